@@ -2,8 +2,8 @@
 #
 #   snakemake all --cores 2                                             the demo, into results/demo
 #   snakemake all --cores 2 --configfile config/flickr8k.yaml           a collection of your own
-#   snakemake all -n, snakemake --rulegraph                             what would run, and how it hangs together
-#   snakemake all --cores 2 --report report.html                        what a finished run has made, and how
+#   snakemake all -n, snakemake --rulegraph                             the jobs that would run, and the graph
+#   snakemake all --cores 2 --report report.html                        a report about a finished run
 
 import yaml
 
@@ -45,8 +45,8 @@ rule all:
     input: [wanted(stage) for stage in STAGES]
 
 
-# The main road, in order: a manifest of images and sentences, their features and vectors, moments of these, a model,
-# embeddings, the index that searches read, and results. `reads` asks the stage what a job needs; see common.smk.
+# The main pipeline, in order: a manifest of images and captions, their features and vectors, the moments, a model, the
+# embeddings, the index for searches, and the results. `reads` lists the inputs of a job, see common.smk.
 
 
 rule ingest:
@@ -75,7 +75,7 @@ rule prepare_encoder:
 if PIXELS:
 
     rule extract:
-        """All encoders of the run in one job, for which a photograph is decoded once."""
+        """Extract the features of all encoders of the run in one job, which decodes each photo once."""
         input: reads("extract", every_pixel_encoder)
         output: [LAYOUT.features(name).part("{part}") for name in PIXELS]
         params: decides=decides("extract", every_pixel_encoder)
@@ -87,7 +87,7 @@ if PIXELS:
 
 
 rule extract_more:
-    """One of the encoders that only the study compares."""
+    """Extract the features of an encoder that only the study compares."""
     input: reads("extract")
     output: LAYOUT.features("{encoder}").part("{part}")
     wildcard_constraints: encoder=any_of("extract", "encoder", but=PIXELS)
@@ -149,14 +149,14 @@ rule embed:
 
 rule build_index:
     input: reads("build_index")
-    output: LAYOUT.index("{bundle}").commit
-    wildcard_constraints: bundle=any_of("build_index", "bundle")
+    output: LAYOUT.index("{index_shard}").commit
+    wildcard_constraints: index_shard=any_of("build_index", "index_shard")
     params: decides=decides("build_index")
-    log: LOGS / "build_index.{bundle}.log"
-    benchmark: BENCHMARKS / "build_index/{bundle}.tsv"
+    log: LOGS / "build_index.{index_shard}.log"
+    benchmark: BENCHMARKS / "build_index/{index_shard}.tsv"
     threads: STAGES["build_index"].threads
     resources: mem_mb=memory("build_index"), gpu=GPU
-    shell: on_gpu("build-index {wildcards.bundle:q}")
+    shell: on_gpu("build-index {wildcards.index_shard:q}")
 
 
 rule evaluate:

@@ -1,13 +1,16 @@
-"""Which wrong captions and copies an audit finds, after captions were exchanged and copies made on purpose.
+"""Measures how many wrong captions and how many copies of photos an audit finds, in a run with known errors.
 
     python benchmarks/audit.py RUN [--seeds 3] [--copies 250]
 
-RUN needs features, vectors of captions, and its photos where its configuration says. A share of the training photos has
-the captions of another photo, or a share of all captions is exchanged. `area` is the area under the ROC curve,
-`precision` is measured at the number of wrong captions, and `probable` counts the captions that the audit calls wrong.
-Then copies of training photos are put into another split. `recall` is the share of copies that is found, `neighbours`
-the share whose features are near. `others` are the other pairs of photos that are taken for copies, and `99.9 %` is the
-value that 99.9 % of the photos stay below.
+RUN needs features, vectors of captions, and its photos in the folder that its configuration names. First, a share of
+the training photos gets the captions of another photo, or a share of all captions is exchanged. `area` is the area
+under the ROC curve, `precision` is measured at the number of wrong captions, and `probable` is the number of captions
+that the audit calls wrong.
+
+Then copies of training photos are put into another split. `recall` is the share of copies that the audit finds, and
+`neighbours` is the share of copies whose features are near the features of their photo. `others` is the number of other
+pairs of photos that the audit takes for copies. `99.9 %` is the correlation with the most similar other photo that 99.9
+% of the photos do not exceed.
 """
 
 import argparse
@@ -41,7 +44,7 @@ SHARES = (0.01, 0.05, 0.1, 0.2)
 
 
 def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
-    """The training pairs and their views, as the audit has them."""
+    """Read the training pairs and their views as the audit reads them."""
     config = run.config
     names = [entry.name for entry in config.text_encoders]
     encoders = tuple(entry.name for entry in config.encoders)
@@ -53,7 +56,10 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
 
 
 def exchange(rows: Any, share: float, whole: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """(m,) the order in which captions are given to photographs, and (n,) or (m,) which have another's."""
+    """Exchange the captions of a share of the photos (`whole`), or a share of the single captions.
+
+    Returns the new order of the captions (m,), and whether each photo (n,) or each caption (m,) is now wrong.
+    """
     rng = np.random.default_rng(seed)
     captions = np.arange(len(rows.owners))
     count = len(rows.image_id)
@@ -107,7 +113,7 @@ def encode_again(image: Image.Image, quality: int = 90) -> Image.Image:
 
 
 def crop(image: Image.Image, rng: np.random.Generator) -> Image.Image:
-    """Nine tenths of each side, anywhere."""
+    """Cut out a rectangle with nine tenths of each side, at a random position."""
     size = [round(0.9 * side) for side in image.size]
     left, top = (int(rng.integers(whole - part + 1)) for whole, part in zip(image.size, size, strict=True))
     return image.crop((left, top, left + size[0], top + size[1]))

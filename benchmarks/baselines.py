@@ -1,11 +1,13 @@
-"""`ncca` beside this decade's ways of joining two frozen encoders, by the number of training pairs.
+"""Compares `ncca` with recent methods that join two frozen encoders, for several numbers of training pairs.
 
     python benchmarks/baselines.py results/flickr8k-frozen --encoder efficientnet_lite2 --text-encoder minilm
 
-All see the same stored vectors, of one encoder each, of so many pairs of train drawn at random. Every parameter
-(GRIDS, OURS) is what is best by the first sentence of each dev image; recall is that of all test images and sentences.
-A line has the sum of six recalls (R@1, 5, 10 of both directions) and the processor's seconds, choosing
-included; the last is the table over all of them.
+All methods get the same stored vectors of one image encoder and one text encoder, for training pairs that are drawn at
+random. Every parameter (GRIDS and the grid of `ncca`) is chosen by the recalls of the first sentence of each dev image.
+The recalls are measured on all test images and sentences.
+
+Each line has the sum of six recalls (R@1, R@5 and R@10 in both directions) and the CPU seconds, including the choice of
+the parameters. The last output is a table of all methods.
 """
 
 import argparse
@@ -52,9 +54,11 @@ OUT = 256
 MAX_BANK_ROWS = 5000
 """Maximum number of images, and of sentences, in a bank."""
 RANK_TOLERANCE = 1e-7
-"""CSA drops a direction whose variance, relative to the greatest, is smaller."""
+"""CSA drops a direction if its variance is smaller than this share of the greatest variance."""
 MAX_SEARCHED_PAIRS = 3000
-"""Maximum number of pairs for which the projector tries its whole grid. Larger sets take the best values of these."""
+"""Maximum number of pairs for which `projector` tries its whole grid. With more pairs it uses the parameters that were
+chosen for this number.
+"""
 GRIDS = {
     "dimensions": (8, 16, 32, 64, 96, 128, 192, 256, 384),
     "ridge": (0.001, 0.01, 0.1, 1, 10, 100),
@@ -68,15 +72,15 @@ OURS = FitSettings(
     dimensions=(32, 64, 128, 256), eigenvalue_power=(0.5, 1, 2, 4), image_ridge=RIDGES, text_ridge=RIDGES
 )  # fmt: skip
 Scorer = Callable[[np.ndarray, np.ndarray], np.ndarray]
-"""Image vectors (n, D) and sentence vectors (m, d) -> their scores (n, m)."""
+"""Function of image vectors (n, D) and sentence vectors (m, d) that returns their scores (n, m)."""
 Chosen = tuple[Mapping[str, Any], Scorer]
-"""The parameters that are best on dev, and their scorer."""
+"""The parameters with the best recalls on dev, and the scorer that they give."""
 Candidates = Iterable[Chosen]
 
 
 @dataclass(frozen=True, eq=False)
 class Pairs:
-    """Images x (n, D), sentences y (m, d), and the image of each sentence."""
+    """Images x (n, D), sentences y (m, d), and the row of the image of each sentence (m,)."""
 
     x: np.ndarray
     y: np.ndarray
@@ -88,7 +92,7 @@ def measure(scorer: Scorer, pairs: Pairs) -> float:
 
 
 def choose(candidates: Candidates, dev: Pairs) -> Chosen:
-    """The best on dev, of equal ones the first."""
+    """Return the candidate with the greatest sum of recalls on dev. Among equal candidates, the first is taken."""
     measured = ((measure(scorer, dev), parameters, scorer) for parameters, scorer in candidates)
     return max(measured, key=lambda candidate: candidate[0])[1:]
 
@@ -99,7 +103,7 @@ def cosine(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 @lru_cache(maxsize=1)
 def fit_ncca(train: Pairs, dev: Pairs, model: type) -> tuple[Mapping[str, Any], Any]:
-    """Return the chosen parameters and the model."""
+    """Fit a canonical correlation model of the type `model`. Return the chosen parameters and the fitted model."""
     view = ImageView(("eyes",), (train.x.shape[1],), ("l2",))
     text = TextView.of({"words": train.y}, {"words": ("l2",)})
     accumulator = MomentsAccumulator(train.x.shape[1], train.y.shape[1], runtime.threads())
@@ -120,13 +124,13 @@ def product(model: Any, x: np.ndarray, y: np.ndarray) -> np.ndarray:
 
 
 def ncca(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Ours: both ridges, dimensions and the power of the correlations."""
+    """Fit `ncca` of jointspace. Both ridges, the dimensions and the power of the correlations are chosen on dev."""
     chosen, model = fit_ncca(train, dev, NormalizedCCA)
     return chosen, partial(product, model)
 
 
 def ncca_hubness(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """The same with the best hubness correction, by a bank of training pairs."""
+    """Fit `ncca` with the best hubness correction, which is measured on a bank of training pairs."""
     chosen, model = fit_ncca(train, dev, NormalizedCCA)
     bank = Bank(*embed(model, train.x[:MAX_BANK_ROWS], train.y[:MAX_BANK_ROWS]))
     terms, log = choose_correction("auto", bank, *embed(model, dev.x, dev.y), dev.owners, HubnessSettings())
@@ -134,7 +138,9 @@ def ncca_hubness(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 class LengthFirst(NormalizedCCA):
-    """Unit length, then the powers of the correlations, as CSA; with our ridges."""
+    """A variant of CCA with ridges that scales projections to unit length before it applies the powers of the
+    correlations, as CSA does.
+    """
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
@@ -147,8 +153,11 @@ def length_first(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def csa(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Canonical similarity analysis (Li, Chinchali and Topcu 2025): canonical variables without a ridge, the first s of
-    them at unit length, and the sum of their products, each weighted by its correlation rho. s is chosen."""
+    """Fit canonical similarity analysis (Li, Chinchali and Topcu 2025).
+
+    The canonical variables are computed without a ridge. The first s of them are scaled to unit length, and a score is
+    the sum of their products, weighted by the correlations rho. s is chosen on dev.
+    """
     mean_x = train.x.mean(axis=0)
     mean_y = train.y.mean(axis=0)
     whitened = []
@@ -170,9 +179,12 @@ def csa(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def asif(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Relative representations (ASIF, Norelli et al. 2023): an item is its cosines with the training items of its own
-    kind, of which the k greatest are kept, raised to the power p and scaled to unit length. k and p are chosen, and
-    whether the vectors are centred first, which the paper does not do."""
+    """Fit relative representations (ASIF, Norelli et al. 2023).
+
+    An item is represented by its cosines with the training items of its own kind. The k greatest cosines are kept,
+    raised to the power p, and scaled to unit length. k and p are chosen on dev. Whether the vectors are centred first,
+    which the paper does not do, is chosen as well.
+    """
 
     def relative(rows: np.ndarray, anchors: np.ndarray, mean: Any, k: int, p: int) -> scipy.sparse.csr_matrix:
         cosines = cosine(rows - mean, anchors - mean)
@@ -195,8 +207,11 @@ def asif(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def ridge(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """A linear map from the vectors of one kind to those of the other, by least squares with a ridge (relative to the
-    mean variance), compared by cosine. The ridge and the direction are chosen."""
+    """Fit a linear map from the vectors of one kind to the vectors of the other kind by ridge regression.
+
+    The ridge is relative to the mean variance. Scores are cosines. The ridge and the direction of the map are chosen on
+    dev.
+    """
     means = train.x.mean(axis=0), train.y.mean(axis=0)
     x = unit_rows(train.x - means[0])
     y = unit_rows(train.y - means[1])
@@ -218,8 +233,10 @@ def ridge(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """The orthogonal map of unit vectors that brings images nearest to their sentences (Schoenemann 1966), of the s
-    directions that vary together the most. s is chosen."""
+    """Fit the orthogonal map of unit vectors that brings images nearest to their sentences (Schoenemann 1966).
+
+    The map uses the s directions with the greatest covariance. s is chosen on dev.
+    """
     means = train.x.mean(axis=0), train.y.mean(axis=0)
     x = unit_rows(train.x - means[0])
     y = unit_rows(train.y - means[1])
@@ -232,9 +249,11 @@ def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Two layers on each side, trained by InfoNCE in both directions (van den Oord et al. 2018; Radford et al. 2021)
-    with AdamW until dev no longer improves. Learning rate and dropout are chosen with seed 0 and at most
-    MAX_SEARCHED_PAIRS pairs, and kept for other seeds and more pairs."""
+    """Train two layers on each side with InfoNCE in both directions (van den Oord et al. 2018, Radford et al. 2021).
+
+    AdamW trains until the recalls on dev no longer improve. The learning rate and the dropout are chosen with seed 0
+    and at most MAX_SEARCHED_PAIRS pairs. Other seeds and greater numbers of pairs use the chosen values.
+    """
     found = _projector.setdefault("chosen", {}).get(len(train.x)) or _projector.get("last")
     if found and (seed or len(train.x) > MAX_SEARCHED_PAIRS):
         grid = [found]
@@ -248,11 +267,11 @@ def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 _projector: dict[str, Any] = {}
-"""The choices made for the projector so far."""
+"""The parameters that `projector` has chosen so far."""
 
 
 def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, dropout: float) -> torch.nn.ModuleList:
-    """The two networks after the epoch that is best on dev."""
+    """Train the two networks, and return their state after the epoch with the best recalls on dev."""
     torch.manual_seed(seed)
     means = [rows.mean(axis=0) for rows in (train.x, train.y)]
     sides = [of_unit_variance(rows - mean) for rows, mean in zip((train.x, train.y), means, strict=True)]
@@ -295,7 +314,7 @@ def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, d
 
 
 def of_unit_variance(rows: np.ndarray) -> torch.Tensor:
-    """Rows (n, c) of the length sqrt(c)."""
+    """Scale the rows (n, c) to the length sqrt(c)."""
     return torch.from_numpy(unit_rows(rows) * np.float32(rows.shape[1] ** 0.5))
 
 
@@ -321,7 +340,10 @@ METHODS = {
 
 
 def read(run: Run, encoder: str, text_encoder: str) -> dict[str, Pairs]:
-    """Split -> its vectors; of train each sentence with its image's, of dev the first sentence of each image."""
+    """Read the vectors of each split of a run.
+
+    In train, each sentence is paired with the vector of its image. Dev has the first sentence of each image only.
+    """
     texts = {text_encoder: run.layout.sentences(text_encoder)}
     splits = {}
     for split in ("train", "dev", "test"):
@@ -339,8 +361,8 @@ def read(run: Run, encoder: str, text_encoder: str) -> dict[str, Pairs]:
     return splits
 
 
-def make_up() -> dict[str, Pairs]:
-    """Pairs of one latent vector, seen through two matrices, and noise."""
+def make_synthetic_pairs() -> dict[str, Pairs]:
+    """Make the splits of synthetic pairs: two linear views of a latent vector, with noise."""
     rng = np.random.default_rng(0)
     splits = {}
     matrices = rng.standard_normal((2, 8, 15))
@@ -355,7 +377,7 @@ def make_up() -> dict[str, Pairs]:
 def measure_all(
     splits: Mapping[str, Pairs], counts: Sequence[int], seeds: Sequence[int], methods: Sequence[str]
 ) -> Iterator[dict[str, Any]]:
-    """A line of each method, number of pairs and seed."""
+    """Yield a line for each method, number of training pairs and seed."""
     for count, seed in itertools.product(counts, seeds):
         rows = np.random.default_rng([seed, count]).permutation(len(splits["train"].x))[:count]
         train = Pairs(splits["train"].x[rows], splits["train"].y[rows], np.arange(len(rows)))
@@ -369,7 +391,9 @@ def measure_all(
 
 
 def tabulate(lines: Iterable[Mapping[str, Any]]) -> str:
-    """The mean sum of six recalls over seeds, its standard deviation, and the mean seconds."""
+    """Return a Markdown table with the mean sum of six recalls over the seeds, its standard deviation, and the mean
+    seconds.
+    """
     cells: dict[str, dict[int, list[tuple[float, float]]]] = {}
     for line in lines:
         of_size = cells.setdefault(line["name"], {}).setdefault(line["pairs"], [])
@@ -389,13 +413,13 @@ def tabulate(lines: Iterable[Mapping[str, Any]]) -> str:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
-    parser.add_argument("--encoder", help="Image encoder whose features are read.")
-    parser.add_argument("--text-encoder", help="Text encoder whose vectors are read; not a sparse one.")
+    parser.add_argument("--encoder", help="Image encoder whose features are used.")
+    parser.add_argument("--text-encoder", help="Text encoder with dense vectors.")
     parser.add_argument("--methods", nargs="+", choices=list(METHODS), default=list(METHODS), metavar="NAME")
     parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS, help="Numbers of training pairs.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2])
     given = parse_options(parser, globals(), run=None, seeds=[0], pairs=[40], EPOCHS=2)
-    splits = read(Run(given.run), given.encoder, given.text_encoder) if given.run else make_up()
+    splits = read(Run(given.run), given.encoder, given.text_encoder) if given.run else make_synthetic_pairs()
     lines = []
     for line in measure_all(splits, given.pairs, given.seeds, given.methods):
         print(json.dumps(line, default=float), flush=True)

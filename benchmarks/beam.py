@@ -1,9 +1,9 @@
-"""Beam search for many images at once, against the same search for one image after another.
+"""Compares the beam search for many images at once with the same search for one image after another.
 
     python benchmarks/beam.py [--images 64] [--beam 7] [--dimensions 256] [--pairs 7]
 
-The network has the shape of a trained `mrnn`, with a vocabulary as large as Flickr8k's; its weights are drawn, so that
-no sentence ends before its 15th word. `equal` says whether both ways found the same sentences.
+The network has the shape of a trained `mrnn` and a vocabulary of the size of Flickr8k's. Its weights are random, and no
+sentence ends before its 15th word. `equal` says whether both ways found the same sentences.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def main() -> None:
             return beam_search(RecurrentDecoder(network, images), search)
 
     def alone() -> list[list[Hypothesis]]:
-        # One decoder for all, as `together` has: what it prepares of the weights is not what is compared.
+        # All images share one decoder, as in `together`, so that preparing the weights is not a part of the comparison.
         with torch.inference_mode():
             decoder = RecurrentDecoder(network, images)
             every = decoder.first

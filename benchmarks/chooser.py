@@ -1,11 +1,11 @@
-"""Whether the chooser takes the same index on a busy machine as on a quiet one.
+"""Checks that the choice of an index type is the same on a busy machine and on a quiet machine.
 
     python benchmarks/chooser.py [--vectors 200000] [--dim 96] [--runs 10] [--busy 3] [--floor 0.95] [--sample 50000]
 
-The same vectors (those of benchmarks/index.py) are given to the chooser `--runs` times while `--busy` other processes
-loop, and as often without them; each run is a process of its own, and busy and quiet runs take turns. Prints a JSON
-line a run, and one with how often each factory was taken. The last line compares the seconds of choosing, quiet
-(`ours`) and busy (`reference`).
+The chooser gets the same vectors (of benchmarks/index.py) in all runs. `--runs` runs take place while `--busy` other
+processes use the CPU, and as many without them. Each run is a separate process, and busy and quiet runs alternate. The
+output is one JSON line per run, and a line that counts how often each factory was chosen. The last line compares the
+seconds of the choice on a quiet machine (`ours`) and on a busy machine (`reference`).
 """
 
 import argparse
@@ -37,7 +37,7 @@ def spin() -> None:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Within, so many processes do nothing as fast as they can."""
+    """Run `count` processes that use a core each for as long as the context lasts."""
     loops = [SPAWN.Process(target=spin, daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()

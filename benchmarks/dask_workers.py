@@ -1,9 +1,11 @@
-"""Two Dask workers against one, of one thread each: the moments and the embedding of many shards.
+"""Compares two Dask workers with one worker, with one thread per worker, for the moments and the embeddings of many
+shards.
 
     python benchmarks/dask_workers.py [--shards 8] [--rows 4096] [--dim 2048] [--pairs 3]
 
-Prints one JSON line for each: `ours` is with two workers, `reference` with one. Both clusters are up all the time and
-take turns; `cpu_over_wall` is of the workers, and a comparison is void where two of them got less than 1.8 processors.
+The output is one JSON line for the moments and one for the embeddings. `ours` is the time with two workers, and
+`reference` is the time with one worker. Both clusters exist all the time and are used in turn. `cpu_over_wall` is
+measured for the workers. A comparison is void if two workers together got less than 1.8 CPU cores.
 """
 
 import argparse
@@ -20,7 +22,7 @@ from interleave import parse_options
 
 from pipeline.compute import runtime
 
-if __name__ == "__main__":  # its workers, where numpy is imported already, have inherited it
+if __name__ == "__main__":  # the workers inherit the settings, and have numpy imported already
     runtime.configure(1)
 
 import numpy as np  # noqa: E402
@@ -48,7 +50,7 @@ DIMENSIONS = 128
 
 
 def sum_shard(folder: Path, number: int) -> Moments:
-    """The moments of one shard, as `accumulate` sums them."""
+    """Return the moments of one shard, computed as `accumulate` computes them."""
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     accumulator = MomentsAccumulator(x.shape[1], DIM_Y, 1)
@@ -59,7 +61,7 @@ def sum_shard(folder: Path, number: int) -> Moments:
 
 
 def embed_shard(folder: Path, number: int) -> int:
-    """Project one shard of features and sentences, and publish what comes out; 1, the number of shards."""
+    """Project the features and sentences of one shard and write the result. Return 1, the number of shards."""
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     rng = np.random.default_rng(0)
@@ -82,17 +84,17 @@ def make_shards(folder: Path, shards: int, rows: int, dim: int) -> None:
         write_vectors(path, y, ids, ids, encoder="tfidf")
 
 
-def processor_seconds(cluster: LocalCluster) -> float:
+def cpu_seconds(cluster: LocalCluster) -> float:
     times = [psutil.Process(worker.pid).cpu_times() for worker in cluster.workers.values()]
     return sum(spent.user + spent.system for spent in times)
 
 
 def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
-    """Wall seconds, and processor seconds of the workers."""
+    """Return the wall seconds of a function of the cluster, and the CPU seconds of the workers."""
     start = time.perf_counter()
-    cpu = processor_seconds(cluster)
+    cpu = cpu_seconds(cluster)
     map_reduce(function, range(shards), add, cluster.scheduler_address)
-    return time.perf_counter() - start, processor_seconds(cluster) - cpu
+    return time.perf_counter() - start, cpu_seconds(cluster) - cpu
 
 
 def main() -> None:

@@ -1,7 +1,9 @@
-"""JPEGs on their way to a network: large ones decoded smaller against decoded whole, and pixels of worker processes by
-shared memory against pickles.
+"""Measures two steps between a JPEG and a network.
 
-python benchmarks/decoding.py --weights mobilenet_v2.safetensors
+    python benchmarks/decoding.py --weights mobilenet_v2.safetensors
+
+The first comparison decodes large JPEGs at a reduced scale and at full scale. The second sends pixels from worker
+processes through shared memory and through pickles.
 """
 
 import argparse
@@ -34,16 +36,18 @@ SHAPE = (224, 224, 3)
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--pairs", type=int, default=5)
-    parser.add_argument("--items", type=int, default=2000, help="pictures that worker processes make")
-    parser.add_argument("--photographs", type=Path, help="a folder of JPEGs for the cosine; else pictures are drawn")
-    parser.add_argument("--weights", type=Path, help="of MobileNetV2, for the cosine; else they are drawn")
+    parser.add_argument("--items", type=int, default=2000, help="number of images that the worker processes produce")
+    parser.add_argument("--photographs", type=Path, help="folder of JPEGs for the cosines [default: synthetic images]")
+    parser.add_argument("--weights", type=Path, help="weights of MobileNetV2 for the cosines [default: random]")
     chosen = parse_options(parser, globals(), items=8, CAMERA=(400, 300))
 
     photograph = camera_photograph()
     smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))
     report(compare(f"{CAMERA[0]} x {CAMERA[1]} decoded for {RESIZE} pixels", smaller, whole, chosen.pairs, threads=1))
 
-    make = partial(np.full, SHAPE, dtype=np.uint8)  # of a module: what a script defines is not sent to workers
+    make = partial(
+        np.full, SHAPE, dtype=np.uint8
+    )  # a function of a module, because functions of a script cannot be sent to workers
 
     def drawn(mapper) -> None:
         for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):
@@ -55,7 +59,7 @@ def main() -> None:
 
 
 def camera_photograph() -> bytes:
-    """A JPEG of a camera's size, of noise at every scale."""
+    """Return a JPEG with the size of a camera's photo, which shows noise at every scale."""
     probe = Image.fromarray(make_probes(512)[0]).resize(CAMERA, Image.Resampling.BICUBIC)
     data = io.BytesIO()
     probe.save(data, "JPEG", quality=92)
@@ -63,8 +67,12 @@ def camera_photograph() -> bytes:
 
 
 def cosines(weights: Path | None, folder: Path | None) -> dict:
-    """The cosines of a network's features of JPEGs decoded smaller with those of the same decoded whole, where the
-    network sees so many pixels that decoding halves them."""
+    """Compare a network's features of JPEGs that were decoded at half scale with its features of JPEGs decoded at full
+    scale.
+
+    The network sees a quarter of the shorter side, so that decoding at half scale is allowed. Returns the cosines of
+    the features.
+    """
     network = build("mobilenet_v2", seed=0).features
     if weights:
         state = parse(weights.read_bytes(), weights.name)
@@ -77,7 +85,7 @@ def cosines(weights: Path | None, folder: Path | None) -> dict:
     found = []
     for data in jpegs:
         whole = decode(data, LIMITS)
-        side = min(whole.size) // 4  # decoded at half, which is twice this side
+        side = min(whole.size) // 4  # the JPEG is then decoded at half scale, which is twice this side
         preprocessing = Preprocessing(side, None, MEAN, STD)
         pair = [prepare(one, preprocessing) for one in (whole, decode(data, LIMITS, side))]
         pixels = torch.from_numpy(np.stack(pair)).permute(0, 3, 1, 2).float() / 255

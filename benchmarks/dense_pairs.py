@@ -1,9 +1,10 @@
-"""Normalized CCA of a million pairs of dense vectors: moments, and the fit from them, with rows made on the fly.
+"""Fits normalized CCA to a million pairs of dense vectors that are computed while they are read.
 
     python benchmarks/dense_pairs.py [--pairs 1000000] [--dim 768]
 
-Prints one JSON line: seconds of the moments and of the fit, of making the rows, which is left out of both, and what the
-bare products X'X, X'Y and Y'Y of as many blocks take in the BLAS (`reference`).
+The output is one JSON line with the seconds for the moments, for the fit, and for making the rows, which is not a part
+of the first two. `reference` is the time of the bare products X'X, X'Y and Y'Y of the same number of blocks in the
+BLAS.
 """
 
 import argparse
@@ -31,7 +32,7 @@ RIDGES = (0.01, 0.1, 1.0)
 
 
 class CausedPairs:
-    """Blocks of pairs that share HIDDEN causes; noise is drawn once and rolled."""
+    """Makes blocks of pairs that share HIDDEN causes. The noise is drawn once and shifted from block to block."""
 
     def __init__(self, dim: int) -> None:
         self._rng = np.random.default_rng(0)
@@ -39,7 +40,7 @@ class CausedPairs:
         self._noise = self._rng.standard_normal((BLOCK_ROWS, dim), np.float32)
 
     def draw(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """x and y (count, dim) float32."""
+        """Make `count` pairs. Returns x and y, each (count, dim) in float32."""
         hidden = self._rng.standard_normal((count, HIDDEN), np.float32)
         steps = self._rng.integers(self._noise.shape[1], size=2)
         noise = (np.roll(self._noise[:count], step, axis=1) for step in steps)
@@ -67,7 +68,7 @@ def main() -> None:
         count = min(BLOCK_ROWS, given.pairs - start)
         x, y = timed("rows", lambda count=count: pairs.draw(count))
         timed("moments", lambda x=x, y=y: accumulator.add(x, y, np.arange(len(x))))
-        if start % (8 * BLOCK_ROWS) == 0:  # of every eighth block, interleaved
+        if start % (8 * BLOCK_ROWS) == 0:  # the reference is timed on every eighth block, between the others
             timed("products", lambda x=x, y=y: (x.T @ x, x.T @ y, y.T @ y), times=8)
     solver = timed("fit", lambda: CCASolver(accumulator.result()))
     found = timed("fit", lambda: [solver.solve(ridge, ridge, DIMENSIONS) for ridge in RIDGES])

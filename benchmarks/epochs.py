@@ -1,9 +1,10 @@
-"""Training of registered models: seconds of a step and of an epoch, with the operations of torch that take most time.
+"""Measures the training of registered models: seconds per step and per epoch, and the slowest operations of torch.
 
     python benchmarks/epochs.py [--models lstm ncca-refined] [--steps 30]
 
-Made-up pairs of Flickr8k's shapes (images of 4,096 dimensions, five sentences of about 11 words each, 20 regions), by
-the default configuration's settings; one timed run are `--steps` steps; an epoch of 6,000 images is 30,000 sentences.
+The pairs are synthetic and have the shapes of Flickr8k: images of 4,096 dimensions with 20 regions, and five sentences
+of about 11 words per image. The settings are the defaults. One measurement takes `--steps` steps. An epoch of 6,000
+images has 30,000 sentences.
 """
 
 import argparse
@@ -17,7 +18,7 @@ from interleave import parse_options
 
 from pipeline.compute import runtime
 
-if __name__ == "__main__":  # else whoever imports this has done so
+if __name__ == "__main__":  # a module that imports this file configures the runtime itself
     runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
@@ -56,8 +57,8 @@ class RegionBlock(NamedTuple):
     offsets: np.ndarray
 
 
-class MadeUpRegions:
-    """REGIONS regions of each of n images, stored in halves."""
+class SyntheticRegions:
+    """REGIONS regions for each of n images, stored in half precision."""
 
     def __init__(self, n: int) -> None:
         self.features = make_features(n * REGIONS).reshape(n, REGIONS, DIM_X)
@@ -105,7 +106,7 @@ def make_sentences(form: str) -> Any:
 
 
 def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """A third of all phrases."""
+    """Return the nodes of a tree, with a third of its phrases marked as noun phrases."""
     return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
 
 
@@ -113,7 +114,7 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
     known = load().model(name)
     sentences = make_sentences(known.spec.sentences)
     owners = np.repeat(np.arange(IMAGES), SENTENCES)
-    regions = None if known.spec.regions == "none" else MadeUpRegions(IMAGES)
+    regions = None if known.spec.regions == "none" else SyntheticRegions(IMAGES)
     features = {"made-up": make_features(IMAGES)}
     m = len(owners)
     pairs = TrainingPairs(features, sentences, owners, np.arange(m), regions)
@@ -127,14 +128,14 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
 
 
 def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
-    """The training of the registered model `name`; dev is judged at no cost."""
+    """Return the training of the registered model `name`. The evaluation on dev costs no time."""
     loop = model_spec(name).load().trainer(make_task(name, device, **settings))
     loop.judge = lambda: 0.0
     return loop
 
 
 def runner(loop: Training, steps: int) -> Callable[[], None]:
-    """The next `steps` steps."""
+    """Return a function that takes the next `steps` steps of the training."""
 
     def run() -> None:
         goal = loop.steps_done + steps

@@ -1,11 +1,12 @@
-"""Extraction on the CPU against the loop that one plainly writes: Pillow, float32, NCHW, batches of 32.
+"""Compares the extraction of features on a CPU with a plain loop: Pillow, float32, NCHW, batches of 32.
 
     python benchmarks/extraction.py [--images 512] [--pairs 3]
 
-With JOINTSPACE_DATA set, on its photographs and with its trained weights; otherwise on generated images with
-untrained ones. `end to end` is from files to features, `forward` from decoded pixels (the plain loop's are already
-normalised). The plain loop runs with the C library's usual allocator settings; `forward, our allocator` is
-the same with ours. `cosine` is the least of all images, of our features to the plain loop's.
+If JOINTSPACE_DATA is set, the benchmark uses the photos and the trained weights in that folder. Otherwise it uses
+generated images and random weights. `end to end` starts with files, and `forward` starts with decoded pixels (already
+normalised for the plain loop). The plain loop uses the usual memory allocator of the C library, and `forward, our
+allocator` repeats it with the settings of jointspace. `cosine` is the lowest cosine between the features of both ways,
+over all images.
 """
 
 import argparse
@@ -28,9 +29,9 @@ from PIL import Image  # noqa: E402
 from pipeline.images.opening import ImageLimits  # noqa: E402
 from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessing  # noqa: E402
 
-# Torch is imported where it is used: the processes that decode import this file, too.
+# Functions import torch when they need it, because the processes that decode import this file too.
 MALLOC_THRESHOLD = 32 << 20
-"""Bytes. The threshold of the GNU C library rises to this value by itself when large arrays come and go."""
+"""Threshold of malloc in bytes. The GNU C library raises it to this value by itself after large arrays were freed."""
 LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)
@@ -45,7 +46,7 @@ def main() -> None:
     options = parse_options(parser, globals(), images=4, BATCH=2, SIDES={"squeezenet1_0": 64})
     data = os.environ.get("JOINTSPACE_DATA")
     with tempfile.TemporaryDirectory() as folder:
-        photographs = Path(data) / "flickr8k/images" if data else make_photographs(Path(folder), options.images)
+        photographs = Path(data) / "flickr8k/images" if data else make_photos(Path(folder), options.images)
         files = sorted(photographs.iterdir())[: options.images]
         for architecture in SIDES:
             benchmark(architecture, make_encoder(architecture, data), files, options.pairs)
@@ -101,7 +102,7 @@ def forward(encoder, images) -> np.ndarray:
 
 
 def normalise(pixels: list[np.ndarray]):
-    """(n, 3, side, side) float32, one image after the other."""
+    """Normalise the pixels of each image in turn. Returns (n, 3, side, side) in float32."""
     import torch
 
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))
@@ -109,7 +110,7 @@ def normalise(pixels: list[np.ndarray]):
 
 
 def usual_allocator(function):
-    """`function` as it runs in a process of its own, without our runtime's settings of malloc."""
+    """Return a function that calls `function` with the usual settings of malloc, without the settings of jointspace."""
 
     @functools.wraps(function)
     def run():
@@ -139,8 +140,8 @@ def make_encoder(architecture: str, data: str | None):
     return trained(spec, state, {"origin": notes["file"]})
 
 
-def make_photographs(folder: Path, count: int) -> Path:
-    """JPEG files of 500 x 375 pixels."""
+def make_photos(folder: Path, count: int) -> Path:
+    """Write `count` JPEG files of 500 x 375 pixels, and return their folder."""
     for i in range(count):
         coarse = np.random.default_rng(i).integers(0, 256, (30, 40, 3), dtype=np.uint8)
         Image.fromarray(coarse).resize((500, 375), Image.Resampling.BICUBIC).save(folder / f"{i:05d}.jpg", quality=85)

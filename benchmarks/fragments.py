@@ -1,9 +1,10 @@
-"""Fragment scores of images and sentences, against a loop over pairs, masked padding, and the products alone.
+"""Compares the scores of multi-vector models with a loop over pairs, with masked padding, and with the bare products.
 
     python benchmarks/fragments.py [--dimensions 1000] [--regions 20] [--pairs 7]
 
-100 x 100 images and sentences; sentences are as long as captions are. All in float32 and in one process; `void` is as
-in `interleave`. `peak_mb` is the largest intermediate result of ours in MB.
+There are 100 images and 100 sentences, and the sentences are as long as captions. All ways compute in float32 and in
+one process. `void` has the meaning of `interleave`. `peak_mb` is the size in MB of the largest intermediate result of
+jointspace.
 """
 
 import argparse
@@ -33,7 +34,9 @@ def make_sets(lengths: np.ndarray, dimensions: int, seed: int) -> MultiVectors:
 
 
 def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
-    """(n, longest, c), zeros behind each set's own, and the mask (n, longest) of these."""
+    """Pad the sets of vectors. Returns the vectors (n, longest, c) with zeros as padding, and a mask (n, longest) of
+    the real vectors.
+    """
     mask = torch.arange(int(sets.lengths.max())) < torch.from_numpy(sets.lengths)[:, None]
     padded = torch.zeros(*mask.shape, sets.vectors.shape[1])
     padded[mask] = sets.vectors
@@ -41,7 +44,7 @@ def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
-    """One product of matrices a pair."""
+    """Compute the scores with one matrix product for each pair."""
     scores = torch.empty(len(images), len(sentences))
     for k in range(len(images)):
         for j in range(len(sentences)):
@@ -52,7 +55,7 @@ def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
 
 
 def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Products of padded sets; what stands for padding is set to zero after the maximum."""
+    """Compute the scores from padded sets. The maxima of padded words are set to zero."""
     n = len(regions)
     m = len(words)
     products = regions.flatten(0, 1) @ words.flatten(0, 1).T
@@ -60,7 +63,7 @@ def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> to
 
 
 class Largest(TorchDispatchMode):
-    """`bytes`: of the largest result of any operation within."""
+    """Context that records in `bytes` the size of the largest result of any operation."""
 
     bytes = 0
 

@@ -27,7 +27,9 @@ CPU = torch.device("cpu")
 
 
 def accumulation(bench: Bench) -> None:
-    """Sum the moments of shards, compared with the lower half of the bare product, and store those of one shard."""
+    """Measure the sums of the moments of shards, compared with the lower half of the bare product, and the storing of
+    one shard.
+    """
     rows = bench.size(BLOCK_ROWS, 64)
     dim_x = bench.size(DIM_X, 128)
     dim_y = bench.size(DIM_Y, 96)
@@ -111,7 +113,8 @@ VARIANTS: dict[str, Callable] = {
     "CUDA graph": capture,
     "compiled": lambda network, _: torch.compile(network),
 }
-"""Variant of a forward pass -> what makes it of a network and a batch. The last two need a GPU."""
+"""Variant of a forward pass -> a function that makes it from a network and a batch. The last two variants need a
+GPU."""
 
 
 def forward(bench: Bench) -> None:

@@ -41,7 +41,9 @@ USED = ("pydantic", "duckdb", "faiss", "nltk", "timm", "cv2", "xdist", "simplemm
 """Modules without which some parts or tests are left out."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 PYTEST_RAN = (0, 1, 2)
-"""Exit codes of pytest after which its counts are right: all passed, some failed, some could not be collected."""
+"""Exit codes of pytest after which its counts are valid: 0 (all tests passed), 1 (some failed), 2 (some were not
+collected).
+"""
 running_tests: list[subprocess.Popen] = []
 
 
@@ -61,7 +63,9 @@ class Bench:
         return tiny if self.tiny else full
 
     def seconds(self, work: Callable[[], Any], times: int = 5) -> float:
-        """Return the median seconds of `work` and of what it starts on the device, after one untimed call."""
+        """Return the median seconds of `work`, including the work that it starts on the device, after one call that is
+        not timed.
+        """
         taken = []
         for _ in range(1 + self.size(times, 1)):
             start = time.perf_counter()
@@ -95,7 +99,9 @@ class Bench:
 
 
 def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
-    """Return the values of `function(*arguments)`; else its error, or the module that cannot be imported here."""
+    """Call `function(*arguments)` and return its values. If it fails, return its error, or the module that cannot be
+    imported.
+    """
     try:
         return function(*arguments) or {}
     except ImportError as error:
@@ -172,7 +178,7 @@ def tests(bench: Bench) -> None:
         if not running_tests:
             start_tests(bench)
         if (code := running_tests[0].wait()) not in PYTEST_RAN:
-            raise RuntimeError(f"pytest ended with exit code {code}; see tests.txt")
+            raise RuntimeError(f"pytest ended with exit code {code}. Its output is in tests.txt")
         said = bench.path.with_name("tests.txt").read_text()
         passed = re.search(r"(\d+) passed", said)
         failed, not_run = (re.findall(rf"^{word} (\S+)", said, re.MULTILINE)[:10] for word in ("FAILED", "ERROR"))

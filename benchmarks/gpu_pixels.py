@@ -70,8 +70,8 @@ def photos(bench: Bench) -> None:
 
 
 def command(*arguments: str) -> str:
-    """Run a command of the pipeline as a user does. Return its messages."""
-    called = [sys.executable, "-m", "stages.cli", *arguments, "--run", "results/gpu"]
+    """Run a command of jointspace as a user does, and return its messages."""
+    called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
     if result.returncode:
@@ -81,9 +81,10 @@ def command(*arguments: str) -> str:
 
 
 def extraction(bench: Bench) -> None:
-    """Measure the commands on all photos: `ingest`, then `extract` by ResNet-50 and by timm's ViT-L/16.
+    """Measure the commands on all photos: `ingest`, then `extract` with ResNet-50 and with ViT-L/16 of timm.
 
-    The rate is that of the steady state, shards 3 to 12. Some features are compared with the CPU's in float32.
+    The rate is measured on shards 3 to 12, after the start-up. Some features are compared with float32 features of the
+    CPU.
     """
     resnet = {"name": "resnet50", "architecture": bench.size("resnet50", "squeezenet1_1"), "weights": "untrained"}
     vit = {"kind": "timm", "architecture": bench.size("vit_large_patch16_224", "vit_tiny_patch16_224"), "resize": 224}
@@ -98,7 +99,7 @@ def extraction(bench: Bench) -> None:
 
     def ingest() -> dict[str, Any]:
         start = time.perf_counter()
-        command("ingest", "--config", "run.yaml")
+        command("ingest", "--set-config", "run.yaml")
         return {"value": bench.size(49_152, 12) / (time.perf_counter() - start)}
 
     def steady(name: str) -> dict[str, Any]:
@@ -159,7 +160,7 @@ KINDS = (PRESENT, *DECODERS)
 
 
 def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
-    """Return the pixels (side, side, 3) of a JPEG by one of KINDS; black ones for TRANSPORT."""
+    """Return the pixels (side, side, 3) of a JPEG, decoded by one of KINDS. For TRANSPORT all pixels are black."""
     if kind == TRANSPORT:
         return np.zeros((side, side, 3), np.uint8)
     if kind == PRESENT:

@@ -1,6 +1,7 @@
-"""The last output of gpu_all.sh: a table of the results, then sentences that say what they decide.
+"""Writes the last output of gpu_all.sh: a table of the results, and sentences about the decisions that follow from
+them.
 
-python benchmarks/gpu_verdict.py DIR/gpu.jsonl
+    python benchmarks/gpu_verdict.py DIR/gpu.jsonl
 """
 
 import json
@@ -23,17 +24,17 @@ PROCESSES = {
 TABLE_LINES = 50
 LINE_CHARACTERS = 260
 LEAST_BUSY = 0.8
-"""A GPU with a lower load does not limit extraction."""
+"""Load of the GPU, as a share, below which the GPU does not limit extraction."""
 PRESENT = "Pillow, resized by Pillow"
 TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
-"""Median cosine to the present features from which another decoder may take the place of the present one."""
+"""Median cosine with the present features that another decoder must reach to be usable."""
 BESIDE = (
     "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed", "not_run", "error",
     "skipped", "missing", "Model name", "Thread(s) per core", "torch",
 )  # fmt: skip
-"""Keys that the table shows beside a value."""
+"""Keys that the table shows after a value."""
 
 
 def read_lines(path: Path) -> list[dict[str, Any]]:
@@ -47,7 +48,7 @@ def show(value: Any) -> str:
 
 
 def table(lines: list[dict[str, Any]]) -> list[str]:
-    """Return at most TABLE_LINES lines: first what failed, then one line per name with all its variants."""
+    """Return at most TABLE_LINES lines: first the failures, then one line per name with all its variants."""
     ended = {line["part"] for line in lines if line["name"] == "ended"}
     begun = {line["part"] for line in lines}
     failed = [f"{part}: the budget left no time" for parts in PROCESSES.values() for part in parts if part not in begun]
@@ -67,7 +68,7 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def conclude(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the sentences that say what the figures decide. A missing figure is shown as nan."""
+    """Return the sentences about the decisions that follow from the results. A missing figure is shown as nan."""
     found = {(line["name"], line.get("variant")): line for line in lines if "value" in line}
 
     def get(name: str, variant: str, key: str = "value") -> float:

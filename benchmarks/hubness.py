@@ -1,9 +1,9 @@
-"""The gain of each hubness correction, on the stored embeddings of uncorrected models of a run.
+"""Measures the gain of each hubness correction on the stored embeddings of models without correction.
 
     python benchmarks/hubness.py results/flickr8k-frozen ncca ncca-refined
 
-Each method is chosen on dev by the grid of the run's configuration, with a bank of its train split, and measured on
-test, as the stage `fit-hubness` and `evaluate` do.
+The parameters of each method are chosen on dev from the grid in the configuration of the run, with a bank of the train
+split. The recalls are measured on test. The stages `fit-hubness` and `evaluate` do the same.
 """
 
 import argparse
@@ -28,11 +28,13 @@ from pipeline.run import Run  # noqa: E402
 
 SPLITS = ("train", "dev", "test")
 Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
-"""Images, sentences, and the image of each sentence."""
+"""Vectors of the images, vectors of the sentences, and the row of the image of each sentence."""
 
 
 def read(run: Run, model: str) -> dict[str, Sides]:
-    """Split -> its embeddings; of train so many images and sentences as a bank has."""
+    """Read the embeddings of each split. The number of images and sentences of train is limited to the size of the
+    bank.
+    """
     sides = {}
     embeddings = run.embeddings(model)
     rng = np.random.default_rng(run.config.seed)
@@ -46,8 +48,8 @@ def read(run: Run, model: str) -> dict[str, Sides]:
     return sides
 
 
-def make_up() -> dict[str, Sides]:
-    """Pairs that lean towards one direction."""
+def make_synthetic_sides() -> dict[str, Sides]:
+    """Make synthetic embeddings that lean towards one direction, so that they have hubs."""
     rng = np.random.default_rng(0)
     sides = {}
     for split in SPLITS:
@@ -60,12 +62,12 @@ def make_up() -> dict[str, Sides]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
-    parser.add_argument("models", nargs="*", help="Models of it.")
+    parser.add_argument("models", nargs="*", help="Names of models of the run without hubness correction.")
     given = parse_options(parser, globals(), run=None, models=["made-up"])
     run = Run(given.run) if given.run else None
     grid = run.config.hubness if run else HubnessSettings()
     for model in given.models:
-        sides = read(run, model) if run else make_up()
+        sides = read(run, model) if run else make_synthetic_sides()
         bank = Bank(*sides["train"][:2])
         (images, sentences, owners) = sides["test"]
         for method in ("none", *HUBNESS, "auto"):

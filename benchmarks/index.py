@@ -1,13 +1,15 @@
-"""A million vectors: the chosen index against what autofaiss picks, exact search against its matrix product.
+"""Compares the index that jointspace chooses with the choice of autofaiss, and exact search with its matrix product.
 
     python -m venv SOME/VENV && SOME/VENV/bin/pip install autofaiss "pyarrow<20"
     python benchmarks/index.py --autofaiss SOME/VENV/bin/python [--vectors 1000000] [--dim 128] [--repeats 5]
 
-The vectors follow the probabilistic model of canonical correlation (Bach and Jordan): an image and a sentence are two
-noisy views of one latent vector from clusters within clusters, their correlations fall as i**-0.27 from 0.9 (as
-measured for normalized CCA on Flickr8k), are weighted by them, and are brought to unit length. Images are indexed,
-sentences ask. autofaiss runs in its own environment, since it wants older libraries; its index is then loaded into
-this process, tuned to the same recall floor with the same queries, and both answer in turn.
+The vectors follow the probabilistic model of canonical correlation (Bach and Jordan 2005). An image and a sentence are
+two noisy views of one latent vector, which is drawn from clusters within clusters. Their correlations fall as i**-0.27
+from 0.9, as measured for normalized CCA on Flickr8k. The vectors are weighted by the correlations and scaled to unit
+length. Images are indexed, and sentences are the queries.
+
+autofaiss runs in its own environment, because it needs older libraries. Its index is then loaded into this process and
+tuned to the same recall with the same queries. Both indexes answer in turn.
 """
 
 import argparse
@@ -48,10 +50,10 @@ FLOOR = 0.95
 QUERIES = 1000
 MEMORY = 1024
 SYNTHETIC_CARD: CardFacts = {
-    "model": "made-up", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
+    "model": "synthetic", "registered": "ncca", "metric": "inner_product", "encoders": {}, "inputs": {},
     "splits": ["test"], "fingerprint": "made up",
 }  # fmt: skip
-"""The card of an index that no run has made."""
+"""Index card of a synthetic index, which does not belong to a run."""
 AUTOFAISS = """
 import json, sys, time
 import numpy as np
@@ -67,7 +69,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "key": about["index_ke
 
 
 def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """`count` images and `asked` sentences, unit vectors."""
+    """Draw `count` images and `asked` sentences as unit vectors."""
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
     coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
@@ -83,7 +85,7 @@ def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray
 
 
 def image_table(count: int) -> pa.Table:
-    """Rows of a bundle's table for `count` images that do not exist."""
+    """Make the table of an index shard for `count` images that do not exist."""
     columns = {
         "image_id": pa.array(np.arange(count)),
         "path": pa.array([f"images/{i:08d}.jpg" for i in range(count)]),
@@ -94,7 +96,9 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Exact search of a batch: against the bare product, against one query at a time, and the rows of IndexFlatIP."""
+    """Compare exact search of a batch with the bare product and with one query at a time, and its rows with
+    IndexFlatIP.
+    """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
     few = queries[: max(10, len(queries) // 50)]
@@ -128,7 +132,7 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 
 
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
-    """Do the work of a new program: check and load the index and its table, and answer."""
+    """Do the work of a new program: check and load the index and its table, and answer one query."""
     shard = IndexShard(folder)
     card = shard.card.images
     assert card is not None
@@ -154,15 +158,15 @@ def main() -> None:
     report({"name": "chosen index", "chosen_in": chosen, **card.to_json()})
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        writer = IndexWriter(folder / "bundle")
+        writer = IndexWriter(folder / "index")
         writer.add("images.faiss", built.data)
         writer.add_table("images.parquet", image_table(given.vectors))
         measured = MeasuredIndexes().model_copy(update={"images": card})
         facts: CardFacts = {**SYNTHETIC_CARD, "dim": given.dim, "data_root": name}
         writer.commit(measured, **facts)
-        load = partial(load_and_ask, folder / "bundle", queries[:1])
-        report({**compare("load a bundle and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
-        searcher = Searcher(open_index(folder / "bundle"))
+        load = partial(load_and_ask, folder / "index", queries[:1])
+        report({**compare("load an index and answer, over 3 seconds", load, partial(time.sleep, 3), 3)})
+        searcher = Searcher(open_index(folder / "index"))
         searcher.table("images")
         hits = partial(searcher.nearest, "images", queries, 10)
         alone = partial(searcher.gallery("images").index.search, queries, 10)

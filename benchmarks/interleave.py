@@ -1,4 +1,4 @@
-"""Comparing two callables fairly on a noisy machine: interleaved pairs in one process, the median of their ratios."""
+"""Compares two functions on a noisy machine: they run in turn in one process, and the median of the ratios counts."""
 
 import argparse
 import json
@@ -21,7 +21,9 @@ def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tin
     `module` (its globals), then have the values in `tiny`, and each comparison takes one pair.
     """
     global _tiny
-    parser.add_argument("--tiny", action="store_true", help="Show in seconds that it runs; its figures mean nothing.")
+    parser.add_argument(
+        "--tiny", action="store_true", help="Check within seconds that the benchmark runs. The figures are not valid."
+    )
     options = parser.parse_args()
     _tiny = options.tiny
     if options.tiny:
@@ -38,12 +40,13 @@ def compare(
     threads: int | None = None,
     warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time `ours` and `reference` in turn, `pairs` times, after one `warm_up` each.
+    """Time the functions `ours` and `reference` in turn, `pairs` times, after one call of each as a `warm_up`.
 
-    `ours` and `reference` are median seconds, `ratio` the median of reference / ours pair by pair (above 1 means
-    ours is faster), `cpu_over_wall` CPU seconds over wall seconds of all runs. `ours_cpu`, `reference_cpu` and
-    `ratio_cpu` are the same in CPU seconds, which mean something on a busy machine as well. With `threads` given, the
-    result is marked `void` when cpu_over_wall stays below 0.9 x threads: others were using the machine.
+    The result has the median seconds of both, and `ratio`, the median of reference / ours for each pair of calls. A
+    ratio above 1 means that `ours` is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are the same in CPU seconds,
+    which are comparable on a busy machine as well. `cpu_over_wall` is the number of CPU seconds divided by the number
+    of wall seconds of all calls. If `threads` is given, the result is marked as `void` when cpu_over_wall is below 0.9
+    x threads, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -72,20 +75,20 @@ def compare(
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print one comparison as one JSON line."""
+    """Print one comparison as a JSON line."""
     print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))
 
 
-def _processor_seconds() -> float:
+def _cpu_seconds() -> float:
     """Return the CPU seconds of this process and of its children that have ended."""
     return sum(os.times()[:4])
 
 
 def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
     """Return the wall seconds and the CPU seconds of a call."""
-    start, cpu = time.perf_counter(), _processor_seconds()
+    start, cpu = time.perf_counter(), _cpu_seconds()
     function()
-    return time.perf_counter() - start, _processor_seconds() - cpu
+    return time.perf_counter() - start, _cpu_seconds() - cpu
 
 
 def describe_processor() -> str:

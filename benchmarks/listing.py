@@ -1,10 +1,11 @@
-"""How soon `ingest` knows its inputs: a folder of tar shards, and a Parquet list of many rows.
+"""Measures how soon `ingest` knows its inputs, for a folder of tar shards and for a Parquet list of many rows.
 
     python benchmarks/listing.py [--tars 10000] [--rows 10000000] [--folder FOLDER]
 
-Makes shards of one empty member each, and a table of two short columns. Prints a JSON line for each. Seconds are of the
-wall clock, since another process reads Parquet for trial: until `init` knows the form, until the state of all files is
-known (by which a change is noticed), until the first record, and until the last of `--records`.
+The benchmark makes tar shards of one empty file each, and a table with two short columns, and prints a JSON line for
+each. The times are wall-clock times, because another process opens Parquet files first: until `init` recognises the
+format, until the state of all files is known (from which changes are noticed), until the first record, and until the
+last of `--records` records.
 """
 
 import argparse
@@ -28,7 +29,7 @@ from pipeline.collections.formats import FORMATS, describe_state
 from pipeline.collections.records import Options
 
 BATCH = 1 << 20
-"""Rows that are written at once."""
+"""Number of rows that are written at once."""
 
 
 def main() -> None:
@@ -36,7 +37,7 @@ def main() -> None:
     parser.add_argument("--tars", type=int, default=10_000)
     parser.add_argument("--rows", type=int, default=10_000_000)
     parser.add_argument("--records", type=int, default=100_000)
-    parser.add_argument("--folder", type=Path, help="Where they are made. [default: that for temporary files]")
+    parser.add_argument("--folder", type=Path, help="Folder for the files. [default: a temporary folder]")
     given = parse_options(parser, globals(), tars=3, rows=100, records=50)
     with tempfile.TemporaryDirectory(dir=given.folder) as name:
         measure("tars", given.tars, write_tars(Path(name, "tars"), given.tars), given.records)

@@ -1,9 +1,9 @@
-"""Training an LSTM sentence encoder: packed, in bfloat16 where it is fast, against torch's LSTM on padded float32.
+"""Compares the LSTM of jointspace (packed sentences, bfloat16 on fast devices) with torch's LSTM on padded float32.
 
     python benchmarks/lstm.py [--dimensions 512] [--pairs 7] [--steps 60]
 
-One timed run is a few training steps (forward, backward, Adam) on batches of 128 pairs whose sentences are as long as
-captions are. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps from the same weights.
+One measurement is a few training steps (forward, backward, Adam) on batches of 128 pairs. The sentences are as long as
+captions. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps from the same weights.
 """
 
 import argparse
@@ -35,7 +35,9 @@ OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1, reducti
 
 
 class PaddedLSTM(nn.Module):
-    """torch.nn.LSTM in float32 on sentences padded to the longest of the batch, with the weights of `other`."""
+    """torch.nn.LSTM in float32 on sentences that are padded to the longest sentence of the batch, with the weights of
+    `other`.
+    """
 
     def __init__(self, other: Recurrent, dimensions: int) -> None:
         super().__init__()
@@ -55,7 +57,9 @@ class PaddedLSTM(nn.Module):
 
 
 def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
-    """Images and sentences of about 11 words by Zipf's law; an image is the noisy sum of its words' features."""
+    """Draw batches of images and of sentences with about 11 words by Zipf's law. An image is the noisy sum of its
+    words' features.
+    """
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, WORDS + 1)
     shown = rng.standard_normal((WORDS, IMAGE_DIM), dtype=np.float32)
@@ -71,7 +75,7 @@ def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
 
 
 class Trainee:
-    """A network in training with one of the two sentence encoders; both begin with the same weights."""
+    """A network in training with one of the two sentence encoders. Both networks start from the same weights."""
 
     def __init__(self, dimensions: int, padded: bool) -> None:
         with seeded(0):

@@ -1,12 +1,12 @@
-"""The recall that `migrate` keeps: vectors are mapped from another encoder's, by the photos that both have seen.
+"""Measures how much recall `migrate` keeps when vectors are mapped from another encoder.
 
     python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--text minilm]
 
-A joint space of the new encoder is fitted to the training pairs of a run that has the features of both encoders. The
-test photos are searched by their captions. `reference` is recall@10 with the new encoder's own vectors, `ours` is
-recall@10 with mapped vectors (all vectors, and every second vector), and `ratio` is the share that is kept. `loss` is
-the share of the variance that stays unexplained, as the map predicts it from its sample and as it is measured. `old` is
-recall@10 in a space of the old encoder.
+The run must have the features of both encoders. A joint space of the new encoder is fitted to the training pairs, and
+test captions are used to search the test photos. `reference` is recall@10 with the vectors of the new encoder. `ours`
+is recall@10 with mapped vectors (all vectors, or every second vector), and `ratio` is the share of the recall that is
+kept. `loss` is the share of the variance that the map does not explain, once as the map predicts it from its sample and
+once as measured. `old` is recall@10 in a joint space of the old encoder.
 """
 
 import argparse
@@ -30,7 +30,7 @@ GRID = {"dimensions": [256], "image_ridge": [0.1], "text_ridge": [0.1], "eigenva
 
 
 def recall(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> float:
-    """Recall@10 in percent of `texts`, of the images `owners`."""
+    """Return recall@10 in percent for queries with `texts`, whose right images are in the rows `owners`."""
     scores = texts @ images.T
     own = scores[np.arange(len(owners)), owners]
     return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())

@@ -1,10 +1,11 @@
-"""A million image-sentence pairs at feature level through the Snakefile's own rules, from shards to a searchable index.
+"""Runs a million image-sentence pairs through the rules of the Snakefile, from features to a search index.
 
     python benchmarks/million.py [--images 1000000] [--dim 4096] [--folder million] [--cores 2] [--tiny]
 
-Makes seeded features and sentences as after `ingest` and `extract` (8 GB for a million images of 4,096 dimensions),
-then runs vocabulary, moments, ncca, sae, embedding, index and evaluation by `snakemake`, and searches. Prints a
-Markdown table of stage, jobs, seconds, memory and bytes, with the floor beside each, and one JSON line of totals.
+The benchmark makes features and sentences with a fixed seed, in the form that `ingest` and `extract` write (8 GB for a
+million images of 4,096 dimensions). `snakemake` then runs the vocabulary, the moments, `ncca`, `sae`, the embeddings,
+the indexes and the evaluations, and one search follows. The output is a Markdown table of stages with jobs, seconds,
+memory, bytes and the least possible seconds, and one JSON line of totals.
 """
 
 import argparse
@@ -51,14 +52,16 @@ FOLDERS = {
 
 
 def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
-    """The manifest: half of the images have a sentence, half tags; a thousand each are of dev and test. Returns the
-    topic (n,) of every image, which its words and its features share."""
+    """Write the manifest and return the topic (n,) of every image, which its words and its features share.
+
+    Half of the images have a sentence, and the other half has tags. A thousand images each belong to dev and to test.
+    """
     rng = np.random.default_rng(0)
     topics = rng.integers(HIDDEN, size=images)
     held_out = min(HELD_OUT, images // 10)
     split = np.where(np.arange(images) % 2, "weak", "train").astype(object)
     split[:held_out], split[held_out : 2 * held_out] = "dev", "test"
-    # A word is one of its topic's own four times out of five, by Zipf's law, else one of all.
+    # Four words out of five belong to the topic of the image, by Zipf's law. The other words are drawn from all words.
     ranks = np.minimum(rng.zipf(1.3, (images, WORDS)) - 1, VOCABULARY // HIDDEN - 1)
     words = np.where(rng.random((images, WORDS)) < 0.8, topics[:, None] * (VOCABULARY // HIDDEN) + ranks, 0)
     words = np.where(words > 0, words, rng.integers(VOCABULARY, size=(images, WORDS)))
@@ -96,12 +99,14 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
 
 
 def _word(number: int) -> str:
-    """A word of letters that no lemmatiser changes."""
+    """Return a word that lemmatisers leave unchanged."""
     return "q" + "".join("bcdfghjklm"[int(digit)] for digit in f"{number:04d}")
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
-    """Features as after a ReLU, about a quarter of them not zero, and an encoder to have made them."""
+    """Write features in the form that a ReLU gives (about a quarter of them is not zero), and an encoder that could
+    have made them.
+    """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")
     settings = {"architecture": "made", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
@@ -135,7 +140,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
 
 
 def run_rules(folder: Path, cores: int) -> float:
-    """Seconds from features to index and evaluation."""
+    """Run the rules and return the seconds from the features to the indexes and evaluations."""
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
     command += ["results/million/evaluation/summary.json.json", "--rerun-triggers", "mtime", "--quiet", "rules"]
@@ -146,8 +151,9 @@ def run_rules(folder: Path, cores: int) -> float:
 
 
 def floors(images: int, dim: int) -> dict[str, float]:
-    """Seconds of the least work that a stage must do: the rank-k update of its rows at the rate of a plain product, and
-    reading what it reads at the rate of a memory copy."""
+    """Return the least possible seconds of each stage: the rank-k update at the rate of a plain product, and reading at
+    the rate of a memory copy.
+    """
     matrix = np.random.default_rng(0).standard_normal((1536, 1536), np.float32)
     matrix @ matrix.T
     start = time.perf_counter()
@@ -191,7 +197,7 @@ def main() -> None:
         floor = f"{least[rule]:.1f}" if rule in least else ""
         print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
     start = time.perf_counter()
-    search = [sys.executable, "-m", "stages.cli", "search", "--index", str((run / "index/ncca").absolute()), _word(70)]
+    search = [sys.executable, "-m", "stages.cli", "search", str((run / "index/ncca").absolute()), _word(70)]
     subprocess.run(search, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
     total = {
         "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),

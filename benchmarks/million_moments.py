@@ -1,11 +1,12 @@
-"""Normalized CCA of a million pairs, 4,096 dense by 3,000 sparse dimensions, from shards on disk.
+"""Fits normalized CCA to a million pairs of 4,096 dense and 3,000 sparse dimensions from shards on disk.
 
     python benchmarks/million_moments.py [--rows 1000000] [--folder million]
 
-Makes seeded shards in the folder (8 GB in float16 for a million rows, kept for the next run), then fits ncca in a
-process of its own: shards are checked, read, converted, accumulated, and the problem is solved once. Prints a line
-for each shard that it makes, and then one JSON line: seconds, rows a second, the share of the bare rank-k update
-measured on as many rows in memory in the same process, and the peak memory, which must not depend on the rows.
+The benchmark makes shards with a fixed seed in the folder (8 GB in float16 for a million rows, kept for the next run).
+A separate process then fits `ncca`: it checks the shards, reads, converts and sums them, and solves the problem once.
+The output is a line for each new shard, and one JSON line with the seconds, the rows per second, the share of the speed
+of the bare rank-k update, and the peak memory, which must not depend on the number of rows. The bare update is measured
+on as many rows in the memory of the same process.
 """
 
 import argparse
@@ -50,7 +51,9 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Images as after a ReLU, about a quarter of them not zero, and sentences of 12 words that share 64 topics."""
+    """Write images as features after a ReLU (about a quarter of them is not zero), and sentences of 12 words. Both
+    share 64 topics.
+    """
     shared = np.random.default_rng(0)
     mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8
     noise = shared.standard_normal((BLOCK_ROWS, DIM_X), np.float32)
@@ -82,7 +85,7 @@ def make_shards(folder: Path, rows: int) -> None:
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:
-    """The images of `count` shards in blocks, as stored, each with its sentence."""
+    """Yield the stored blocks of images of `count` shards, each with its sentences."""
     for number in range(count):
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))
@@ -92,7 +95,7 @@ def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.c
 
 
 def measure_floor(block: np.ndarray) -> float:
-    """Rows a second of the symmetric rank-k update alone, on one block in memory."""
+    """Return the rows per second of the symmetric rank-k update alone, on one block in memory."""
     total = np.zeros((DIM_X, DIM_X), np.float32, order="F")
     start = time.perf_counter()
     for _ in range(FLOOR_BLOCKS):
@@ -101,7 +104,7 @@ def measure_floor(block: np.ndarray) -> float:
 
 
 def fit(folder: Path, rows: int) -> dict[str, float]:
-    """One pass over the shards and one solution, timed, and the bare rank-k update beside it."""
+    """Time one pass over the shards with one solution, and the bare rank-k update."""
     start = time.perf_counter()
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
     cpu = time.process_time()
@@ -132,7 +135,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--rows", type=int, default=1_000_000)
     parser.add_argument("--folder", type=Path, default=Path("million"))
-    parser.add_argument("--fit-only", action="store_true", help="in this process, on shards that are there")
+    parser.add_argument("--fit-only", action="store_true", help="only fit, in this process, on existing shards")
     given = parser.parse_args()
     if given.fit_only:
         print(json.dumps({"name": "ncca of many pairs", **fit(given.folder, given.rows)}))

@@ -1,9 +1,9 @@
-"""Moments of 4,096 dense and 3,000 sparse dimensions: against the bare rank-k update, and against np.cov.
+"""Compares the moments of 4,096 dense and 3,000 sparse dimensions with the bare rank-k update, and with np.cov.
 
     python benchmarks/moments.py [--rows 8192]
 
-The first ratio is the share of the floor: what remains of the speed of a loop that does nothing but the
-symmetric rank-k update of the dense view, over the same blocks in memory.
+The first ratio is the speed of the moments as a share of the speed of a loop that only computes the symmetric rank-k
+update of the dense view, over the same blocks in memory.
 """
 
 import argparse
@@ -23,7 +23,8 @@ from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
 MALLOC_THRESHOLD = 32 << 20
-"""Bytes. The default of malloc, with which np.cov runs as it does in a process without our runtime."""
+"""Default threshold of malloc in bytes, for np.cov, so that it runs as in a process without the settings of
+jointspace."""
 
 
 def main() -> None:
@@ -55,7 +56,7 @@ def main() -> None:
 
 
 def kernels() -> dict[str, str]:
-    """The processor whose kernels each OpenBLAS of this process has taken."""
+    """Return the CPU type whose kernels each OpenBLAS of this process uses."""
     return {"kernels": ", ".join(sorted({one["architecture"] for one in threadpool_info() if "architecture" in one}))}
 
 

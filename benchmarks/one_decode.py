@@ -1,11 +1,11 @@
-"""Two encoders of the same photographs: each decoded once for both against once for each.
+"""Compares decoding each photo once for two encoders with decoding it once for each encoder.
 
     python benchmarks/one_decode.py [--megapixels 0.2 2 6 12] [--sides 256,224 448,448] [--images 8]
 
-From the bytes of JPEGs to features of MobileNetV2 at two resolutions, computed as `extract` does, but for decoding in
-this process. `cosine` is the least, over photographs, of the features of either encoder from the one decoding to those
-from its own. Photographs are drawn, or with JOINTSPACE_DATA set enlarged ones of Flickr8k with a grain, and the weights
-its own.
+The bytes of JPEGs become features of MobileNetV2 at two resolutions, as in `extract`, except that this process decodes
+them. `cosine` is the lowest cosine, over all photos and both encoders, between the features from the shared decoding
+and the features from a decoding for this encoder alone. The photos and weights are random. If JOINTSPACE_DATA is set,
+the benchmark uses enlarged photos of Flickr8k with added grain, and trained weights.
 """
 
 import argparse
@@ -45,7 +45,9 @@ STD = (0.229, 0.224, 0.225)
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--megapixels", type=float, nargs="+", default=[0.2, 2, 6, 12])
-    parser.add_argument("--sides", nargs=2, default=["256,224", "448,448"], help="resize,crop of each encoder")
+    parser.add_argument(
+        "--sides", nargs=2, default=["256,224", "448,448"], help="resize,crop for each encoder, in pixels"
+    )
     parser.add_argument("--images", type=int, default=8)
     parser.add_argument("--pairs", type=int, default=5)
     options = parse_options(parser, globals(), megapixels=[0.05], sides=["64,64", "96,96"], images=2)
@@ -59,7 +61,7 @@ def main() -> None:
         views.append(View(encoder.preprocessing))
         extractors.append(Extractor(encoder, choose_plan(encoder, "cpu", "auto", BATCH)))
     for megapixels in options.megapixels:
-        listed, read = photographs(data, options.images, megapixels)
+        listed, read = make_photos(data, options.images, megapixels)
 
         def features(chosen: slice, listed: list[Photograph] = listed, read: dict = read) -> list[np.ndarray]:
             pictures = PhotographReader(read.__getitem__, LIMITS).views(listed, views[chosen])
@@ -88,8 +90,10 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
     return trained(spec, weights.parse((data / "weights" / file).read_bytes(), file), {"origin": file})
 
 
-def photographs(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
-    """JPEGs of 4 x 3 of so many megapixels, and their bytes by their names."""
+def make_photos(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
+    """Make `count` JPEGs with sides of 4 to 3 and the given number of megapixels. Returns them with their bytes by
+    name.
+    """
     size = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5))
     rng = np.random.default_rng(0)
     if data:

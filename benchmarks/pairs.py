@@ -1,4 +1,4 @@
-"""Made-up pairs of 4,096 dense and 3,000 sparse dimensions, for several benchmarks."""
+"""Makes synthetic pairs of 4,096 dense and 3,000 sparse dimensions, for several benchmarks."""
 
 import numpy as np
 from scipy import sparse
@@ -9,7 +9,7 @@ WORDS = 12
 
 
 def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:
-    """Features as after a ReLU, a quarter of them not zero, and sentences of 12 words by Zipf's law."""
+    """Draw images as features after a ReLU (a quarter of them is not zero), and sentences of 12 words by Zipf's law."""
     rng = np.random.default_rng(0)
     x = np.maximum(rng.standard_normal((rows, DIM_X), dtype=np.float32) - 0.7, 0)
     frequency = 1 / np.arange(1, DIM_Y + 1)

@@ -1,4 +1,4 @@
-"""Shards of 64 images through `extract`, one process for all of them against one process for each.
+"""Compares `extract` on shards of 64 images in one process with a separate process for each shard.
 
 python benchmarks/parts.py --shards 64
 """
@@ -32,19 +32,22 @@ def main() -> None:
 
         def together() -> None:
             (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": chosen.shards}))
-            jointspace("extract", "network", "--run", run, "--part", 0, "--again")
+            jointspace("extract", "network", "--run", run, "--part", 0, "--force")
 
         def each() -> None:
             (run / "config.yaml").write_text(yaml.safe_dump(CONFIG | {"shards_per_job": 1}))
             for number in range(chosen.shards):
-                jointspace("extract", "network", "--run", run, "--part", number, "--again")
+                jointspace("extract", "network", "--run", run, "--part", number, "--force")
 
-        each_is_new = {"threads": runtime.threads(), "warm_up": False}  # every run starts processes of its own
+        each_is_new = {
+            "threads": runtime.threads(),
+            "warm_up": False,
+        }  # every call starts new processes, so a warm-up has no effect
         report(compare("one process for a part", together, each, chosen.pairs, **each_is_new))
 
 
 def begin(folder: Path, shards: int) -> Path:
-    """A run in `folder` with a manifest of that many shards and a network with random weights."""
+    """Make a run in `folder` with a manifest of `shards` shards and a network with random weights."""
     rng = np.random.default_rng(0)
     run = folder / "run"
     (folder / "data/images").mkdir(parents=True)
@@ -63,7 +66,7 @@ def begin(folder: Path, shards: int) -> Path:
 
 
 def jointspace(*words: object) -> None:
-    program = [sys.executable, "-m", "stages.cli", "--quiet", *map(str, words)]
+    program = [sys.executable, "-m", "stages.cli", "--quiet", "stage", *map(str, words)]
     subprocess.run(program, check=True, stdout=subprocess.DEVNULL)
 
 

@@ -1,10 +1,10 @@
-"""Photographs with five sentences each, laid out as the Pascal sentences are published (Rashtchian et al. 2010).
+"""Arranges photos with five sentences each as the Pascal sentences are published (Rashtchian et al. 2010).
 
     python benchmarks/pascal_page.py CAPTIONS IMAGES OUTPUT
 
-CAPTIONS is a table of names, numbers and sentences with tabs between them, IMAGES the folder of the photographs. OUTPUT
-becomes a page, `index.html`, and 20 folders of 50 photographs, drawn from those with five sentences: a collection of
-the size that Socher et al. 2014 had, for `config/papers/pascal1k.yaml`.
+CAPTIONS is a table of names, numbers and sentences, separated by tabs. IMAGES is the folder of the photos. OUTPUT
+receives a page, `index.html`, and 20 folders of 50 photos, which are drawn from the photos with five sentences. The
+collection has the size that Socher et al. 2014 used, for `config/papers/pascal1k.yaml`.
 """
 
 import argparse
@@ -32,7 +32,7 @@ def main() -> None:
         sentences[name].append(text)
     names = [name for name in sorted(sentences) if len(sentences[name]) == SENTENCES and (given.images / name).exists()]
     if len(names) < CATEGORIES * IN_EACH:
-        parser.error(f"{len(names)} photographs of {given.images} have five sentences; 1,000 are needed")
+        parser.error(f"{len(names)} photos in {given.images} have five sentences, but 1,000 are needed")
     random.Random(0).shuffle(names)
     page = []
     for category in range(CATEGORIES):

@@ -1,11 +1,12 @@
-"""Small photographs in tar shards from ingest to index, and what a million of them would take.
+"""Measures the whole way of small photos from tar shards to an index, and estimates the time for a million photos.
 
     python benchmarks/pixels.py [--images 20000] [--side 128] [--folder pixels] [--cores 2]
 
-Draws seeded JPEGs (smooth noise, so that decoding costs what it costs for photographs of their size) with sentences,
-writes them as img2dataset does, and runs `snakemake` with SqueezeNet 1.0 of random weights at that side up to the index
-of `ncca`. Prints a Markdown table of stage, jobs, seconds and images a second, and the hours of a million images:
-seconds for each image times a million where a stage is a pass over the images, as they are where it is not.
+The benchmark draws JPEGs with a fixed seed (smooth noise, which takes as long to decode as photos of this size) with
+sentences, and writes them as img2dataset does. `snakemake` runs SqueezeNet 1.0 with random weights at that side, up to
+the index of `ncca`. The output is a Markdown table of stages with jobs, seconds and images per second, and the
+estimated hours for a million images. The time of a stage that passes over the images grows with their number, and the
+time of all other stages is taken as constant.
 """
 
 import argparse
@@ -33,11 +34,11 @@ IN_A_TAR = 5000
 HELD_OUT = 1000
 COLOURS = ("red", "green", "blue", "grey", "yellow", "dark", "bright", "pale")
 PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
-"""Rules whose time grows with the images."""
+"""Rules whose time grows with the number of images."""
 
 
 def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:
-    """A JPEG of smooth noise about one of eight colours, and a sentence that says which."""
+    """Draw a JPEG of smooth noise around one of eight colours, and a sentence that names the colour."""
     kind = int(rng.integers(len(COLOURS)))
     coarse = rng.normal(128, 60, (side // 8, side // 8, 3)) + [90 * (kind >> bit & 1) - 45 for bit in range(3)]
     picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((side, side), Image.Resampling.BICUBIC)

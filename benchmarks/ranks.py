@@ -1,11 +1,11 @@
-"""Ranks in both directions: against sorting every query, and against the bare product of matrices.
+"""Compares the computation of ranks in both directions with sorting, and with the bare matrix product.
 
     python benchmarks/ranks.py
 
-The reference sorts as one would write it down: one single-precision product, `np.argsort` of each row and column,
-and the place of the first target in it. `differing` counts the ranks that the two give differently: where the scores
-of two candidates agree in all but the last bits, single precision sorts by its rounding. `exact_differing` counts
-them against the same sorting in double precision.
+The reference is the plain way: one single-precision product, `np.argsort` of each row and column, and the position of
+the first right answer. `differing` counts the ranks that differ between both ways. They differ where single precision
+rounds the scores of two candidates in another order. `exact_differing` compares with the same sorting in double
+precision.
 """
 
 import argparse
@@ -23,11 +23,11 @@ from pipeline.metrics.ranks import Ranks, count_ranks  # noqa: E402
 
 DIM = 128
 SHAPES = [(5000, 5000), (2000, 31000)]
-"""Images x sentences."""
+"""Numbers of images and sentences."""
 
 
 def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Unit vectors, each sentence near its image."""
+    """Draw unit vectors, each sentence near its image."""
     rng = np.random.default_rng(0)
     owners = np.arange(m) % n
     images = rng.standard_normal((n, DIM), dtype=np.float32)
@@ -36,7 +36,7 @@ def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def sort_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> Ranks:
-    """Ranks by sorting the whole matrix both ways."""
+    """Compute the ranks by sorting the whole matrix in both directions."""
     scores = images @ sentences.T
     order = np.argsort(-scores, axis=1)
     to_sentence = (owners[order] == np.arange(len(images))[:, None]).argmax(axis=1) + 1
@@ -58,7 +58,7 @@ def main() -> None:
         sort = partial(sort_ranks, images, sentences, owners)
         threads = runtime.threads()
 
-        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # sorting uses one
+        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # np.argsort uses one thread
         found = ours()
         exact = sort_ranks(*doubles, owners)
         report({**result, "differing": differing(found, sort()), "exact_differing": differing(found, exact)})

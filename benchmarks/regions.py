@@ -1,6 +1,8 @@
-"""Region features: roi-align against crops, beside what their operations promise; minibatches of regions.
+"""Compares region features by roi-align with features of crops, and minibatches of regions with a loader of rows.
 
-python benchmarks/regions.py [ARCHITECTURE SIDE]
+    python benchmarks/regions.py [ARCHITECTURE SIDE]
+
+The first line also has the ratio that the numbers of operations of both ways predict.
 """
 
 import argparse
@@ -52,7 +54,9 @@ def main() -> None:
 
 
 def features(encoder: NetworkEncoder) -> None:
-    """Rendered images to features of 20 regions each; decoding is left out, since it is the same for both."""
+    """Compare the computation of features of 20 regions per image. Decoding is left out, because it is the same for
+    both ways.
+    """
     plan = choose_plan(encoder, "cpu", "auto", 32)
     side = encoder.spec.preprocessing.side
     crops, maps = (prepare(view) for view in (Crops(side, 16, MEAN), WholeImages(MAP_SIDE, 32, 2.5)))
@@ -65,7 +69,7 @@ def features(encoder: NetworkEncoder) -> None:
 
 
 def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
-    """Smooth pictures of 224 x 224 pixels and 20 windows in each."""
+    """Prepare smooth images of 224 x 224 pixels with 20 windows each."""
     prepared = []
     for seed in range(IMAGES):
         coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)
@@ -76,7 +80,7 @@ def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
 
 
 def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
-    """Floating-point operations for one image of `side` x `side` pixels."""
+    """Return the number of floating-point operations for one image of `side` x `side` pixels."""
     boxes = [torch.tensor([0.1, 0.1, 0.9, 0.9]).expand(1, regions, 4)] if regions else []
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network(torch.zeros(1, side, side, 3, dtype=torch.uint8), *boxes)
@@ -84,7 +88,7 @@ def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
 
 
 class RegionDataset(Dataset):
-    """Regions one by one from HDF5, as one plainly writes it."""
+    """A dataset that reads single regions from HDF5, as a plain program would."""
 
     def __init__(self, path: Path) -> None:
         self.features = h5py.File(path)["features"]
@@ -97,7 +101,7 @@ class RegionDataset(Dataset):
 
 
 def minibatches(folder: Path) -> None:
-    """Shuffled minibatches of the regions of 128 images, and as many regions row by row."""
+    """Compare shuffled minibatches of the regions of 128 images with as many regions that are read row by row."""
     rng = np.random.default_rng(0)
     made_by = Provenance(folder, "by hand", 1)
     unfinished = UnfinishedRegions(folder / "shard-00000.h5", made_by, np.arange(SHARD_IMAGES), SHARD_IMAGES)

@@ -1,10 +1,10 @@
-"""The random Fourier map against scikit-learn's, and the second CCA of SAE against the concatenated dense matrix.
+"""Compares the random Fourier map with scikit-learn's, and the second CCA of SAE with the concatenated dense matrix.
 
     python benchmarks/sae.py [--rows 16384]
 
-The map is drawn by the rule that is the default, then with a phase for each frequency, as the sampler's is. Both second
-fits are timed from rows in memory to moments, at 4,096 + 3,000 image and 3,000 + 3,000 text columns; what follows is
-the same for both. The last line also says by how much their canonical correlations differ.
+The map is drawn by the default rule, and then with one phase for each frequency, as in scikit-learn's sampler. Both
+second fits are timed from rows in memory to moments, with 4,096 + 3,000 image columns and 3,000 + 3,000 text columns.
+The later steps are the same for both. The last line also has the difference of their canonical correlations.
 """
 
 import argparse
@@ -46,7 +46,7 @@ def draw(rule: str, rng: np.random.Generator) -> FourierMap:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """The same sums of two dense matrices, in single precision about their means, by the BLAS."""
+    """Compute the same sums from two dense matrices in the BLAS, in single precision, around their means."""
     mean_x = x.mean(axis=0)
     mean_y = y.mean(axis=0)
     a = x - mean_x

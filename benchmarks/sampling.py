@@ -1,10 +1,12 @@
-"""Sampling sentences word by word, against a draw by torch.multinomial for every sentence until the last has ended.
+"""Compares the sampling of sentences, which leaves out sentences that have ended, with drawing all sentences to the
+end.
 
     python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
 
-The candidates of one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with Flickr8k's vocabulary.
-The weights are drawn; by the bias alone the boundary comes about once in LENGTH words. `words` says how many a sentence
-has on average by both ways: 7.4 and 7.2.
+The sentences are the candidates for one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with
+Flickr8k's vocabulary. The reference draws the next word of every sentence with torch.multinomial until the last
+sentence has ended. The weights are random, and the bias makes a sentence end about once in LENGTH words. `words` is the
+mean length of a sentence in words for both ways (7.4 and 7.2).
 """
 
 import argparse

@@ -1,11 +1,12 @@
-"""The time that visitors of `serve` wait: text queries of several clients at once, against a synthetic index.
+"""Measures the time that clients of `serve` wait, for text queries of several clients at once on a synthetic index.
 
     python benchmarks/serve.py [--vectors 1000000] [--dim 128] [--factory IVF1024,SQ8] [--clients 8] [--requests 10000]
 
-The server is a process of its own, started by the command, and clients are threads of this one that keep their
-connections and ask as soon as they are answered. Latency is what a client measures. The vectors are as in `index.py`
-(and their index is chosen by measurement where no --factory is given); the text model is a random projection of words.
-What it costs to say which answers are likely is measured in this process, with the same sentences in turn.
+The command starts the server as a separate process. The clients are threads of this process, which keep their
+connections and send the next query as soon as the last one is answered. Latency is measured by the clients. The vectors
+are the vectors of `index.py`. Without `--factory`, the type of the index is chosen by measurement. The text model is a
+random projection of words. The additional time for judging which results are likely is measured in this process, with
+the same sentences in turn.
 """
 
 import argparse
@@ -54,11 +55,11 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images and a tenth as many sentences. Return the card of its images."""
+    """Write an index of `count` images and a tenth as many sentences, and return the card of its images."""
     rng = np.random.default_rng(0)
     images, queries = make_pairs(count, max(count // 10, 1000), dim)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
-    writer = IndexWriter(folder / "bundle")
+    writer = IndexWriter(folder / "index")
     exact = 200_000 if candidates == "auto" else 1
     asked = Requirements(0.95, None, None, exact, candidates, 50_000)
     built = choose_and_build(ArrayVectors(images), queries[:1000], "inner_product", asked)
@@ -104,7 +105,7 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
 
 
 def measure_judging(folder: Path, count: int) -> None:
-    """Searches with what says which answers are likely, over those without."""
+    """Compare searches that judge which results are likely with searches that do not."""
     searcher = Searcher(open_index(folder))
     silent = Searcher(open_index(folder))
     rng = np.random.default_rng(1)
@@ -123,7 +124,7 @@ def _search_each(searcher: Searcher, sentences: list[str]) -> None:
 
 
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
-    """Be one client: ask `requests` random sentences, one after the other."""
+    """Act as one client that sends `requests` random sentences, one after the other."""
     rng = np.random.default_rng(seed)
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     for _ in range(requests):
@@ -152,8 +153,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         card = make_index(folder, given.vectors, given.dim, [given.factory] if given.factory else "auto")
-        measure_judging(folder / "bundle", JUDGED_QUERIES)
-        command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "bundle"), "--port", "0"]
+        measure_judging(folder / "index", JUDGED_QUERIES)
+        command = [sys.executable, "-m", "stages.cli", "serve", str(folder / "index"), "--port", "0"]
         start = time.perf_counter()
         with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
             try:

@@ -1,4 +1,4 @@
-"""Reading a float16 shard as float32 blocks, and gathering shuffled rows, against h5py as one plainly writes it.
+"""Compares reading a float16 shard, in float32 blocks and in shuffled rows, with a plain program that uses h5py.
 
 python benchmarks/shards.py
 """
@@ -37,7 +37,7 @@ def main() -> None:
 
 
 def stream(path: Path) -> None:
-    """Every block of the shard, as the stages read it: one buffer, filled again and again."""
+    """Read every block of the shard as the stages do, into one buffer that is filled again and again."""
     shard = Shard(path, FEATURES)
     buffer = np.empty((BLOCK, DIM), np.float32)
 
@@ -57,7 +57,7 @@ def stream(path: Path) -> None:
 
 
 def gather(path: Path) -> None:
-    """Shuffled minibatches, from the shard's memory map and row by row from HDF5."""
+    """Read shuffled minibatches from the memory map of the shard, and row by row from HDF5."""
     shard = Shard(path, FEATURES)
     batches = np.random.default_rng(1).permutation(ROWS)[: 16 * BATCH].reshape(16, BATCH)
 

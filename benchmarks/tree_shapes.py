@@ -1,4 +1,4 @@
-"""Made-up trees over sentences, for benchmarks."""
+"""Draws synthetic trees over sentences, for benchmarks."""
 
 import numpy as np
 
@@ -7,7 +7,7 @@ RELATIONS = 40
 
 
 def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """A projective tree over `length` words; words and relations by Zipf's law."""
+    """Draw a projective tree over `length` words. Words and relations follow Zipf's law."""
     parents = np.full(length, -1)
     spans = [(0, length, -1)]
     while spans:
@@ -23,7 +23,7 @@ def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, 
 
 
 def draw_phrases(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """A tree of phrases with two or three parts."""
+    """Draw a tree of phrases with two or three parts each, over `length` words."""
     inner: list[int] = []
     up = {}
 

@@ -1,11 +1,11 @@
-"""Tree encoders, computed height by height over a minibatch, against the same recursion node by node.
+"""Compares tree encoders that compute a minibatch level by level with the same recursion node by node.
 
     python benchmarks/trees.py [--dimensions 512] [--pairs 5] [--epoch 30000]
 
-One timed run is forward and backward through the sentence encoder for a batch of 128 sentences; the recursion does a
-few of them, and its time is scaled up. `largest_difference` is of vectors and gradients, relative to the largest entry
-of each where that is above 1. The last line is one epoch of `sdtrnn` training on `--epoch` sentences: batches drawn,
-image map, loss, gradients and AdaGrad; `processor_seconds` are those of all threads.
+One measurement is a forward and a backward pass through the sentence encoder for a batch of 128 sentences. The
+recursion computes a few sentences, and its time is scaled to the batch. `largest_difference` compares vectors and
+gradients, relative to the largest entry if it is above 1. The last line is one epoch of training `sdtrnn` on `--epoch`
+sentences, with drawing batches, the image map, the loss, the gradients and AdaGrad. `cpu_seconds` counts all threads.
 """
 
 import argparse
@@ -47,7 +47,7 @@ OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reductio
 
 
 def draw_trees(draw, count: int) -> Trees:
-    """Sentences of about 11 words, as captions are."""
+    """Draw trees of sentences with about 11 words, as captions have."""
     rng = np.random.default_rng(0)
     return pack([draw(rng, int(n)) for n in np.clip(rng.normal(11, 4, count).astype(int), 3, 35)])
 
@@ -84,7 +84,7 @@ def compare_encoder(kind: type[TreeRNN], trees: Trees, dimensions: int, pairs: i
 
 
 def time_epoch(trees: Trees, dimensions: int) -> dict:
-    """One epoch of `sdtrnn` on `trees`, five for each image."""
+    """Time one epoch of `sdtrnn` on `trees`, with five trees per image."""
     encoder = make_encoder(RelationRNN, trees, dimensions)
     rng = np.random.default_rng(0)
     encoder.precision = choose_precision("auto", torch.device("cpu"))
@@ -103,7 +103,7 @@ def time_epoch(trees: Trees, dimensions: int) -> dict:
     wall = time.perf_counter()
     processor = time.process_time()
     training.run(lambda training: None)
-    return {"ours": time.perf_counter() - wall, "processor_seconds": time.process_time() - processor}
+    return {"ours": time.perf_counter() - wall, "cpu_seconds": time.process_time() - processor}
 
 
 def main() -> None:

@@ -1,12 +1,13 @@
-"""From two `.npy` files of planted pairs to a searched bundle: by `jointspace run` and by `jointspace.fit`.
+"""Measures the way from two `.npy` files of synthetic pairs to a search, with `jointspace run` and with
+`jointspace.fit`.
 
     python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--cores 2] [--folder FILES]
 
-Images and texts of DIM values share a latent vector of LATENT, each shown through a matrix of its side's own, with
-noise. Every run is cold, in processes of its own. A line of JSON for each way has the median of the wall-clock and the
-processor seconds, in all and by stage, the most memory that all processes had at once (proportional set sizes), and
-recall@10 of QUERIES texts that nothing was fitted to among all images, beside what the planted model allows: that of
-the true likelihood ratio of each pair.
+Images and texts have DIM values. They share a latent vector of LATENT values, which each side shows through its own
+matrix, with noise. Every run starts new processes. The output is one JSON line per way with the medians of the wall
+seconds and the CPU seconds, in total and by stage, the peak memory of all processes together (proportional set sizes),
+and the recall@10. The recall is measured for QUERIES texts, which were not used for fitting, among all images.
+`allowed` is the recall of the true likelihood ratio of each pair, which is the best possible recall.
 """
 
 import argparse
@@ -30,7 +31,9 @@ DIM = 768
 LATENT = 64
 QUERIES = 1000
 NOISE = 25.0
-"""Standard deviation of what each value has beside its latent part, whose own is the root of LATENT."""
+"""Standard deviation of the noise in each value. The standard deviation of the latent part is the square root of
+LATENT.
+"""
 LOOK_SECONDS = 0.5
 K = 10
 PROGRAM = """
@@ -45,7 +48,7 @@ names = open(f"{folder}/data/images.txt").read().split()
 imported = time.time()
 fitted = jointspace.fit(images[:-queries], texts[:-queries])
 done = time.time()
-index = fitted.index(f"{folder}/bundle", images, texts, names=names)
+index = fitted.index(f"{folder}/index", images, texts, names=names)
 indexed = time.time()
 index.search(text_vector=texts[-1])
 print("import", imported - start, "fit", done - imported, "index", indexed - done, "search", time.time() - indexed)
@@ -53,8 +56,10 @@ print("import", imported - start, "fit", done - imported, "index", indexed - don
 
 
 def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """(pairs, DIM) float32 images and texts, and the true log likelihood ratios of the last QUERIES texts with all
-    images, (QUERIES, pairs)."""
+    """Draw the images and texts, each (pairs, DIM) in float32.
+
+    Also returns the true log likelihood ratios (QUERIES, pairs) of the last QUERIES texts with all images.
+    """
     fixed = np.random.default_rng(0)
     rng = np.random.default_rng(1)
     latent = rng.standard_normal((pairs, LATENT), np.float32)
@@ -64,8 +69,12 @@ def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """log p(x, y) / p(x) p(y) of each of y (q, DIM) with each of x (n, DIM), up to what is the same for all x, in the
-    canonical variables of the true covariances: sum over k of (rho u v - rho^2 (u^2 + v^2) / 2) / (1 - rho^2)."""
+    """Compute log p(x, y) / (p(x) p(y)) for each of y (q, DIM) with each of x (n, DIM), up to a term that is the same
+    for all x.
+
+    In the canonical variables u and v of the true covariances, this is the sum over k of (rho u v - rho^2 (u^2 + v^2) /
+    2) / (1 - rho^2).
+    """
     xx, yy = (m.T.astype(float) @ m + NOISE**2 * np.eye(DIM) for m in (a, b))
     lx = np.linalg.cholesky(xx)
     ly = np.linalg.cholesky(yy)
@@ -79,13 +88,13 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
 
 
 def recall(scores: np.ndarray, owners: np.ndarray) -> float:
-    """Share of the rows whose own column is among the K greatest."""
+    """Return the share of the rows whose right column is among the K greatest scores."""
     own = scores[np.arange(len(scores)), owners]
     return float(np.mean((scores > own[:, None]).sum(axis=1) < K))
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files, unless they are there; returns the recall that the planted model allows."""
+    """Write the files if they do not exist, and return the best possible recall."""
     data = folder / "data"
     kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
@@ -102,7 +111,7 @@ def make(folder: Path, pairs: int) -> float:
 
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
-    """Run a command; its seconds, its memory and what it prints."""
+    """Run a command, and return its seconds, its peak memory and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
@@ -123,11 +132,11 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = time.perf_counter() - start
-    return {"seconds": seconds, "processor_seconds": processor, "peak_gib": peak[0] / 2**20, "output": output}
+    return {"seconds": seconds, "cpu_seconds": processor, "peak_gib": peak[0] / 2**20, "output": output}
 
 
 def memory(top: int) -> int:
-    """KiB of a process and of all below it; what several share counts once."""
+    """Return the KiB of the process `top` and of all processes below it. Shared memory counts once."""
     parents = {}
     total = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -149,7 +158,7 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """`init`, `run` and `search`, timed by the jobs of the run."""
+    """Measure `init`, `run` and `search`, with the times of the jobs of the run."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -162,28 +171,28 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
         stage = path.parent.name
         stages[stage] = stages.get(stage, 0.0) + float(dict(zip(header, values, strict=True))["s"])
     return {
-        **{name: sum(part[name] for part in parts.values()) for name in ("seconds", "processor_seconds")},
+        **{name: sum(part[name] for part in parts.values()) for name in ("seconds", "cpu_seconds")},
         "peak_gib": max(part["peak_gib"] for part in parts.values()),
         "stages": {"init": parts["init"]["seconds"], **stages},
-        "bundle": folder / "results/data/index/ncca",
+        "index": folder / "results/data/index/ncca",
     }
 
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
-    """`fit`, `index` and `search` in one program."""
-    shutil.rmtree(folder / "bundle", ignore_errors=True)
+    """Measure `fit`, `index` and `search` in one program."""
+    shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()
-    return {**found, "stages": dict(zip(words[::2], map(float, words[1::2]), strict=True)), "bundle": folder / "bundle"}
+    return {**found, "stages": dict(zip(words[::2], map(float, words[1::2]), strict=True)), "index": folder / "index"}
 
 
-def search(bundle: Path, folder: Path, pairs: int) -> float:
-    """Recall@10 of the texts that nothing was fitted to, through the index."""
+def search(index_folder: Path, folder: Path, pairs: int) -> float:
+    """Return the recall@10 of the texts that were not used for fitting, measured through the index."""
     import jointspace
 
-    index = jointspace.load(bundle)
+    index = jointspace.load(index_folder)
     texts = np.load(folder / "data/texts.npy", mmap_mode="r", allow_pickle=False)
-    table = index._searcher.table("images")  # which is kept from then on
+    table = index._searcher.table("images")  # the table stays in memory after the first use
     split = np.array(table["split"].to_pylist())
     rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)
     numbers = [int(path.removesuffix(".jpg")) for path in table["path"].take(rows).to_pylist()]
@@ -197,19 +206,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--pairs", type=int, default=PAIRS)
     parser.add_argument("--runs", type=int, default=5)
-    parser.add_argument("--cores", type=int, help="That are used. [default: all]")
-    parser.add_argument("--way", choices=("command", "python"), help="One of the two. [default: both]")
-    parser.add_argument("--folder", type=Path, help="Where the files are written, and stay.")
+    parser.add_argument("--cores", type=int, help="Number of CPU cores. [default: all]")
+    parser.add_argument("--way", choices=("command", "python"), help="Way to measure. [default: both]")
+    parser.add_argument("--folder", type=Path, help="Folder in which the files are written and kept.")
     given = parse_options(parser, globals(), pairs=400, runs=1, way="python", DIM=16, LATENT=8, QUERIES=40, NOISE=1.0)
     folder = (given.folder or Path(tempfile.mkdtemp())).absolute()
     allowed = make(folder, given.pairs)
     ways = {"command": by_command, "python": by_python}
     for name in [given.way] if given.way else ways:
         runs = [ways[name](folder, given.cores) for _ in range(given.runs)]
-        found = search(runs[-1]["bundle"], folder, given.pairs)
+        found = search(runs[-1]["index"], folder, given.pairs)
         middle = {
-            key: round(statistics.median(run[key] for run in runs), 2)
-            for key in ("seconds", "processor_seconds", "peak_gib")
+            key: round(statistics.median(run[key] for run in runs), 2) for key in ("seconds", "cpu_seconds", "peak_gib")
         }
         stages = {
             stage: round(statistics.median(run["stages"][stage] for run in runs), 2) for stage in runs[0]["stages"]

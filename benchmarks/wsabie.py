@@ -1,12 +1,12 @@
-"""One epoch of Wsabie over 30,000 pairs of 1,792 dense and 3,000 sparse dimensions, c = 96: against a loop over pairs.
+"""Compares one epoch of Wsabie with a loop over pairs, for 30,000 pairs of 1,792 dense and 3,000 sparse dimensions.
 
     python benchmarks/wsabie.py [--batch 64]
 
-The reference is the paper's step as one would write it down: one pair, negatives sampled one after the other, a
-gradient step on all of W and on the rows of U that the two sentences touch, and the constraint. It runs from the first
-weights over a sample of the pairs, where violators are found at once; its seconds are scaled to the whole epoch.
-`pairs_per_second` and `reference_pairs_per_second` say the same. The sentences are planted: each has the words that its
-image calls for, so that the epoch learns and violators become rarer.
+The joint space has 96 dimensions. The reference is the step of the paper: one pair, negatives that are sampled one
+after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint on
+the norms. It runs over a sample of the pairs from the first weights, where violating sentences are found at once, and
+its seconds are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` state the same as rates.
+The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
 """
 
 import argparse
@@ -31,11 +31,12 @@ DIM_X = 1792
 DIM_Y = 3000
 WORDS = 12
 SAMPLE = 300
-"""Pairs that the loop is timed on."""
+"""Number of pairs on which the loop is timed."""
 
 
 def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
-    """Images of unit length about their mean, and sentences of 12 words, half of them from the image's own 20."""
+    """Draw images of unit length around their mean, and sentences of 12 words, half of them from 20 words of the
+    image."""
     rng = np.random.default_rng(0)
     frequency = 1 / np.arange(1, DIM_Y + 1)
     topics = rng.choice(DIM_Y, size=(IMAGES, 20), p=frequency / frequency.sum())
@@ -54,7 +55,7 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
-    """The paper's SGD over the first pairs of a random order."""
+    """Run the SGD of the paper over the first pairs in a random order."""
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()
@@ -82,7 +83,7 @@ def loop(
 
 
 def run(*pairs: Any) -> None:
-    """One epoch."""
+    """Run one epoch."""
     for _ in train(*pairs):
         pass
 

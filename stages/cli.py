@@ -5,16 +5,18 @@ import logging
 import os
 import shlex
 import sys
-from typing import NoReturn
+from collections.abc import Collection, Mapping
+from typing import Any, NoReturn
 
 import click
 
 from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError, meant
 from pipeline.printable import printable
-from stages.catalogue import COMMANDS, FIRST, GROUPS, help_text, open_command
-from stages.commands import command_of, first_sentence
+from stages.catalogue import COMMANDS, GROUPS, STAGES, USER_COMMANDS, first_sentence, help_text, open_command
+from stages.commands import Command, command_of, runnable
 
+log = logging.getLogger(__name__)
 FORMER = {
     "index-add": "add", "index-remove": "remove", "prepare-text-encoder": "prepare-encoder",
     "import-features": "import-vectors", "import-sentences": "import-vectors",
@@ -22,18 +24,25 @@ FORMER = {
 }  # fmt: skip
 """Former names of commands. They work until the next release."""
 FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
-"""Former name of a stage -> the folder of the run that it wrote to, which is now a part of the name of the encoder."""
+"""Former name of a stage -> the folder of the run that the stage wrote to. The name of an encoder begins with it
+now."""
+STAGES_BY_TITLE = {
+    title: [name for name in STAGES if COMMANDS[name].split(".")[1] == folder] for folder, title in GROUPS.items()
+}
 
 
 class OneLine(logging.Formatter):
-    """Formats messages without characters that control a terminal. A traceback stays as it is."""
+    """Formats messages without characters that control a terminal, and with commands that can be copied.
+
+    A traceback is not changed.
+    """
 
     def formatMessage(self, record: logging.LogRecord) -> str:
-        return printable(super().formatMessage(record))
+        return printable(runnable(super().formatMessage(record)))
 
 
 class AboveBars(logging.StreamHandler):
-    """Writes messages above the progress bars that are shown."""
+    """Writes messages above the progress bars on the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "tqdm" not in sys.modules:
@@ -43,16 +52,20 @@ class AboveBars(logging.StreamHandler):
             super().emit(record)
 
 
-class Commands(click.Group):
-    """The commands. A module is imported when its command, or the help of all commands, is used."""
+class Catalogue(Command, click.Group):
+    """A group of commands by title. A module is imported when its command, or the help of the group, is used."""
+
+    def __init__(self, *arguments: Any, titled: Mapping[str, Collection[str]], **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.titled = {title: names for title, names in titled.items() if names}
 
     def list_commands(self, ctx: click.Context | None) -> list[str]:
-        return list(COMMANDS)
+        return [name for names in self.titled.values() for name in names]
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
-        """Return a command, whose name may have hyphens or underscores, or None if there is none of this name."""
+        """Return the command of a name, in which underscores stand for hyphens too, or None for an unknown name."""
         name = cmd_name.replace("_", "-")
-        if name not in COMMANDS:
+        if name not in self.list_commands(ctx):
             return None
         command = open_command(name)
         return command if isinstance(command, click.Command) else command_of(command)
@@ -60,87 +73,124 @@ class Commands(click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        if args and args[0].replace("_", "-") in FORMER:
-            args = _translate(args[0].replace("_", "-"), args[1:])
-        if args and not args[0].startswith("-") and args[0].replace("_", "-") not in COMMANDS:
-            raise UsageError(f"unknown command {args[0]}; {meant(args[0], COMMANDS)}`jointspace --help` lists them all")
+        if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
+            near = meant(args[0], self.list_commands(ctx))
+            raise UsageError(f"unknown command {args[0]}; {near}`{self._path} --help` lists the commands")
         return super().resolve_command(ctx, args)
 
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """List the commands that a user needs first, then the others by group, each with its first sentence."""
-        titled = {"Start here": list(FIRST)}
-        for name, module in COMMANDS.items():
-            if name not in FIRST:
-                titled.setdefault(GROUPS[module.split(".")[1]], []).append(name)
-        for title, names in titled.items():
+    @property
+    def _path(self) -> str:
+        return "jointspace" if self.name == "jointspace" else f"jointspace {self.name}"
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """List the commands under their titles, each with the first sentence of its help, and then the options."""
+        for title, names in self.titled.items():
             with formatter.section(title):
                 formatter.write_dl([(name, first_sentence(help_text(name))) for name in names])
+        click.Command.format_options(self, ctx, formatter)
+
+
+class Jointspace(Catalogue):
+    """The command `jointspace`, which also has the group `stage`, and accepts former names of commands."""
+
+    def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
+        if cmd_name == "stage":
+            return stage
+        return super().get_command(ctx, cmd_name) or stage.get_command(ctx, cmd_name)
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        name = args[0].replace("_", "-") if args else ""
+        if name in FORMER:
+            args = _translate(name, args[1:])
+        elif name in STAGES:
+            log.warning("jointspace %s is called jointspace stage %s now", name, name)
+        return super().resolve_command(ctx, args)
 
 
 def _translate(former: str, args: list[str]) -> list[str]:
-    """Translate a former command: `index-add --index A --from B --output C` becomes `add A B --output C`."""
+    """Translate a former command: `index-add --index A --from B --output C` becomes `add A B --copy-to C`."""
     if former in FOLDERS:
+        options = ("--run", "--config", "--set-config", "--part")
         named = [
-            word if word.startswith("-") or before in ("--run", "--config", "--part") else f"{FOLDERS[former]}/{word}"
+            word if word.startswith("-") or before in options else f"{FOLDERS[former]}/{word}"
             for before, word in zip(["", *args], args, strict=False)
         ]
-        logging.getLogger(__name__).warning(
-            "%s is called %s now", former, shlex.join(["jointspace", FORMER[former], *named])
-        )
-        return [FORMER[former], *named]
-    if not any(word.startswith("--index") for word in args):
+        translated = ["stage", FORMER[former], *named]
+    elif not any(word.startswith("--index") for word in args):
         return [FORMER[former], *args]
-    words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
-    given = list(zip(words[::2], words[1::2], strict=False))
-    named = ("--image",) if former == "index-remove" else ("--from", "--run")
-    kept = [word for option, value in given if option in ("--output", "--list") for word in (option, value)]
-    first = [value for option, value in given if option == "--index"]
-    translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
-    logging.getLogger(__name__).warning(
-        "%s is called %s now, as in: jointspace %s", former, translated[0], " ".join(translated)
-    )
+    else:
+        words = [part for word in args for part in (word.split("=", 1) if word.startswith("--") else [word])]
+        given = list(zip(words[::2], words[1::2], strict=False))
+        named = ("--image",) if former == "index-remove" else ("--from", "--run")
+        renamed = {"--output": "--copy-to", "--list": "--from-file"}
+        kept = [word for option, value in given if option in renamed for word in (renamed[option], value)]
+        first = [value for option, value in given if option == "--index"]
+        translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
+    log.warning("%s is called %s now", former, shlex.join(["jointspace", *translated]))
     return translated
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
-@click.option("--threads", type=click.IntRange(min=1), help="Total threads of all libraries. [default: all cores]")
-@click.option(
-    "--cards", type=click.IntRange(min=0), help="GPUs that this job may use on its own. [default: all visible]"
+@click.group(
+    "stage",
+    cls=Catalogue,
+    titled=STAGES_BY_TITLE,
+    epilog="`jointspace stage NAME --help` shows the options of a stage.",
 )
-@click.option("--log", type=click.Path(dir_okay=False), help="Also write messages to this file.")
-@click.option(
-    "--allow", metavar="MODULE:NAME", multiple=True, help="Code of a model or encoder that an index may import."
+def stage() -> None:
+    """Run a single stage of a run. `jointspace run` calls the stages as they are needed."""
+
+
+@click.group(
+    "jointspace",
+    cls=Jointspace,
+    titled=USER_COMMANDS,
+    former={"--cards": "--gpus"},
+    context_settings={"help_option_names": ["-h", "--help"]},
+    epilog="`jointspace stage --help` lists the stages of a run.",
 )
+@click.option(
+    "--threads", type=click.IntRange(min=1), metavar="N", help="Threads of all libraries. [default: all cores]"
+)
+@click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
+@click.option("--log", "log_path", type=click.Path(dir_okay=False), metavar="FILE", help="Also write messages to FILE.")
+@click.option("--allow", metavar="MODULE:NAME", multiple=True, help="Let an index import this model or encoder.")
+@click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only.")
+@click.option("-v", "--verbose", is_flag=True, help="Show more messages, with time and module.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
-@click.option("--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.version_option(package_name="jointspace")
 def cli(
-    threads: int | None, cards: int | None, log: str | None, allow: tuple[str, ...], debug: bool, quiet: bool
+    threads: int | None,
+    gpus: int | None,
+    log_path: str | None,
+    allow: tuple[str, ...],
+    debug: bool,
+    quiet: bool,
+    verbose: bool,
 ) -> None:
-    """Search your own photos in plain language, with a model fitted to your captions.
-
-    Start with `jointspace init PHOTOS`, which writes NAME.yaml; `jointspace run NAME.yaml` calls the others as needed.
-    """
+    """Search your own photos in plain language, with a model fitted to your captions."""
     runtime.configure(threads)
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
-    handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log, "w", "utf-8")] if log else [])]
+    handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log_path, "w", "utf-8")] if log_path else [])]
     for handler in handlers:
-        handler.setFormatter(OneLine("%(message)s"))
+        handler.setFormatter(OneLine("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=handlers)
-    for ours in ("pipeline", "stages"):
-        logging.getLogger(ours).setLevel(logging.WARNING if quiet else logging.INFO)
+    for package in ("pipeline", "stages"):
+        level = logging.DEBUG if verbose else logging.INFO
+        logging.getLogger(package).setLevel(logging.WARNING if quiet else level)
     if allow:
         from pipeline.config import registry
 
         registry.allow(allow)
-    if cards is not None:
+    if gpus is not None:
         from pipeline.compute.device import take_gpus
 
-        take_gpus(cards)
+        take_gpus(gpus)
 
 
 def main() -> None:
-    """Run a command. Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit."""
+    """Run a command and exit. The exit codes are listed in docs/faults.md."""
     try:
         cli(standalone_mode=False)
     except JointspaceError as error:
@@ -154,18 +204,19 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     finally:
-        gc.disable()  # the process ends, and would first look through all that libraries hold
+        gc.disable()  # the process ends now, and a last collection over all objects of the libraries would take time
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    """Show an error, also in the log file, and exit. With --debug, raise it instead."""
+    """Write an error to stderr and to the log file, and exit. With --debug, raise the error again instead."""
     if "--debug" in sys.argv:
         raise
+    message = printable(runnable(message))
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.FileHandler) and handler.stream:
-            handler.stream.write(f"jointspace: {printable(message)}\n")
+            handler.stream.write(f"jointspace: {message}\n")
     plain = "NO_COLOR" in os.environ  # click leaves colours out wherever there is no terminal
-    click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {printable(message)}", err=True)
+    click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {message}", err=True)
     sys.exit(code)
 
 

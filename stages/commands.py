@@ -1,11 +1,14 @@
-"""Options that commands share, and the commands of declared stages."""
+"""Options and helpers that commands share, and the commands of declared stages."""
 
+import logging
+import os
 import re
 import shlex
+import shutil
 import sys
-from collections.abc import Callable
-from functools import wraps
-from inspect import cleandoc
+from collections.abc import Callable, Mapping, Sequence
+from functools import cache, wraps
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,42 +20,76 @@ from pipeline.printable import printable
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
-SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
-"""The first sentence of a paragraph. The point of "et al." does not end it."""
+log = logging.getLogger(__name__)
 PATH = click.Path(path_type=Path)
 FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
-run_option = click.option("--run", "root", type=FOLDER, required=True, help="The run's folder.")
-part_option = click.option("--part", type=click.IntRange(min=0), help="Process one part of the shards. [default: all]")
-again_option = click.option("--again", is_flag=True, help="Repeat finished work.")
-run_config_option = click.option(
-    "--config", "config_path", type=FILE,
-    help="New configuration of the run, kept from now on. [default: the run's present one]",
+
+
+class Command(click.Command):
+    """A command that accepts the former names of its options, and warns on stderr when one is used.
+
+    `former` maps a former name to the new one, or to "" if the value of the option is the first argument now.
+    """
+
+    def __init__(self, *arguments: Any, former: Mapping[str, str] | None = None, **settings: Any) -> None:
+        super().__init__(*arguments, **settings)
+        self.former = former or {}
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        usage = f"{ctx.command_path} {' '.join(self.collect_usage_pieces(ctx)[1:])}"
+        return super().parse_args(ctx, replace_former_options(args, self.former, usage))
+
+
+def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage: str) -> list[str]:
+    """Return the arguments of a command with the new names of options; see Command. Everything after `--` is kept."""
+    first, rest = [], []
+    words = iter(args)
+    for word in words:
+        name, equals, value = word.partition("=")
+        if word == "--":
+            rest += [word, *words]
+        elif name not in former:
+            rest.append(word)
+        elif former[name]:
+            log.warning("%s is called %s now", name, former[name])
+            rest.append(former[name] + equals + value)
+        else:
+            log.warning("%s is an argument now: %s", name, usage)
+            first.append(value if equals else next(words, ""))
+    return [*first, *rest]
+
+
+run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
+part_option = click.option("--part", type=click.IntRange(min=0), metavar="N", help="Chunk of shards. [default: all]")
+force_option = click.option("--force", "again", is_flag=True, help="Rerun finished work.")
+set_config_option = click.option(
+    "--set-config", "set_config_path", type=FILE, metavar="FILE",
+    help="Replace the configuration of the run by this file, for good. [default: keep the run's configuration]",
 )  # fmt: skip
 config_option = click.option(
-    "--config", "config_path", type=FILE, help="Configuration that overrides config/default.yaml. [default: none]"
+    "-c", "--config", "config_path", type=FILE, metavar="FILE",
+    help="Configuration whose keys override config/default.yaml. [default: none]",
+)  # fmt: skip
+cores_option = click.option(
+    "-j", "--cores", type=click.IntRange(min=1), metavar="N", help="Number of CPU cores to use. [default: all]"
 )
 verify_option = click.option(
     "--verify", is_flag=True, help="Hash every file of the index. [default: only files that were changed or are new]"
 )
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-
-
-images_option = click.option(
-    "--images", "images_root", type=FOLDER,
-    help="Where the photos are. [default: the folder that the index was made from]",
-)  # fmt: skip
 copy_option = click.option(
-    "--output",
-    type=FOLDER,
-    help="Change a copy in this new folder (links to the files of INDEX) and leave INDEX as it is.",
-)
+    "--copy-to", "output", type=FOLDER, metavar="FOLDER",
+    help="Leave INDEX as it is, and change a copy in this new folder. Unchanged files are hard links.",
+)  # fmt: skip
+STAGE_FORMER = {"--again": "--force", "--config": "--set-config"}
+"""Former names of the options of stages."""
 
 
 def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the option `--output`, a folder. `what` is its help.
+    """Return a decorator that adds the option `--output`, a folder. `what` is the help of the option.
 
-    The command locks the folder. A second command on the same folder fails and names the first one.
+    The command locks the folder. A second command on the same folder fails, and its message names the first one.
     """
 
     def lock(function: Callable[..., None]) -> Callable[..., None]:
@@ -63,30 +100,73 @@ def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
             with hold(output):
                 function(output=output, **arguments)
 
-        return click.option("--output", type=FOLDER, required=True, help=what)(locked)
+        return click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help=what)(locked)
 
     return lock
 
 
-def first_sentence(text: str | None) -> str:
-    """Return the first sentence of a docstring."""
-    paragraph = " ".join(cleandoc(text or "").partition("\n\n")[0].split())
-    found = SENTENCE.match(paragraph)
-    return found[0] if found else ""
+def runnable(text: str) -> str:
+    """Return a message whose commands can be copied into the shell that started this process.
+
+    If `jointspace` or `pip` on the PATH is not the program of this Python, the program is named by its path. So the
+    message also works in a clone whose environment is not activated.
+    """
+    from stages.catalogue import USER_COMMANDS
+
+    names = "|".join(chain(*USER_COMMANDS.values(), ["stage", "--allow"]))
+    commands = rf"(?<![\w/.-])(?:jointspace(?= (?:{names})\b)|pip(?= install\b))"
+    return re.sub(commands, lambda found: _program(found[0]), text)
+
+
+@cache
+def _program(name: str) -> str:
+    """Return `name` if it is found on the PATH, or else the path of this Python's program, relative if that works."""
+    installed = Path(sys.executable).with_name(name)
+    found = shutil.which(name)
+    if not installed.exists() or (found and os.path.realpath(Path(found).parent) == os.path.realpath(installed.parent)):
+        return name
+    nearby = os.path.relpath(installed)
+    return shlex.quote(str(installed) if nearby.startswith("..") else nearby)
+
+
+def find_indexes(results: Path = Path("results")) -> list[Path]:
+    """Return the folders of all indexes of the runs in the folder `results`, in the order of their names."""
+    from pipeline.storage.card import CARD
+
+    cards = [card for below in ("*", "*/*") for card in results.glob(f"*/index/{below}/{CARD}")]
+    return sorted({results.joinpath(*card.relative_to(results).parts[:3]) for card in cards})
+
+
+def only_index(command: str) -> Path:
+    """Return the only index in the folder `results`, which a command uses if it is given none.
+
+    Raises UsageError if there is none or if there are several; the message shows `command`, a complete example.
+    """
+    from pipeline.errors import UsageError
+
+    found = find_indexes()
+    if len(found) == 1:
+        return found[0]
+    listed = f"The folder results has these: {', '.join(map(str, found))}." if found else "The folder results has none."
+    example = command.replace("INDEX", str(found[0] if found else "results/demo/index/sae"))
+    raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
 
 
 def command_of(stage: "Stage") -> click.Command:
-    """Make the command of a stage: `jointspace embed ncca --run results/demo` does the same as the stage's rule."""
+    """Make the command of a stage.
+
+    `jointspace stage embed ncca --run results/demo` does the same as the stage's Snakemake rule.
+    """
 
     def callback(
         root: Path,
-        config_path: Path | None,
+        set_config_path: Path | None,
         again: bool,
         **options: Any,  # the names of the stage, its part, and its own options
     ) -> None:
         from pipeline.run.runner import make_shards, run_stage
 
-        run = begin(root, config_path)
+        run = begin(root, set_config_path)
         names = [name for name in map(options.pop, stage.names) if name is not None]
         jobs = stage.select(run.config, names)
         if stage.together:
@@ -101,21 +181,25 @@ def command_of(stage: "Stage") -> click.Command:
 
     arguments = [click.argument(name, required=False) for name in stage.names]
     part = [part_option] if stage.sharded else []
-    for decorate in reversed([*arguments, run_option, *part, again_option, run_config_option]):
+    for decorate in reversed([*arguments, run_option, *part, force_option, set_config_option]):
         callback = decorate(callback)
-    command = click.command(stage.command, help=stage.function.__doc__)(callback)
+    named = " and ".join(name.upper() for name in stage.names)
+    epilog = f"Without {named}, the stage makes everything that the run needs from it." if named else None
+    command = click.command(
+        stage.command, cls=Command, former=STAGE_FORMER, help=stage.function.__doc__, epilog=epilog
+    )(callback)
     command.params += stage.options
     return command
 
 
 def say_next(following: Callable[[], str | None]) -> None:
-    """Print `following()` on a terminal as the command to run next."""
+    """Print the command that `following` returns as the command to run next, if stderr is a terminal."""
     if sys.stderr.isatty() and (command := following()):
-        click.echo(printable(f"next: {command}"), err=True)
+        click.echo(printable(runnable(f"next: {command}")), err=True)
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":
-    """Open the run in the folder `root`. A configuration in `config_path` becomes the configuration of the run."""
+    """Open the run in the folder `root`. If `config_path` is given, this file replaces the run's configuration."""
     from pipeline.run.run import Run
 
     if config_path is None:

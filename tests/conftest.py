@@ -1,4 +1,4 @@
-"""Fixtures that several rooms share."""
+"""Fixtures that the tests of several packages share."""
 
 import gc
 import logging
@@ -19,37 +19,47 @@ if TYPE_CHECKING:
 
 runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
-IN_MEMORY, ROOM = Path("/dev/shm"), 4 << 30
-"""Where Linux keeps files in memory, and how many bytes must be free there for the tests to write there."""
+IN_MEMORY = Path("/dev/shm")
+"""Folder in which Linux keeps files in memory. The tests write there if it has enough space."""
+ROOM = 4 << 30
+"""Number of bytes that must be free in the folder IN_MEMORY."""
 
 STATE: list[tempfile.TemporaryDirectory] = []
 LONG = (
     "test_workflow.py", "test_extending.py", "test_run_command.py", "test_benchmarks.py", "test_mapped_stages.py",
     "test_models.py", "test_region_stages.py", "test_declared_inputs.py",
 )  # fmt: skip
-"""Modules that take longest: first, so that no worker of `-n auto` is left alone with one at the end."""
+"""Modules whose tests take longest. They run first, so that `-n auto` does not end with one busy worker."""
 
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """As many as cores, or as the user allows: each imports and compiles all tests once more, which takes longer than
-    what a worker waits for."""
+    """Return the number of cores, or the number of threads that the user allows.
+
+    More workers would not help, because each worker imports and compiles all tests again.
+    """
     return runtime.threads()
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # else each of a hundred processes compiles all our modules
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each of a hundred processes would compile all modules
     sys.dont_write_bytecode = False
-    os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"  # which imports Dask once for all
+    os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = (
+        "forkserver"  # a fork server imports Dask once for all workers
+    )
     if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     STATE.append(tempfile.TemporaryDirectory(prefix="jointspace-state-"))
-    os.environ["XDG_STATE_HOME"] = STATE[0].name  # where the code of bundles is remembered, not the user's own
-    config.option.loadscopereorder = False  # else pytest-xdist puts modules of many tests first, however short
+    os.environ["XDG_STATE_HOME"] = STATE[
+        0
+    ].name  # indexes that were checked are remembered in this folder and not in the user's
+    config.option.loadscopereorder = (
+        False  # otherwise pytest-xdist would start with the modules that have the most tests
+    )
 
 
 def has_room(folder: Path) -> bool:
-    """Whether the tests can write to `folder`, which is in memory, and run programs there."""
+    """Return whether the tests can write to `folder`, which is in memory, and run programs there."""
     if not os.access(folder, os.W_OK):
         return False
     from pipeline.plan.machine import free_memory
@@ -60,8 +70,11 @@ def has_room(folder: Path) -> bool:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
-    """Thousands of tests and their modules are made, and stay: the garbage collector need not look at them again and
-    again, which took 4 of the 10 seconds of collecting them."""
+    """Collect the tests without the garbage collector.
+
+    The thousands of tests and modules stay in memory. To look at them again and again took 4 of the 10 seconds of the
+    collection.
+    """
     gc.disable()
     found = yield
     gc.freeze()
@@ -71,10 +84,10 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """A command that a test calls in this process leaves its level of logging behind: not for other tests."""
+    """Reset the levels of logging after each test, because a command that a test calls in this process changes them."""
     yield
-    for ours in ("pipeline", "stages"):
-        logging.getLogger(ours).setLevel(logging.NOTSET)
+    for package in ("pipeline", "stages"):
+        logging.getLogger(package).setLevel(logging.NOTSET)
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
@@ -83,10 +96,12 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 
 @pytest.fixture(scope="session")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The made-up run with its index, `bundle`, and `regions`, that of a model of several vectors an image. Nothing of
-    it is changed; who needs another run has a fixture of that name."""
-    from made_up import build_bundle, make_run
-    from made_up_sets import SCORE, add_fragments
+    """Make the synthetic run with two indexes: `bundle` of `ncca`, and `regions` of a multi-vector model.
+
+    Tests must not change it. A module that needs another run defines a fixture of the same name.
+    """
+    from synthetic_multivectors import SCORE, add_fragments
+    from synthetic_run import build_bundle, make_run
 
     folder = make_run(tmp_path_factory.mktemp("made-up") / "run")
     build_bundle(folder)
@@ -97,59 +112,62 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The run that has learned the names of four colours, with its index `bundle`. Nothing of it is changed."""
-    from made_up_colours import make_colours
+    """Make the run that has learned the names of four colours, with its index in `bundle`. Tests must not change it."""
+    from synthetic_colours import make_colours
 
     return make_colours(tmp_path_factory.mktemp("colours") / "colours")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Any]:
-    """A Chromium that playwright drives."""
+    """Start a Chromium that playwright controls."""
     driving = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
     names = ("chromium", "chromium-browser", "google-chrome", "chrome")
     path = next(filter(None, map(shutil.which, names)), None)
     if path is None:
-        pytest.skip("there is no Chromium here to open pages with")
+        pytest.skip("Chromium is not installed")
     with driving.sync_playwright() as driver:
         found = driver.chromium.launch(executable_path=path, args=["--no-sandbox", "--disable-gpu"])
         yield found
         found.close()
 
 
-OTHERS = ["pretended", pytest.param("cuda", marks=pytest.mark.gpu)]
+OTHERS = ["fake", pytest.param("cuda", marks=pytest.mark.gpu)]
 
 
 @pytest.fixture(params=["cpu", *OTHERS])
 def device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
-    """Where what numpy computes is computed by torch: on the processor, and as `other_device`."""
+    """Yield the devices whose results are compared with numpy: the CPU, and the devices of `other_device`."""
     yield from _offer(request.param)
 
 
 @pytest.fixture(params=OTHERS)
 def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
-    """Where what the processor computes is computed: on a device that is only pretended, whose tensors do not mix
-    with the processor's, and on a GPU where there is one."""
+    """Yield the devices whose results are compared with the CPU: a simulated device whose tensors do not mix with CPU
+    tensors, and a GPU if there is one.
+    """
     yield from _offer(request.param)
 
 
 def _offer(name: str) -> Iterator["torch.device"]:
     import torch
-    from pretended import pretending
+    from fake_devices import fake_device
 
-    if name == "pretended":
-        with pretending() as device:
+    if name == "fake":
+        with fake_device() as device:
             yield device
         return
     if name == "cuda" and not torch.cuda.is_available():
-        pytest.skip("there is no CUDA device here")
+        pytest.skip("this machine has no CUDA device")
     yield torch.device(name)
 
 
 @pytest.fixture(scope="session")
 def real_data() -> Path:
-    """The folder of real photographs, weights and treebanks that JOINTSPACE_DATA names."""
+    """Return the folder of real photos, weights and treebanks that JOINTSPACE_DATA names. Skip the test if it is not
+    set.
+    """
     folder = os.environ.get("JOINTSPACE_DATA")
     if not folder:
-        pytest.skip("JOINTSPACE_DATA is not set: no real data here")
+        pytest.skip("JOINTSPACE_DATA is not set, so there is no real data")
     return Path(folder)

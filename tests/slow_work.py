@@ -1,4 +1,6 @@
-"""Work of which each part leaves a trace of the process that has begun it; other processes import this alone."""
+"""Work that takes long. Each part leaves a file that names the process that began it. Other processes import only this
+module.
+"""
 
 import os
 import time
@@ -16,8 +18,10 @@ from stages.text import encode
 
 
 def slow_encoding(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Make shards as the stage does, but slowly, leaving a trace of the process that has begun a shard. A shard is
-    reported when the next one is committed."""
+    """Encode shards as the stage does, but slowly. Each shard leaves a file that names the process that began it.
+
+    The number of a shard is yielded when the next shard is committed.
+    """
     begun = run.root / "begun"
     begun.mkdir(exist_ok=True)
     (run.root / "told").mkdir(exist_ok=True)
@@ -45,12 +49,12 @@ ON_CARDS = replace(slow_encoding, gpu=True)
 
 
 def numbers(seed: int) -> np.ndarray:
-    """Their sum depends on the order in which it is taken."""
+    """Return numbers whose sum depends on the order of the summands."""
     return np.random.default_rng(seed).standard_normal(1000).astype(np.float32) * 10.0 ** (seed % 7)
 
 
 def linger(seed: int, folder: Path) -> np.ndarray:
-    """`numbers`, slowly, leaving a trace of the process that has begun it."""
+    """Return `numbers(seed)` slowly, and leave a file that names the process that began the work."""
     (folder / f"{seed}-{os.getpid()}-{time.monotonic_ns()}").touch()
     time.sleep(0.1)
     return numbers(seed)

@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 LOOSE_MODULES = {"errors", "printable"}
 """The only modules of `pipeline` outside of its packages."""
 GROUND = LOOSE_MODULES | {"compute", "config"}
-"""Packages and modules that every package may import."""
+"""Modules and packages that may be imported by every package."""
 EVERYTHING = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# The packages that each package may import, beside GROUND.
+# The packages that each package may import, in addition to GROUND.
 ROOMS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -36,7 +36,7 @@ ROOMS: dict[str, set[str]] = {
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models"},
     "demo": set(),
-    "reading": EVERYTHING,  # pipeline.run.reading, which the rest of `run` may not import
+    "reading": EVERYTHING,  # pipeline.run.reading, which the other modules of `run` may not import
 }
 # The packages that each package may import for annotations only, under TYPE_CHECKING.
 ANNOTATED: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
@@ -58,7 +58,7 @@ class Source(NamedTuple):
     names: set[str | None]
     """All names that the file defines, imports or uses."""
     imports: set[str]
-    """Every module that the file imports; `from a import b` counts as `a` and as `a.b`."""
+    """Every module that the file imports. `from a import b` counts as `a` and as `a.b`."""
     executed: set[str]
     """The `imports` outside of TYPE_CHECKING."""
 
@@ -140,7 +140,9 @@ def test_no_module_is_loose() -> None:
 
 
 def _import_cycles() -> set[frozenset[str]]:
-    """Return the groups of modules that import each other, directly or through other modules of ours."""
+    """Return the groups of modules of the project that import each other, directly or through other modules of the
+    project.
+    """
     sources = {_module(path): _source(path) for path in MODULES}
     needed: dict[str, set[str]] = {}
     for name, source in sources.items():
@@ -152,7 +154,7 @@ def _import_cycles() -> set[frozenset[str]]:
 
 
 def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
-    """Return all modules that `start` imports, directly or through others."""
+    """Return all modules that `start` imports, directly or through other modules."""
     found: set[str] = set()
     queue = [start]
     while queue:
@@ -163,13 +165,14 @@ def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
 
 
 def test_modules_import_each_other_only_in_the_known_cycles() -> None:
-    """Imports for annotations count too. A new cycle fails, and a known cycle fails as soon as it is removed: delete it
-    from KNOWN_CYCLES then."""
+    """Imports for annotations count too. The test fails for a new cycle. It also fails for a known cycle that no longer
+    exists, which must then be deleted from KNOWN_CYCLES.
+    """
     assert _import_cycles() == KNOWN_CYCLES
 
 
-def test_every_imported_name_of_ours_exists() -> None:
-    """Imports inside functions count too: perhaps no other test runs them."""
+def test_every_imported_name_of_the_project_exists() -> None:
+    """Imports inside functions count too, because there may be no other test that runs them."""
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
@@ -210,9 +213,8 @@ def test_the_public_package_has_what_it_names() -> None:
 
 
 def test_every_command_has_a_help_line() -> None:
-    from stages.catalogue import COMMANDS
+    from stages.catalogue import COMMANDS, first_sentence
     from stages.cli import cli
-    from stages.commands import first_sentence
 
     for name in COMMANDS:
         command = cli.get_command(None, name)

@@ -1,14 +1,14 @@
-"""Every benchmark runs, in sizes at which it measures nothing."""
+"""Every benchmark runs, in sizes that are too small for a measurement."""
 
 import json
 from pathlib import Path
 
+import forked_programs
 import pytest
-import warm
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_TINY = {
-    "audit.py": "it takes a run of photographs; tests/stages/test_audit.py",
+    "audit.py": "it needs a run with photos, and tests/stages/test_audit.py tests the audit",
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
@@ -48,7 +48,7 @@ def test_the_lists_name_benchmarks_that_exist() -> None:
 def test_it_runs_and_prints_a_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JOINTSPACE_DATA", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
-    result = warm.python(tmp_path, ROOT / "benchmarks" / name, "--tiny")
+    result = forked_programs.python(tmp_path, ROOT / "benchmarks" / name, "--tiny")
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
     if name in OTHERS:

@@ -1,4 +1,4 @@
-"""Jobs of one machine that share its GPUs: who sees which."""
+"""Jobs on one machine share its GPUs, and each job sees only its own."""
 
 import os
 import subprocess
@@ -17,8 +17,8 @@ sys.stdin.read()
 """
 
 
-def test_each_job_has_a_card_of_its_own(tmp_path: Path) -> None:
-    """Processes that take GPUs of four and hold them until their input ends, or they are killed."""
+def test_each_job_has_its_own_gpu(tmp_path: Path) -> None:
+    """Each process takes some of four GPUs, and holds them until its input ends or it is killed."""
     environment = {**os.environ, "TMPDIR": str(tmp_path), "CUDA_VISIBLE_DEVICES": "0,1,GPU-a/b,3"}
     pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     with ExitStack() as stack:
@@ -34,7 +34,7 @@ def test_each_job_has_a_card_of_its_own(tmp_path: Path) -> None:
         late = hold(2)
         time.sleep(0.5)
         assert late.poll() is None
-        jobs[0].kill()  # which frees its lock too, but is one of two
+        jobs[0].kill()  # a killed process frees its lock too, but the late process needs two GPUs
         jobs[0].wait()
         jobs[1].communicate("")
         assert len(set(late.stdout.readline().split())) == 2

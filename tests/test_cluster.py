@@ -1,4 +1,4 @@
-"""Beyond one machine: jobs through a submit script, and jobs of Kubernetes."""
+"""Jobs on other machines: through a submit script, and as jobs of Kubernetes."""
 
 import json
 import os
@@ -18,7 +18,9 @@ SMALL = {
 
 @pytest.mark.slow
 def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
-    """Every job through profiles/cluster/submit, each in a process of its own that nothing but files ties to us."""
+    """Every job goes through profiles/cluster/submit. It runs in a separate process, which is connected to this one by
+    files only.
+    """
     tmp_path = tmp_path / "a b'c"
     tmp_path.mkdir()
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(SMALL))
@@ -31,12 +33,13 @@ def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
     assert json.loads((results / "index/ncca/card.json").read_text())
     assert "<html" in (results / "report/index.html").read_text()
     logs = list((tmp_path / "cluster-logs").iterdir())
-    # demo, ingest, encoder, vocabulary, fit, index, report; each shard: features, moments; embed; evaluate
+    # Seven jobs are demo, ingest, encoder, vocabulary, fit, index and report. Each of two shards has two jobs, for
+    # features and moments. The last two jobs are embed and evaluate.
     assert len(logs) == 7 + 2 * 2 + 2, sorted(log.name for log in logs)
 
 
-def test_a_kubernetes_job_asks_for_what_its_rule_says(tmp_path: Path) -> None:
-    """Against a kubectl that keeps what it is given."""
+def test_a_kubernetes_job_requests_the_resources_of_its_rule(tmp_path: Path) -> None:
+    """The test replaces kubectl by a program that stores its input."""
     (tmp_path / "kubectl").write_text('#!/bin/sh\nif [ "$1" = create ]; then cat > made.yaml; else echo Failed; fi\n')
     (tmp_path / "kubectl").chmod(0o755)
     (tmp_path / "job.sh").touch()

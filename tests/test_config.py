@@ -245,7 +245,7 @@ def test_each_mistake_has_its_message(text: str, parts: list[str]) -> None:
 @pytest.mark.parametrize(
     "key", ["data_root", "results_root", "collection.takedown", "parse.treebank.dev", "text.vocabulary"]
 )
-def test_paths_that_snakemake_cannot_carry_are_named(key: str, path: str) -> None:
+def test_paths_that_snakemake_cannot_handle_are_named(key: str, path: str) -> None:
     values: Any = path
     for part in reversed(key.split(".")):
         values = {part: values}
@@ -260,7 +260,7 @@ def test_paths_that_snakemake_cannot_carry_are_named(key: str, path: str) -> Non
         ("a", "b", ""), ("a", "a/holiday-photographs", ""), ("", "x", ""),
     ],
 )  # fmt: skip
-def test_a_run_and_its_collection_lie_beside_each_other(results: str, data: str, key: str, tmp_path: Path) -> None:
+def test_a_run_and_its_collection_may_not_contain_each_other(results: str, data: str, key: str, tmp_path: Path) -> None:
     (tmp_path / "link").symlink_to(tmp_path)
     places = {"name": "holiday", "results_root": str(tmp_path / results), "data_root": str(tmp_path / data)}
     said = fault(places)
@@ -276,7 +276,7 @@ def test_a_run_and_its_collection_lie_beside_each_other(results: str, data: str,
         ("a: !!python/object/apply:os.getcwd []", ""), ("seed: " + "9" * 5000, ""),
     ],
 )  # fmt: skip
-def test_a_file_that_is_no_configuration_is_named(tmp_path: Path, text: str, part: str) -> None:
+def test_a_file_that_is_not_a_configuration_is_named(tmp_path: Path, text: str, part: str) -> None:
     path = tmp_path / "mine.yaml"
     path.write_text(text)
     with pytest.raises(UsageError, match=rf"mine\.yaml.*{re.escape(part)}"):
@@ -317,7 +317,7 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
         ("seed: many", 'key seed: must be a whole number, not "many"'),
     ],
 )
-def test_a_message_speaks_of_yaml_and_not_of_the_library_that_checks(text: str, message: str) -> None:
+def test_a_message_uses_the_words_of_yaml_and_not_of_pydantic(text: str, message: str) -> None:
     said = fault(yaml.safe_load(text))
     assert message in said
     assert not re.search(r"Tuple|Keys should|validation|Input|parse", said)

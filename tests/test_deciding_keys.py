@@ -53,8 +53,8 @@ DECIDE_NOTHING = {
         "finetune.checkpoint_seconds", "train_defaults.checkpoint_seconds", "language_defaults.checkpoint_seconds",
         "parse.workers",
     },
-    "which jobs there are": {"evaluate.splits", "evaluate.protocols"},
-    "what decides only while `migrate` has mapped features": {"extract.mapping_images"},
+    "the number of jobs": {"evaluate.splits", "evaluate.protocols"},
+    "keys that matter only while `migrate` has mapped features": {"extract.mapping_images"},
     "the server": {f"serve.{name}" for name in ServeSettings.model_fields},
 }  # fmt: skip
 
@@ -102,7 +102,7 @@ def decided(stage: Stage, config: Config) -> str:
     return json.dumps(found, sort_keys=True, default=str)
 
 
-def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_path: Path) -> None:
+def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) -> None:
     everything = {**EVERYTHING, "data_root": str(tmp_path)}
     config = validate(everything)
     stages, idle, tried = list(declared().values()), set(), 0
@@ -126,7 +126,7 @@ def test_a_changed_key_makes_a_job_run_again_unless_it_decides_no_result(tmp_pat
             try:
                 after = validate(merge(everything, change))
             except JointspaceError:
-                continue  # this one cannot be done
+                continue  # this value is not valid
             tried += 1
             if not changes_a_job(after):
                 idle.add(".".join(path))

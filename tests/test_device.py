@@ -66,7 +66,9 @@ def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) ->
 def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
     most: int, trouble: object, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)  # any number of rows takes the same time
+    monkeypatch.setattr(
+        time, "perf_counter", itertools.count().__next__
+    )  # the clock makes every batch take the same time
     probes = np.random.default_rng(0).standard_normal((8, 5), dtype=np.float32)
 
     def describe(rows: int) -> np.ndarray:
@@ -74,7 +76,7 @@ def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
         if rows > 128 and isinstance(trouble, RuntimeError):
             raise trouble
         if rows > 128 and trouble:
-            features[-1] = features[0]  # as after an overflow of a 32-bit index
+            features[-1] = features[0]  # this simulates an overflow of a 32-bit index
         return features
 
     assert grow_batch(describe, 8, most) == expected

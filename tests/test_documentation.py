@@ -1,8 +1,12 @@
-"""README.md and docs/*.md fit this version: programs run as printed, and commands, options, keys, modules and link
-targets exist."""
+"""README.md and docs/*.md describe this version.
+
+Their programs run. Their commands, options, keys, modules and links exist. Statements that a program can check are
+true.
+"""
 
 import configparser
 import importlib.util
+import json
 import re
 import shlex
 import subprocess
@@ -11,24 +15,30 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import click
+import forked_programs
 import numpy as np
 import pytest
 import yaml
-from made_up import build_bundle, make_run
+from synthetic_run import build_bundle, make_run
+from test_glossary import literals
 
+from pipeline.config.keys import rows
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import ENCODERS, named_places
+from pipeline.errors import JointspaceError, UsageError
+from pipeline.models.linear.hubness import METHODS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
+from pipeline.serve.answers import ImageAnswer
 from pipeline.storage.shards import FEATURES, write_shard
 from stages.catalogue import COMMANDS, declared, render
-from stages.cli import cli
+from stages.cli import cli, stage
 
 ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
-PRINTED_PROGRAMS = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
+PROGRAMS_IN_PROSE = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-"""A word of a command that stands for something else: MODEL, COMMAND."""
+"""Placeholder in a command, such as MODEL or COMMAND."""
 BLOCK = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$"
 SPAN = r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)
@@ -46,22 +56,22 @@ def code() -> Iterator[tuple[str, str | None, str]]:
                 yield where, None, " ".join(found["span"].split())
 
 
-PRINTED_CODE = list(code())
+ALL_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Yield each printed command: its place, the command, and whether it is a whole line of a shell block."""
-    for where, language, text in PRINTED_CODE:
+    """Yield the place of each command, the command, and whether it is a whole line of a shell block."""
+    for where, language, text in ALL_CODE:
         if language in ("sh", "bash", "console"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):
                 if command := " ".join(line.replace("\\\n", " ").split(" #")[0].split()):
                     yield where, command, True
-        elif language is None and " " in text and Path(text.split()[0]).name in PRINTED_PROGRAMS:
+        elif language is None and " " in text and Path(text.split()[0]).name in PROGRAMS_IN_PROSE:
             yield where, text, False
 
 
 def calls(command: str) -> list[list[str]]:
-    """The words of each program that a command starts, without `&`, and without `>` and what follows."""
+    """Return the words of each program that a command starts, without `&` and without a redirection (`> FILE`)."""
     found: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word == "&&":
@@ -82,25 +92,32 @@ MADE = {
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
 """Targets of rules, as patterns."""
-PRINTED = [
-    values
-    for _, language, text in PRINTED_CODE
-    if language == "yaml" and not named_places(values := yaml.safe_load(text))
+CONFIGURATIONS_ON_PAGES = [
+    values for _, language, text in ALL_CODE if language == "yaml" and not named_places(values := yaml.safe_load(text))
 ]
-"""Without those with a user's code, of which test_extending.py has the module."""
-CONFIGURATIONS = {f"{values['name']}.yaml": values for values in PRINTED if "name" in values}
+"""Configurations on the pages, except configurations with a user's module, which test_extending.py checks."""
+CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_ON_PAGES if "name" in values}
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """A command with options that it has, and values of their types; all that it needs, if it is a `whole` call."""
-    if words == ["--help"]:
-        return
+    """Check that a command exists, and that it has these options, by their present names, and accepts their values.
+
+    A `whole` call must also have all arguments that the command needs.
+    """
+    group = cli
     while words[0] == "--allow":
         words = words[2:]
+    if words[0] == "stage":
+        group, words = stage, words[1:]
+    if words in ([], ["--help"]):
+        return
     name, *rest = words
-    for one in COMMANDS if PLACEHOLDER.fullmatch(name) else [name]:
-        assert one in COMMANDS, f"jointspace has no {one}"
-        command = cli.get_command(click.Context(cli), one)
+    known = group.list_commands(None)
+    for one in known if PLACEHOLDER.fullmatch(name) else [name]:
+        assert one in known, f"jointspace has no {one}"
+        command = group.get_command(None, one)
+        former = {word.partition("=")[0] for word in rest} & getattr(command, "former", {}).keys()
+        assert not former, f"{former} has a new name"
         try:
             command.make_context(one, list(rest))
         except click.exceptions.Exit:
@@ -111,7 +128,7 @@ def check_jointspace(words: list[str], whole: bool) -> None:
 
 
 def check_snakemake(words: list[str], whole: bool) -> None:
-    """Targets that the Snakefile makes, and a configuration that it takes."""
+    """Check that the Snakefile makes the targets and that the configuration is valid."""
     from snakemake.cli import get_argument_parser, parse_config
 
     parsed = get_argument_parser().parse_args(words)
@@ -128,14 +145,14 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 
 def check_pip(words: list[str], whole: bool) -> None:
-    """Extras that this distribution has."""
+    """Check that the extras exist in setup.cfg."""
     assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
 
 def check_python(words: list[str], whole: bool) -> None:
-    """A module or a file that is there, with options that it reads."""
+    """Check that the module or file exists and that the options occur in it."""
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
     elif not PLACEHOLDER.search(words[0]):
@@ -150,11 +167,11 @@ CHECKS = {
 }  # fmt: skip
 
 
-def test_printed_configurations_can_be_done() -> None:
-    assert len(PRINTED) > 20 and all(validate(values) for values in PRINTED)
+def test_configurations_on_pages_are_valid() -> None:
+    assert len(CONFIGURATIONS_ON_PAGES) > 20 and all(validate(values) for values in CONFIGURATIONS_ON_PAGES)
 
 
-def test_every_printed_command_is_one_of_this_version() -> None:
+def test_every_command_on_a_page_exists() -> None:
     wrong = {}
     for where, command, whole in commands():
         for program, *words in calls(command):
@@ -166,22 +183,22 @@ def test_every_printed_command_is_one_of_this_version() -> None:
     assert wrong == {}
 
 
-def test_every_command_in_a_comment_is_one_of_this_version() -> None:
+def test_every_command_in_a_comment_exists() -> None:
     for path in [ROOT / "Snakefile", *ROOT.glob("config/**/*.yaml"), *ROOT.glob("profiles/*/config.yaml")]:
         for text in re.findall(r"^#.*?(snakemake [a-z]+ --.+?)(?: {3,}.*)?$", path.read_text(), flags=re.M):
             check_snakemake(shlex.split(text.replace("--configfile my.yaml", ""))[1:], whole=True)
 
 
-def test_printed_options_and_modules_are_there() -> None:
+def test_options_and_modules_on_pages_exist() -> None:
     from snakemake.cli import get_argument_parser
 
     context = click.Context(cli)
     options = {option for name in COMMANDS for one in cli.get_command(context, name).params for option in one.opts}
     options |= {option for one in cli.params for option in one.opts} | set(get_argument_parser()._option_string_actions)
-    rooms = ("pipeline", "stages", "tests", "benchmarks", "examples")
-    files = [f"/{path.relative_to(ROOT)}" for room in rooms for path in (ROOT / room).rglob("*.py")]
+    folders = ("pipeline", "stages", "tests", "benchmarks", "examples")
+    files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]
     wrong = []
-    for where, language, text in PRINTED_CODE:
+    for where, language, text in ALL_CODE:
         if language is None and text.startswith("--") and text.split()[0] not in options:
             wrong.append(f"{where}: no command has {text}")
         elif language is None and re.fullmatch(r"[\w/]+\.py", text) and not PLACEHOLDER.search(text):
@@ -190,7 +207,7 @@ def test_printed_options_and_modules_are_there() -> None:
 
 
 def test_every_extra_that_is_named_to_a_user_can_be_installed_by_that_name() -> None:
-    """Spelt as pip normalises names (PEP 685): versions before 23.3 find no other."""
+    """Names of extras are normalised (PEP 685), because pip before 23.3 does not find other spellings."""
     named = {spec.extra for spec in ENCODERS if spec.extra} | machine.EXTRAS.keys()
     assert named <= EXTRAS == machine.EXTRAS.keys()
     assert all(re.fullmatch("[a-z0-9]+(-[a-z0-9]+)*", name) for name in EXTRAS)
@@ -226,13 +243,13 @@ def test_the_programs_of_the_documentation_run(
     assert capsys.readouterr().out.startswith(ANSWERS[title])
 
 
-def test_the_page_of_stages_is_what_its_generator_prints_and_has_every_command() -> None:
+def test_the_page_of_stages_is_generated_and_has_every_command() -> None:
     page = (ROOT / "docs/stages.md").read_text()
     assert render() == page
     assert sorted(re.findall(r"^\| `([\w-]+)`", page, flags=re.M)) == sorted(COMMANDS)
 
 
-def test_links_inside_the_documentation_lead_somewhere() -> None:
+def test_links_inside_the_documentation_exist() -> None:
     for page in [*(ROOT / "docs").rglob("*.md"), *ROOT.glob("*.md")]:
         for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
             assert target.startswith("http") or (page.parent / target).exists(), f"{page.name}: {target}"
@@ -240,7 +257,7 @@ def test_links_inside_the_documentation_lead_somewhere() -> None:
 
 @pytest.mark.slow
 def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> None:
-    """Anchors too; every page is in the navigation."""
+    """mkdocs checks anchors too. Every page is in the navigation, and no page loads files of other sites."""
     pytest.importorskip("mkdocs", reason="the extra `docs` is not installed")
     built = tmp_path / "site"
     words = ["build", "--strict", "--config-file", str(ROOT / "mkdocs.yml"), "-d", str(built)]
@@ -249,12 +266,12 @@ def test_the_documentation_is_a_site_without_a_broken_link(tmp_path: Path) -> No
     assert result.returncode == 0, result.stderr
     assert "not included in the" not in result.stderr, result.stderr
     assert {page.stem for page in (ROOT / "docs").glob("*.md")} - {"index"} <= {one.name for one in built.iterdir()}
-    assert not re.search(r'(src|href)="https?://(?!squidfunk)', (built / "tutorial/index.html").read_text()), (
-        "from elsewhere"
-    )
+    assert not re.search(r'(src|href)="https?://(?!squidfunk)', (built / "tutorial/index.html").read_text())
+    headings = re.findall(r'<h3 id="([^"]+)">', (built / "configuration/index.html").read_text())
+    assert headings == list(dict.fromkeys(".".join(row.path) for row in rows()))
 
 
-def test_the_functions_of_the_way_from_a_photo_to_the_index_are_there() -> None:
+def test_the_functions_from_a_photo_to_the_index_exist() -> None:
     page = (ROOT / "docs/extending.md").read_text().partition("## From photo to index")[2]
     for file, names in re.findall(r"`([\w/]+\.py):(\w[\w.]*`(?:, `\w[\w.]*`)*)", page):
         path = ROOT / file if file.startswith(("stages/", "pipeline/")) else ROOT / "pipeline" / file
@@ -262,3 +279,142 @@ def test_the_functions_of_the_way_from_a_photo_to_the_index_are_there() -> None:
         for name in re.findall(r"[\w.]*\w", names):
             missing = [part for part in name.split(".") if not re.search(rf"^ *(def|class) {part}\b", text, flags=re.M)]
             assert name.endswith(".py") or not missing, f"{file} has no {name}"
+
+
+def test_every_key_has_a_heading_on_the_page_of_the_configuration() -> None:
+    """mkdocs replaces the marker of the page by the lines of docs/hooks.py."""
+    spec = importlib.util.spec_from_file_location("hooks", ROOT / "docs/hooks.py")
+    assert spec and spec.loader
+    hooks = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(hooks)
+    page = hooks.on_page_markdown((ROOT / "docs/configuration.md").read_text(), page=None)
+    headings = re.findall(r'<h3 id="([^"]+)"><code>([^<]+)</code></h3>', page)
+    assert all(anchor == name for anchor, name in headings)
+    named = {anchor for anchor, _ in headings}
+    assert len(named) == len(headings)
+    defaults = DEFAULTS
+    expected = {key for key in defaults} | {f"{key}.{below}" for key in defaults for below in _keys(defaults[key])}
+    assert expected - {name for name in expected if re.match(r"(documents|variants)\.", name)} <= named
+
+
+def _keys(value: object) -> list[str]:
+    return list(value) if isinstance(value, dict) else []
+
+
+def test_one_tagline_describes_the_project() -> None:
+    tagline = SETUP["metadata"]["description"]
+    assert (ROOT / "README.md").read_text().split("\n\n")[1].startswith(f"{tagline}.")
+    assert (ROOT / "docs/index.md").read_text().split("\n\n")[1].startswith(f"{tagline}.")
+    assert f"site_description: {tagline}\n" in (ROOT / "mkdocs.yml").read_text()
+    assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["title"].lower() == f"jointspace: {tagline}".lower()
+    assert f"{tagline}." in " ".join((cli.help or "").split())
+
+
+def test_every_command_in_a_message_exists() -> None:
+    """Commands in messages follow a backtick or a colon. Values in a message count as X."""
+    wrong = []
+    texts = list(literals("jointspace", "pipeline", "stages", code=True))
+    found = [
+        (place, words.split())
+        for place, text in texts
+        for words in re.findall(r"(?:`|: )jointspace ([a-z][a-z-]+(?: [^`;,()]*)?)", text)
+    ]
+    for place, words in found:
+        command: click.Command | None = cli
+        rest = iter([word for word in words if not word.startswith("-")])
+        while isinstance(command, click.Group) and (name := next(rest, None)):
+            command = command.get_command(click.Context(command), name)
+        options = {option for one in command.params for option in one.opts + one.secondary_opts} if command else set()
+        missing = [word for word in words if re.fullmatch("--[a-z-]+", word) and word not in {*options, "--help"}]
+        if any(map(PLACEHOLDER.fullmatch, words)) and words[0] == "stage":
+            continue
+        wrong += [f"{place}: {' '.join(words)}"] if command is None or missing else []
+    assert len(found) > 10 and wrong == []
+
+
+def numbers(row: str) -> list[float]:
+    """Return the first number of each cell of a row of a table, for the cells that have a number."""
+    return [float(found[0]) for cell in row.split("|")[2:] if (found := re.findall(r"\d+\.\d", cell))]
+
+
+def test_the_text_about_joining_two_encoders_fits_its_table() -> None:
+    section = (ROOT / "docs/measured.md").read_text().partition("### Other ways to join two encoders")[2]
+    section = section.partition("\n### ")[0]
+    table = {row.split("|")[1].strip(): numbers(row) for row in section.splitlines() if row.startswith("| ")}
+    ncca, corrected, csa = (
+        table["`ncca`"],
+        table["`ncca`, `hubness: auto`"],
+        table["CSA (Li, Chinchali and Topcu 2025)"],
+    )
+    best_map = [max(pair) for pair in zip(table["linear map, ridge"], table["linear map, Procrustes"], strict=True)]
+    over_map = [a - b for a, b in zip(ncca, best_map, strict=True)]
+    over_csa = [a - b for a, b in zip(ncca, csa, strict=True)]
+    assert f"{min(over_map):.0f} to {max(over_map):.0f} points ahead of the best linear\nmap" in section
+    assert f"It is {min(over_csa):.0f} to {max(over_csa) + 1e-6:.0f} points ahead of CSA" in section
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert f"add up to {corrected[2]:.0f} with 1,000 training pairs and to {corrected[5]:.0f} with 25,000" in readme
+    models = (ROOT / "docs/models.md").read_text()
+    assert "| sum of six recalls | " + " | ".join(f"{value:.0f}" for value in corrected) + " |" in models
+
+
+def test_the_best_rows_of_the_readme_are_those_that_were_measured() -> None:
+    """A row of README.md has the recalls of both directions as in docs/measured.md, rounded alike."""
+    measured = (ROOT / "docs/measured.md").read_text()
+    measured = re.sub(r" \([\d.]+-[\d.]+\)|\*\*", "", measured)
+    recalls = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d")
+    rows_of = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith(("| `", "| plus"))]
+    checked = [(row, found) for row in rows_of if (found := recalls.findall(row))]
+    assert len(checked) == 6
+    for row, found in checked:
+        assert all(values in measured for values in found), row
+
+
+def test_every_table_of_measurements_has_its_method() -> None:
+    """The section "What each step gained" has no method, because each row is about another table."""
+    page = (ROOT / "docs/measured.md").read_text().partition("## What each step gained")[0]
+    sections = [one for one in re.split(r"\n##+ ", page)[1:] if "\n|---" in one]
+    assert len(sections) > 10
+    assert [one.splitlines()[0] for one in sections if "*Method.*" not in one] == []
+
+
+def test_each_part_that_contributing_names_has_its_steps() -> None:
+    named = re.search(r"for each kind of part \(([^)]+) and others\)", (ROOT / "CONTRIBUTING.md").read_text())
+    assert named
+    headings = re.findall(r"^## An? (\w+)", (ROOT / "docs/extending.md").read_text(), flags=re.M)
+    assert set(re.findall(r"\w+", named[1])) <= set(headings)
+
+
+def test_the_automatic_hubness_correction_tries_the_documented_methods() -> None:
+    """Method `auto` tries all methods but csls, whose values `nnn` tries as well."""
+    tried = " and ".join(f"`{name}`" for name in METHODS if name != "csls")
+    assert f"| `auto` | the best of {tried} on dev" in (ROOT / "docs/models.md").read_text()
+    meant = " and ".join(name for name in METHODS if name != "csls")
+    assert any(f"auto (the better of {meant} on dev" in row.sentence for row in rows() if row.path[-1] == "hubness")
+
+
+def test_the_two_defaults_of_sorting_by_the_mean_are_documented() -> None:
+    """The command sorts 20 photos by default, and the server none."""
+    command = cli.get_command(click.Context(cli), "search")
+    assert command
+    (option,) = (one for one in command.params if {"--among", "--rerank"} & set(one.opts))
+    page = " ".join((ROOT / "docs/searching.md").read_text().split())
+    assert f"The {option.default} nearest photos are then sorted by their distance to their mean" in page
+    assert DEFAULTS["serve"]["among"] == 0 and "page does not sort them unless `serve.among`" in page
+
+
+def test_the_example_of_an_answer_has_the_fields_of_the_api() -> None:
+    (example,) = (text for where, language, text in ALL_CODE if where.startswith("serving.md") and language == "json")
+    answer = ImageAnswer.model_validate(json.loads(example))
+    assert answer.model_dump(mode="json") == json.loads(example)
+
+
+def test_every_exit_code_is_documented(tmp_path: Path) -> None:
+    """The errors of jointspace have the codes 1, 2 and 3. Success and an interrupt have no error class."""
+    page = (ROOT / "docs/recovery.md").read_text()
+    meanings = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, flags=re.M))
+    kinds: list[type[JointspaceError]] = [JointspaceError]
+    for kind in kinds:
+        kinds += kind.__subclasses__()
+    assert {str(kind.exit_code) for kind in kinds} | {"0", "130"} == meanings.keys()
+    assert meanings[str(UsageError.exit_code)].startswith("The command was used wrongly")
+    assert forked_programs.jointspace(tmp_path, "search", "--no-such-option").returncode == UsageError.exit_code

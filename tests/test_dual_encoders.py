@@ -6,15 +6,16 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import ingest, make_stage
-from made_up_colours import COLOURS, draw
-from made_up_libraries import save_dual
+from synthetic_colours import COLOURS, draw
+from synthetic_run import ingest, make_stage
+from tiny_library_models import save_dual
 
 import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.results import closing_lines
 
-SIDE, WORDS = 16, ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
+SIDE = 16
+WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
 CLIP = {"kind": "transformers", "architecture": "clip"}
 CONFIG = {
     "name": "alone",
@@ -25,7 +26,7 @@ CONFIG = {
 }
 
 
-def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> None:
+def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
     draw(tmp_path / "photos", 40, 0)
@@ -65,4 +66,4 @@ def test_photographs_without_sentences_are_indexed_and_found(tmp_path: Path) -> 
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")
     report, search = closing_lines(run)
-    assert report == f"report: {run}/report/index.html" and f"search --index {run}/index/zero-shot" in search
+    assert report == f"report: {run}/report/index.html" and f"search {run}/index/zero-shot" in search

@@ -1,4 +1,4 @@
-"""Parts that are added as docs/extending.md says: a module of the user's own, and a stage."""
+"""Parts can be added as docs/extending.md describes: a user's own module, and a stage."""
 
 import ast
 import json
@@ -9,13 +9,13 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from made_up import make_run, make_stage
-from made_up_colours import make_colours
+from forked_programs import ROOT
 from PIL import Image
-from warm import ROOT
+from synthetic_colours import make_colours
+from synthetic_run import make_run, make_stage
 from workflow import rules_of, snakemake
 
 from pipeline.config import loading
@@ -49,7 +49,7 @@ def read(root, options):
     yield SentenceRecord("red.png", 0, "a red thing", "list", 1)
 """
 )
-"""The module of docs/extending.md, with an encoder of texts and a reader."""
+"""The module of docs/extending.md, with an encoder of texts and a reader of collections."""
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
 from pipeline.run import Job, stage
@@ -79,7 +79,7 @@ PARTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """A folder with the module, where Python finds it; no code is allowed yet."""
+    """Write the module into a folder in which Python finds it. No code of users is allowed yet."""
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(ALLOWED, "")
@@ -89,12 +89,12 @@ def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def printed(result: subprocess.CompletedProcess) -> str:
-    """What a program has printed, which must not have failed."""
+    """Return the output of a program, which must have succeeded."""
     assert result.returncode == 0, result.stdout[-3000:] + result.stderr[-5000:]
     return result.stdout
 
 
-def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
+def test_a_model_and_encoders_may_be_in_a_users_module(mine: Path) -> None:
     places = ("mine:CellColours", "mine:LetterCounts", "mine:Mirrored")
     allow((*places, "json:dumps"))
     with pytest.raises(UsageError, match="json:dumps is a function"):
@@ -116,38 +116,38 @@ def test_a_model_and_encoders_are_a_module(mine: Path) -> None:
     asking = ["search", "--index", run / "bundle"]
 
     def search(*words: object) -> list[dict]:
-        return json.loads(printed(warm.jointspace(mine, *allowed, *asking, "--json", "--top", 3, *words)))
+        return json.loads(printed(forked_programs.jointspace(mine, *allowed, *asking, "--json", "--top-k", 3, *words)))
 
     assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
     photograph = next((run / "data").glob("red-*.png"))
-    for left_out in places:  # a bundle imports nothing that its user has not named
+    for left_out in places:  # an index imports only code that the user has named
         named = [word for place in places if place != left_out for word in ("--allow", place)]
         query = ["--image", photograph] if left_out == "mine:CellColours" else ["a red picture"]
-        refused = warm.jointspace(mine, *named, *asking, *query)
+        refused = forked_programs.jointspace(mine, *named, *asking, *query)
         assert refused.returncode == 2 and f"--allow {left_out}" in refused.stderr
     assert [found["text"] for found in search("--image", photograph)] == ["a red picture"] * 3
 
 
-def test_a_format_is_a_reader_of_ones_own(mine: Path) -> None:
+def test_a_format_may_be_a_reader_in_a_users_module(mine: Path) -> None:
     (mine / "config.yaml").write_text("{data_root: data, demo: {generate: false}, collection: {format: 'mine:read'}}")
     (mine / "data").mkdir()
     Image.new("RGB", (32, 32), "red").save(mine / "data" / "red.png")
-    printed(warm.jointspace(mine, "ingest", "--run", mine, "--processes", 0))
+    printed(forked_programs.jointspace(mine, "stage", "ingest", "--run", mine, "--processes", 0))
     assert read_json(mine / "manifest" / "manifest.json")["counts"]["images"]["kept"] == 1
 
 
-def test_a_stage_is_a_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of which the Snakefile makes a rule, beside those of a configuration with the module."""
+def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The Snakefile makes a rule for the new stage. The configuration of the run uses the module, too."""
     run = make_run(mine / "run")
     (mine / "count_lengths.py").write_text(LENGTHS)
-    monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if it lay in a folder of `stages`
+    monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if the file were in a folder of `stages`
     (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
-    printed(warm.jointspace(mine, "count-lengths", "--run", run))
+    printed(forked_programs.jointspace(mine, "stage", "count-lengths", "--run", run))
     assert read_json(run / "lengths.json")["lengths"] == [2, 5] * 24
 
 
-def test_the_steps_to_an_encoder_name_files_and_what_is_in_them() -> None:
+def test_the_steps_to_an_encoder_name_existing_files_and_names() -> None:
     """A step pairs a name with the file after it (`NAME` in `FILE`, `FILE` ... `NAME` there)."""
     page = (ROOT / "docs/extending.md").read_text()
     section = page.partition("## An encoder")[2].partition("\n## ")[0]
@@ -161,7 +161,8 @@ def test_the_steps_to_an_encoder_name_files_and_what_is_in_them() -> None:
 
 
 def test_an_encoder_of_texts_is_added_by_few_lines() -> None:
-    """The files of the steps of an encoder of texts, and of two of them only the parts that they name."""
+    """The count has the files of the steps for an encoder of texts. For two of these files it has only the named
+    parts."""
     whole = ("encoders/text_encoder.py", "encoders/averaged.py", "encoders/material.py")
     lines = sum(len((ROOT / "pipeline" / file).read_text().splitlines()) for file in whole)
     parts = {

@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_stage
 from PIL import Image
+from synthetic_run import make_stage
 
 import jointspace
 from pipeline.config.loading import load, read_mapping, validate
@@ -18,13 +18,14 @@ from pipeline.encoders.image_encoder import ImageEncoder
 from pipeline.encoders.material import EncoderParts
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.run.jobs import Jobs
 from pipeline.run.run import Run
 from pipeline.storage.commit import read_commit
 from pipeline.storage.texts import VectorShard
 from stages.catalogue import declared
-from stages.cli import cli
+from stages.cli import cli, stage
+from stages.commands import replace_former_options
 
 FORMER = Path(__file__).parent / "former"
 NEW = """
@@ -113,7 +114,7 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_stored_encoders_make_what_they_made(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_stored_encoders_give_the_same_vectors_as_before(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(place)
     run = Run(place / "results/colours")
     eye = restore_encoder(ImageEncoder, run.encoder("eye"))
@@ -128,7 +129,7 @@ def test_stored_encoders_make_what_they_made(place: Path, monkeypatch: pytest.Mo
         np.testing.assert_allclose(*dense, atol=1e-3)
 
 
-def test_its_index_finds_photos_by_words_and_by_a_photo(place: Path) -> None:
+def test_its_index_answers_text_queries_and_photos(place: Path) -> None:
     index = jointspace.load(place / "results/colours/index/ncca")
     assert {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=6)} == {"red"}
     photo = next((place / "data").glob("blue-*.png"))
@@ -166,7 +167,48 @@ def test_former_commands_are_hidden_and_name_the_new_ones(caplog: pytest.LogCapt
     ):
         caplog.clear()
         name, command, rest = cli.resolve_command(None, [former, *arguments])
-        assert (
-            [name, *rest] == new and command.name == new[0] and former.replace("_", "-") not in cli.list_commands(None)
-        )
-        assert f"is called jointspace {' '.join(new)} now" in caplog.text
+        assert (name, rest) == ("stage", new) and former.replace("_", "-") not in stage.list_commands(None)
+        assert stage.resolve_command(None, rest)[1].name == new[0]
+        assert f"is called jointspace stage {' '.join(new)} now" in caplog.text
+
+
+def test_stages_work_without_the_word_stage_and_are_not_listed(caplog: pytest.LogCaptureFixture) -> None:
+    name, command, rest = cli.resolve_command(None, ["build_index", "ncca", "--run", "r"])
+    assert (command.name, rest) == ("build-index", ["ncca", "--run", "r"])
+    assert "jointspace build-index is called jointspace stage build-index now" in caplog.text
+    assert "build-index" in stage.list_commands(None) and "build-index" not in cli.list_commands(None)
+    with pytest.raises(UsageError, match="unknown command search; .jointspace stage --help. lists"):
+        stage.resolve_command(None, ["search", "a dog"])
+
+
+@pytest.mark.parametrize(
+    ("words", "new"),
+    [
+        (["embed", "ncca", "--run", "r", "--again"], {"again": True, "model": "ncca"}),
+        (["fit", "--run=r", "--config=c.yaml"], {"set_config_path": Path("c.yaml"), "root": Path("r")}),
+        (["search", "a dog", "--index", "i", "--top", "3"], {"words": ("a dog",), "top": 3}),
+        (["search", "i", "--image", "x", "--plus", "dog", "--among=0"], {"among": 0, "words": ("i",)}),
+        (["search", "i", "--file", "q.txt", "--run", "r"], {"queries_path": Path("q.txt"), "root": Path("r")}),
+        (["serve", "i", "--images", "p", "--run", "r"], {"images_root": Path("p"), "root": Path("r")}),
+        (["remove", "i", "--list", "x", "--output", "o"], {"list_path": Path("x"), "output": Path("o")}),
+        (["add", "i", "p", "--output", "o"], {"source": Path("p"), "output": Path("o")}),
+        (["explain", "beach.jpg", "--run", "r"], {"image": "beach.jpg", "run": Path("r")}),
+        (["doctor", "--config", "c.yaml", "--folder", "d"], {"config_path": Path("c.yaml"), "folder": Path("d")}),
+        (["plan", "--run", "r", "--images", "99", "--sentences", "2"], {"target": Path("r"), "images": 99}),
+        (["migrate", "a", "b", "c.yaml", "--images", "60"], {"images": 60, "config_path": Path("c.yaml")}),
+    ],
+)  # fmt: skip
+def test_former_options_mean_what_the_new_ones_mean(
+    words: list[str], new: dict[str, object], caplog: pytest.LogCaptureFixture
+) -> None:
+    name, *arguments = words
+    context = cli.get_command(None, name).make_context(name, arguments)
+    assert {key: context.params[key] for key in new} == new
+    former = [word.partition("=")[0] for word in arguments if word.startswith("--")]
+    warned = [message.split()[0] for message in caplog.messages]
+    assert warned and set(warned) <= set(former)
+    assert all(" is called --" in message or " is an argument now: " in message for message in caplog.messages)
+
+
+def test_a_word_after_two_dashes_is_not_an_option() -> None:
+    assert replace_former_options(["--a", "1", "--", "--a"], {"--a": "--b"}, "") == ["--b", "1", "--", "--a"]

@@ -1,4 +1,4 @@
-"""The benchmark of a GPU on a CPU, and with no more libraries than a machine with a GPU may have."""
+"""The benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may have."""
 
 import argparse
 import json
@@ -47,7 +47,9 @@ def test_rehearsal_on_a_cpu_runs_every_part(tmp_path: Path) -> None:
     assert all(line["agrees"] for line in results.values() if "agrees" in line)
     assert results["extract resnet50", "shards 3 to 12"]["cosine"] > 0.999
     assert results["OpenCV, resized by torch", "2 processes"]["value"] > 0
-    assert results["pytest -m gpu", ""]["not_run"] == ["tests/generate/test_language_devices.py"]  # needs simplemma
+    assert results["pytest -m gpu", ""]["not_run"] == [
+        "tests/generate/test_language_devices.py"
+    ]  # this file needs simplemma
     output = (tmp_path / "out/table.txt").read_text()
     rows, sentences = (text.splitlines() for text in output.split("\n\n"))
     assert output == result.stdout and len(rows) <= TABLE_LINES and max(map(len, rows)) <= LINE_CHARACTERS

@@ -1,4 +1,4 @@
-"""A collection that grows by a shard, and one from which images are taken down."""
+"""A collection grows by a shard, and images are taken out of a collection."""
 
 import json
 import re
@@ -9,8 +9,8 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up import run_command
 from PIL import Image
+from synthetic_run import run_command
 from workflow import snakemake
 
 from pipeline.storage.manifest import Manifest
@@ -34,7 +34,7 @@ CONFIG = {
 }
 WORDS = ("red", "green", "blue", "small", "large", "round")
 GONE = 30
-"""The image that is taken down, in the second shard."""
+"""The number of the image that is taken out. It is in the second shard."""
 
 
 def add_images(data: Path, numbers: range) -> None:
@@ -55,7 +55,7 @@ def make(folder: Path, *arguments: str, takedown: str | None = None) -> str:
 
 @pytest.fixture(scope="module")
 def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run on two shards, its vocabulary frozen."""
+    """Make a run on two shards with a frozen vocabulary."""
     folder = tmp_path_factory.mktemp("grow")
     add_images(folder / "data", range(2 * SHARD))
     vocabulary = {
@@ -71,7 +71,7 @@ def fitted(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.slow
-def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
+def test_only_a_new_shard_and_the_sums_are_computed(fitted: Path) -> None:
     add_images(fitted / "data", range(2 * SHARD, 3 * SHARD))
     make(fitted, "results/grow/manifest/manifest.json")
     table = make(fitted, "all", "-n").partition("Job stats:")[2].partition("total")[0]
@@ -86,8 +86,9 @@ def test_a_new_shard_is_computed_alone_and_the_sums_anew(fitted: Path) -> None:
 
 
 @pytest.mark.slow
-def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
-    """By name, by text, by hash and by feature; and a shard that is no longer there goes too."""
+def test_an_image_that_is_taken_out_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
+    """The test looks for the name, the text, the hash and the features. The shard that no longer exists is removed
+    too."""
     run = tmp_path / "run"
     shutil.copytree(fitted, run)
     features = Shard(run / "results/grow/features/untrained/shard-00001.h5", FEATURES)["features"]
@@ -113,7 +114,7 @@ def test_what_is_taken_down_leaves_no_trace(fitted: Path, tmp_path: Path) -> Non
 
 
 def found(trace: bytes, folder: Path) -> list[Path]:
-    """The files under `folder` that hold `trace`, Parquet read as tables."""
+    """Return the files under `folder` that contain `trace`. Parquet files are read as tables."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in files if trace in path.read_bytes() or trace in _text(path)]
 

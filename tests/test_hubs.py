@@ -1,4 +1,4 @@
-"""Configurations of networks of other libraries, as a stranger may have written them."""
+"""Configurations of networks of other libraries, as strangers may have written them."""
 
 from typing import Any
 
@@ -14,7 +14,7 @@ HONEST = {
 }  # fmt: skip
 
 
-def test_what_real_networks_say_is_accepted() -> None:
+def test_configurations_of_real_networks_are_accepted() -> None:
     require_plain_config(HONEST)
 
 

@@ -1,5 +1,6 @@
-"""The same shards of a stage, sums and manifest in one process, in several, on cards and on Dask's workers, and with a
-worker killed."""
+"""Shards, sums and manifests are the same whether one process, several processes, GPUs or Dask workers make them, even
+if a worker is killed.
+"""
 
 import os
 import shutil
@@ -13,9 +14,9 @@ from operator import add
 from pathlib import Path
 
 import pytest
-from made_up import ingest, make_run, write_config
-from made_up_colours import draw
 from slow_work import ON_CARDS, linger, numbers, slow_encoding
+from synthetic_colours import draw
+from synthetic_run import ingest, make_run, write_config
 
 from pipeline.collections import inspection
 from pipeline.compute.mapreduce import map_reduce
@@ -24,11 +25,12 @@ from pipeline.run import runner
 from pipeline.run.run import Run
 from pipeline.run.stage import Stage
 
-IN_PROCESS, CLUSTER = {}, {"scheduler": "local", "cluster": {"workers": 2}}
+IN_PROCESS = {}
+CLUSTER = {"scheduler": "local", "cluster": {"workers": 2}}
 
 
 def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encoding) -> dict[str, bytes]:
-    """The shards of sentences and their sidecars, made as the configuration `how` says."""
+    """Return the shards of sentences and their commit records, made with the configuration `how`."""
     write_config(run, how)
     runner.run_stage(Run(run), stage, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}
@@ -36,7 +38,9 @@ def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encodi
 
 @contextmanager
 def killing(run: Path, count: int) -> Iterator[None]:
-    """Meanwhile, kill the first other process that has begun `count` shards; there must be one."""
+    """Kill the first other process that has begun `count` shards, while the context lasts. There must be such a
+    process.
+    """
 
     def kill() -> None:
         while not stopped.wait(0.01):
@@ -87,7 +91,9 @@ def test_results_are_combined_in_the_order_of_the_items() -> None:
 
 @contextmanager
 def losing_a_worker(begun: Callable[[int], bool]) -> Iterator[str]:
-    """The address of a cluster of two workers, of which one is killed when `begun` says so of its process."""
+    """Yield the address of a cluster of two workers. One worker is killed as soon as `begun` returns true for its
+    process id.
+    """
     distributed = pytest.importorskip("distributed")
     with distributed.LocalCluster(2, threads_per_worker=1, dashboard_address=None) as cluster:
         victim = next(iter(cluster.workers.values())).pid
@@ -113,7 +119,7 @@ def test_a_lost_worker_does_not_change_a_sum(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_a_lost_worker_of_ingest_leaves_nothing_half_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_lost_worker_of_ingest_leaves_no_incomplete_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(inspection, "BLOCK_IMAGES", 4)
     draw(tmp_path / "data", 40, 0)
     (tmp_path / "data/red-00.png").write_bytes(b"no photograph")
@@ -132,7 +138,7 @@ def test_a_lost_worker_of_ingest_leaves_nothing_half_written(tmp_path: Path, mon
 CARDS = ["GPU-aa", "3"]
 
 
-def test_each_of_two_cards_has_one_process_and_the_same_command_goes_on_after_one_was_killed(
+def test_each_of_two_gpus_has_one_process_and_the_same_command_continues_after_a_kill(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = make_run(tmp_path, images=96)

@@ -1,4 +1,4 @@
-"""One contract for every registered model: however it is made, corrected for hubs or not."""
+"""Every registered model keeps one contract, however it is made, with and without hubness correction."""
 
 from dataclasses import dataclass, replace
 from functools import cache
@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_models import WORDS, MadeUpRegions, make_fit_task, make_task_of
-from made_up_settings import make_grid
 from scipy import sparse
+from small_settings import make_grid
+from synthetic_tasks import WORDS, SyntheticRegions, make_fit_task, make_task_of
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.config.registry import MODELS, TRAININGS, made_by, model_spec
@@ -30,26 +30,27 @@ TRAINED = [spec.name for spec in made_by("train")]
 LEARNED = [*FITTED, *TRANSFERRED, *TRAINED]
 CORRECTED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 SETS = {"loss": "ranking", "margin": 1.0, "epochs": 6}
-"""Settings of a model of sets, but of `fragments`."""
+"""Settings of all multi-vector models except `fragments`."""
 
 
 @dataclass(frozen=True)
 class Case:
-    """A model and what nothing has seen yet: features, sentences in every form, whose these are, and regions where it
-    looks at these."""
+    """A model and data that it has not seen: features, sentences in every form, the image of each sentence, and regions
+    if the model needs them.
+    """
 
     model: Any
     features: dict[str, np.ndarray]
     sentences: dict[str, Any]
     owners: np.ndarray
-    regions: MadeUpRegions | None = None
+    regions: SyntheticRegions | None = None
 
     def images(self, rows: np.ndarray | None = None) -> np.ndarray | MultiVectors:
         rows = np.arange(len(next(iter(self.features.values())))) if rows is None else rows
         features = {name: self.features[name][rows] for name in self.model.encoders}
         if not self.model.multi_vector:
             return self.model.embed_images(features)
-        return self.model.embed_images(features, MadeUpRegions([self.regions.images[row] for row in rows]))
+        return self.model.embed_images(features, SyntheticRegions([self.regions.images[row] for row in rows]))
 
     def texts(self, rows: np.ndarray | None = None) -> np.ndarray | MultiVectors:
         rows = np.arange(len(self.owners)) if rows is None else rows
@@ -63,7 +64,10 @@ class Case:
 
 @cache
 def make_case(name: str) -> Case:
-    """The registered model `name`, `NAME, TRAINING` of a linear one, or `NAME-csls`, made as its stage would."""
+    """Make the case of a name as the stage of its model would.
+
+    `name` is a registered model, `NAME, TRAINING` for a linear model, or `NAME-csls`.
+    """
     if name.endswith("-csls"):
         return correct(make_case(name.removesuffix("-csls")))
     stage = model_spec(name.partition(", ")[0]).made_by
@@ -109,7 +113,7 @@ def correct(case: Case) -> Case:
 
 
 def parts(found: np.ndarray | MultiVectors) -> list[np.ndarray]:
-    """The arrays of what was embedded."""
+    """Return the arrays of embedded items."""
     if isinstance(found, MultiVectors):
         return [np.asarray(one) for one in (found.vectors, found.globals) if one is not None]
     return [found]
@@ -139,18 +143,19 @@ def test_images_and_sentences_are_finite_rows_of_one_space(case: Case) -> None:
         assert set(images.lengths) == {5} and (images.globals is not None) == bool(case.model.rule.global_weight)
 
 
-def test_it_beats_chance_by_far_on_unseen_pairs(learned: Case) -> None:
+def test_ranks_of_unseen_pairs_are_far_better_than_chance(learned: Case) -> None:
+    """Random vectors have median ranks of 20 and 27 for multi-vector models, and 30 for all other models."""
     images = learned.images()
     texts = learned.texts()
     if learned.model.multi_vector:
         ranks = rank_scores(multivector_scores(images, texts, learned.model.rule).numpy(), learned.owners)
-        assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3  # chance: 20, 27
+        assert np.median(ranks.sentence_to_image) < 3 and np.median(ranks.image_to_sentence) < 3
     else:
         ranks = count_ranks(images, texts, learned.owners, learned.model.metric)
-        assert np.median(ranks.sentence_to_image) < 10  # chance: 30
+        assert np.median(ranks.sentence_to_image) < 10
 
 
-def test_parts_bring_it_back(case: Case) -> None:
+def test_a_model_is_restored_from_its_parts(case: Case) -> None:
     twin = type(case.model).from_parts(case.model.settings(), case.model.tensors())
     again = replace(case, model=twin)
     for ours, theirs in zip([*parts(again.images()), *parts(again.texts())],
@@ -161,7 +166,7 @@ def test_parts_bring_it_back(case: Case) -> None:
         assert getattr(twin, name, None) == getattr(case.model, name, None)
 
 
-def test_nothing_to_go_by_and_long_sentences_are_finite_vectors(learned: Case) -> None:
+def test_empty_and_long_inputs_become_finite_vectors(learned: Case) -> None:
     """Cover an image without features, and captions of no word, of unknown words, and of 500 words."""
     before = {name: block.copy() for name, block in learned.features.items()}
     learned.images()
@@ -193,7 +198,7 @@ def test_missing_or_misshapen_features_are_named(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", [*(spec.name for spec in MODELS), *TRANSFERRED, *CORRECTED])
-def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str) -> None:
+def test_no_rows_give_an_empty_block_and_a_row_does_not_depend_on_others(name: str) -> None:
     case = make_case(name)
     for embed in (case.images, case.texts):
         many = embed(np.arange(5))
@@ -204,10 +209,10 @@ def test_no_row_is_an_empty_block_and_one_is_what_it_is_among_many(name: str) ->
             assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
             assert np.isfinite(single).all()
         among = many.between(2, 3).vectors if isinstance(many, MultiVectors) else many[2:3]
-        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # rounding differs with the size of a product
+        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # the rounding depends on the size of the product
 
 
-# --- what `fit` makes
+# --- models that `fit` makes
 
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
@@ -236,11 +241,11 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
         (same.embed_images(dev.features), whole.embed_images(dev.features)),
         (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),
     ):
-        np.testing.assert_allclose(found, expected, atol=1e-3)  # sums of single precision in another order
+        np.testing.assert_allclose(found, expected, atol=1e-3)  # the sums in single precision have another order
 
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])
-def test_what_was_chosen_makes_the_same_model_again(name: str) -> None:
+def test_the_chosen_parameters_make_the_same_model_again(name: str) -> None:
     tuned = fitted(name)
     name, _, training = name.partition(", ")
     again = model_spec(name).load().fit(replace(make_fit_task(name, training or "target")[0], chosen=tuned.chosen))

@@ -156,11 +156,11 @@ SMOKE = {
     "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
     "study": {**TINY["study"], "encoders": []}, "auxiliary": {"splits": ["weak"]},
 }  # fmt: skip
-"""The demo in place of Flickr8k, and all grids and trainings short."""
+"""Settings that replace Flickr8k by the demo and shorten all grids and trainings."""
 
 
 def smoke(path: Path, folder: Path) -> dict[str, Any]:
-    """The configuration of a paper, with untrained networks, one seed of a system and one epoch, in `folder`."""
+    """Return the configuration of a paper in `folder` with untrained networks, one seed per system and one epoch."""
     (folder / "text").mkdir()
     (folder / "text/glove.6B.50d.5k.txt").write_text("".join(f"{word}{f' {n}' * 50}\n" for n, word in enumerate("ab")))
     paper, config = read_mapping(path), load(path)
@@ -184,6 +184,6 @@ def smoke(path: Path, folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_a_papers_configuration_runs_to_its_tables(path: Path, tmp_path: Path) -> None:
     (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(smoke(path, tmp_path)))
-    for target in ("demo/demo.json", "reproduce"):  # the demo has the trees that the run reads
+    for target in ("demo/demo.json", "reproduce"):  # the run reads trees of the demo
         snakemake(tmp_path, target, "--configfile", "smoke.yaml")
     assert (tmp_path / f"results/{path.stem}/reproduction.md").read_text().startswith("# ")

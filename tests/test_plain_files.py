@@ -1,4 +1,4 @@
-"""Texts that a person may have made, in whatever way an editor ends lines and begins files."""
+"""Text files that a person may have written, with any line ends and with or without a byte order mark."""
 
 import gzip
 import io
@@ -36,7 +36,7 @@ def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lin
     ("data", "line"),
     [("a\nb".encode("utf-16")[:-1], "UTF-16"), (b"a\r\nb\r\n\xff", "line 3"), (None, "cannot be read")],
 )
-def test_what_is_no_text_is_named(tmp_path: Path, data: bytes | None, line: str) -> None:
+def test_a_file_that_is_not_text_is_named(tmp_path: Path, data: bytes | None, line: str) -> None:
     path = tmp_path / "list.txt"
     path.mkdir() if data is None else path.write_bytes(data)
     with pytest.raises(InputError, match=f"{re.escape(str(path))}.*{line}"):
@@ -44,7 +44,7 @@ def test_what_is_no_text_is_named(tmp_path: Path, data: bytes | None, line: str)
 
 
 def test_a_damaged_archive_is_named(tmp_path: Path) -> None:
-    """Where deflate itself is wrong, and where the end is missing."""
+    """The compressed data is wrong in one archive, and the end is missing in the other."""
     packed = gzip.compress(b"a line\n" * 99)
     for data in (packed[:10] + b"\xff" * 9 + packed[19:], packed[:-9]):
         (tmp_path / "text.gz").write_bytes(data)

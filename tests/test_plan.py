@@ -1,4 +1,4 @@
-"""`plan` by what it measures here, and `doctor`."""
+"""`plan` estimates a run from measurements on this machine, and `doctor` inspects the machine."""
 
 import json
 from functools import cache
@@ -7,15 +7,15 @@ from pathlib import Path
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_up import ingest
-from made_up_colours import draw
+from synthetic_colours import draw
+from synthetic_run import ingest
 
 from pipeline.plan import machine
 from stages.operations.plan import doctor
 from stages.operations.plan import plan as command
 
 
-def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_path: Path) -> None:
+def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(tmp_path: Path) -> None:
     values = {
         "name": "planned", "results_root": str(tmp_path), "demo": {"generate": False}, "models": ["ncca"],
         "encoders": [
@@ -32,7 +32,7 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
         assert result.exit_code == 0, result.output
         return json.loads(result.stdout)
 
-    plan = planned("--images", "1e6", "--sentences", "2")
+    plan = planned("--photos", "1e6", "--captions-per-photo", "2")
     speed = plan["speeds"]["net"]
     assert speed["dim"] == 512 and speed["images_per_second"] > 0
     assert plan["hours"]["net"] == pytest.approx(1e6 / speed["images_per_second"] / 3600)
@@ -41,19 +41,28 @@ def test_plan_counts_the_hours_and_bytes_of_a_collection_that_is_not_there(tmp_p
     assert plan["disk"]["embeddings"] == plan["disk"]["indices"] == 4 * 64 * 3_000_000
     assert plan["disk"]["moments"] == 2 * width**2 * (chunks + 1)
     assert plan["memory"]["build-index"] > 3 * 4 * 64 * 3_000_000 and plan["not_measured"] == []
-    twice = planned("--images", "2e6", "--sentences", "2")
+    twice = planned("--photos", "2e6", "--captions-per-photo", "2")
     assert twice["disk"]["features"] == 2 * plan["disk"]["features"] and twice["memory"]["fit"] == plan["memory"]["fit"]
-    missing = CliRunner().invoke(command, ["--config", str(path)])
-    assert missing.exit_code and "--images" in str(missing.exception)
-    draw(tmp_path / "photos", 8, 0)
+    path.write_text(yaml.safe_dump({**values, "data_root": str(tmp_path / "photos")}))
+    missing = CliRunner().invoke(command, [str(path)])
+    assert missing.exit_code and f"jointspace plan {path} --photos 1000" in str(missing.exception)
+    names = draw(tmp_path / "photos", 8, 0)
+    (tmp_path / "photos/captions.tsv").write_text("".join(f"{name}\t0\ta picture\n" for name in names[:4]))
+    (tmp_path / "photos/broken.png").write_text("not a photo")
+    counted = CliRunner().invoke(command, [str(path), "--sample", "16"])
+    assert counted.exit_code == 0 and "photos per second (the collection's), 512 dimensions" in counted.stdout
+    assert planned()["disk"]["embeddings"] == 4 * 64 * (9 + 4)
+    (tmp_path / "photos/broken.png").unlink()
     ingest(tmp_path / "planned", tmp_path / "photos", values)
     assert planned()["speeds"]["net"]["dim"] == 512
 
 
-def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    distributions = cache(machine.metadata.packages_distributions)  # which reads the lists of all that is installed
+def test_doctor_reports_the_machine_and_missing_parts(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    distributions = cache(
+        machine.metadata.packages_distributions
+    )  # the function reads the lists of all installed distributions
     monkeypatch.setattr(machine.metadata, "packages_distributions", distributions)
-    result = CliRunner().invoke(doctor, ["--folder", str(tmp_path / "not/yet")])
+    result = CliRunner().invoke(doctor, ["--disk", str(tmp_path / "not/yet")])
     for word in ("CPU", "BLAS", "torch", "faiss", "memory", "disk", "[cluster]"):
         assert word in result.output
     monkeypatch.setattr(machine, "REQUIRED_LIBRARIES", ("numpy", "no-such-thing"))
@@ -61,4 +70,4 @@ def test_doctor_finds_what_is_here_and_what_is_missing(tmp_path: Path, monkeypat
     missing = {finding.what: finding for finding in machine.examine(tmp_path)}
     assert missing["libraries"].mark == "MISS" and missing["libraries"].remedy == "pip install no-such-thing"
     assert missing["[extra]"].remedy.startswith("pip install 'jointspace[extra]'")
-    assert CliRunner().invoke(doctor, ["--folder", str(tmp_path)]).exit_code == 1
+    assert CliRunner().invoke(doctor, ["--disk", str(tmp_path)]).exit_code == 1

@@ -1,4 +1,4 @@
-"""The package `jointspace` as a program uses it: its examples, its answers, what it refuses."""
+"""The package `jointspace` as a program uses it: its examples, its answers, and its errors."""
 
 import copy
 import doctest
@@ -13,9 +13,9 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import torch
-from made_up_colours import make_colours
 from PIL import Image
 from scipy import sparse
+from synthetic_colours import make_colours
 
 import jointspace
 import jointspace.index
@@ -45,7 +45,7 @@ def test_the_page_is_what_the_generator_makes() -> None:
 
 
 def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its cells run one after another, in a folder that has a run such as the demo's."""
+    """The cells run one after another, in a folder with a run such as the demo's."""
     shutil.copytree(bundle, tmp_path / "results/demo/index/sae")
     monkeypatch.chdir(tmp_path)
     cells = json.loads((ROOT / "examples/search.ipynb").read_text())["cells"]
@@ -91,7 +91,7 @@ def test_captions_in_scripts_without_spaces_are_found_from_ingest_on(
         assert {hit.row["path"].partition("-")[0] for hit in hits} == {colour}
 
 
-def test_what_is_no_question_is_refused(bundle: Path, tmp_path: Path) -> None:
+def test_invalid_queries_are_refused(bundle: Path, tmp_path: Path) -> None:
     index, photograph = jointspace.load(bundle), bundle.parent / "data/blue-02.png"
     vector = index.embed_text("a red picture")
     tensor = torch.nn.Parameter(torch.from_numpy(vector)[None])
@@ -127,7 +127,7 @@ def _paths(index: jointspace.Index, text: str) -> list[str]:
     return [hit.row["path"] for hit in index.search(text, k=3)]
 
 
-def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_can_be_copied_after_a_search(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(bundle.parent)
     monkeypatch.setenv(ALLOWED, "")
     index = jointspace.load(bundle.name, allow="mine:Model")
@@ -141,7 +141,7 @@ def test_an_index_travels_after_it_was_searched(bundle: Path, monkeypatch: pytes
 
 
 def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """n images (n, 20) and texts (n, 15) that share four directions."""
+    """Draw n images (n, 20) and n texts (n, 15) that share four directions."""
     rng, fixed = np.random.default_rng(seed), np.random.default_rng(99)
     shared = rng.normal(size=(n, 4))
     x = shared @ fixed.normal(size=(4, 20)) + 0.3 * rng.normal(size=(n, 20))
@@ -150,8 +150,8 @@ def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     )
 
 
-def test_rows_of_the_same_photograph_are_one_image() -> None:
-    """Five rows an image and no owners: the form in which most people have pairs."""
+def test_rows_with_equal_vectors_are_one_image() -> None:
+    """There are five rows per image and no owners, which is the usual form of pairs."""
     x, y = correlated(240)
     y = np.repeat(y, 5, axis=0) + np.random.default_rng(3).normal(size=(1200, 15)).astype(np.float32)
     order, owners = np.random.default_rng(4).permutation(1200), np.repeat(np.arange(240), 5)
@@ -173,7 +173,7 @@ def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
     expected = whole.embed_images(x) @ whole.embed_texts(y).T
     owners = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 2))
     images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
-    column = np.empty(300, object)  # as a data frame has it
+    column = np.empty(300, object)  # data frames have such columns
     column[:] = list(x)
     for pairs, asked in (
         ((column, pa.array(y.tolist())), (x, y)),
@@ -208,7 +208,7 @@ def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said:
         jointspace.fit(vectors, np.ones((5, 3)))
 
 
-def test_what_cannot_be_fitted_is_refused_in_a_sentence() -> None:
+def test_pairs_that_cannot_be_fitted_are_refused_with_a_message() -> None:
     x, y = correlated(30)
     for arguments in ((x[:5], y[:5]), (x, y[:20], np.arange(21)), (x[:20], y), (x[0], y)):
         with pytest.raises(InputError):

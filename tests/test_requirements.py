@@ -4,8 +4,8 @@ from contextlib import nullcontext
 from pathlib import Path
 
 import pytest
-from made_up import CONFIG
 from PIL import Image
+from synthetic_run import CONFIG
 
 from pipeline.config import loading
 from pipeline.errors import InputError, UsageError
@@ -28,7 +28,7 @@ def run_of(folder: Path, **values: object) -> Run:
     )
 
 
-def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_all_missing_inputs_are_named_in_one_error(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(machine, "is_installed", lambda module: module != "timm")
     encoders = [
         {"name": "own", "architecture": "squeezenet1_1", "weights": "file", "file": str(tmp_path / "w.safetensors")},
@@ -50,7 +50,7 @@ def test_all_that_is_missing_is_named_in_one_error(tmp_path: Path, monkeypatch: 
     assert "vectors" not in str(caught.value)
 
 
-def test_what_is_made_needs_nothing_more(tmp_path: Path) -> None:
+def test_finished_artefacts_need_no_inputs(tmp_path: Path) -> None:
     run = run_of(tmp_path, **OWN, encoders=[{"name": "given", "kind": "imported", "path": "vectors.npy"}])
     with pytest.raises(UsageError, match=r"vectors\.npy"):
         require_all(run, declared())
@@ -74,7 +74,7 @@ def test_the_demo_is_not_written_into_a_folder_of_the_user(tmp_path: Path) -> No
     ("models", "evaluated", "splits", "missing"),
     [
         (["ncca"], ["dev", "test"], ["train", "dev", "test", "gallery"], None),
-        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # nothing can be learned or evaluated
+        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # no split has captions for learning or evaluation
         (["ncca"], ["dev", "test"], ["train", "dev"], "test"),
         (["ncca"], ["test"], ["train", "test"], "dev"),  # parameters are chosen on dev
         (["ncca"], ["train"], ["dev"], "train"),
@@ -115,7 +115,7 @@ def test_a_missing_split_comes_with_the_remedies_that_help(
     assert [remedy for remedy in every if remedy in str(caught.value)] == remedies
 
 
-def test_a_split_that_is_asked_for_later_is_missed_before_any_job(tmp_path: Path) -> None:
+def test_a_split_for_a_later_stage_is_missed_before_any_job(tmp_path: Path) -> None:
     own = {"models": ["ncca"], "demo": {"generate": False}, "encoders": CONFIG["encoders"]}
     run = run_of(tmp_path, **own, evaluate={"splits": ["dev"]})
     for number in range(12):

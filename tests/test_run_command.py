@@ -1,4 +1,4 @@
-"""`jointspace run`: what it says of a run that fails, is interrupted or locked, and at the end of one that does not."""
+"""The messages of `jointspace run` if a run fails, is interrupted, is locked, or succeeds."""
 
 import io
 import json
@@ -12,12 +12,12 @@ import time
 from contextlib import suppress
 from pathlib import Path
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from made_up_colours import CONFIG, draw
+from forked_programs import environment
+from synthetic_colours import CONFIG, draw
 from tqdm import tqdm
-from warm import environment
 
 from pipeline.run.reading.results import closing_lines, results_of
 from pipeline.storage.manifest import Manifest
@@ -29,7 +29,7 @@ ROOT = Path(__file__).parents[1]
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Photographs of four colours with a sentence each, and a configuration of them."""
+    """Make photos of four colours with a caption each, and a configuration for them."""
     names = draw(tmp_path / "photos", 40, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
     (tmp_path / "photos/captions.tsv").write_text("".join(captions))
@@ -48,7 +48,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """The processes that work in `folder`."""
+    """Return the processes whose working directory is `folder`."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -56,8 +56,10 @@ def processes_in(folder: Path) -> list[str]:
     return found
 
 
-def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> None:
-    """Once the manifest is there: Snakemake does not trust a file of which it has not noted yet that it is whole."""
+def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: Path) -> None:
+    """The interrupt comes after the manifest is complete, because Snakemake reruns a job whose output it has not yet
+    noted as complete.
+    """
     process = subprocess.Popen(
         command("mine.yaml", "--cores", "1", "--", "results/mine/text/encoders/tfidf/model.json"),  # of Snakemake
         cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
@@ -70,11 +72,13 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
     said = process.communicate(timeout=300)[1]
     assert said.splitlines()[-1] == "jointspace: interrupted" and process.returncode == 130
     assert "rule ingest" in said and "rule prepare_encoder" not in said
-    while processes_in(folder):  # what was killed with it is gone soon
+    while processes_in(folder):  # processes that were killed with it end soon
         time.sleep(0.05)
     for number in range(5):
         (folder / f"photos/broken-{number}.jpg").write_text("no photograph")
-    done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1")  # it is not locked, and goes on
+    done = forked_programs.jointspace(
+        folder, "run", "mine.yaml", "--cores", "1"
+    )  # the folder is not locked, and the run continues
     assert done.returncode == 3 and done.stdout == ""
     (said,) = done.stderr.splitlines()
     assert said.startswith("jointspace: ingest: 5 of 45 images are rejected, more than collection.reject_limit")
@@ -83,21 +87,21 @@ def test_ctrl_c_ends_all_of_it_and_a_stage_that_fails_says_why(folder: Path) -> 
 
 
 def test_an_option_that_snakemake_refuses_is_not_called_a_lock(folder: Path) -> None:
-    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--no-such-option")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--no-such-option")
     assert done.returncode == 2 and "unrecognized arguments: --no-such-option" in done.stderr.splitlines()[-1]
-    done = warm.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
     said = done.stderr.splitlines()[-1]
     assert "invalid choice: 'slurm'" in said and said.endswith("Install it: pip install 'jointspace[slurm]'.")
     assert "lock" not in said
 
 
-def test_a_locked_folder_is_said_with_the_command_that_unlocks_it(folder: Path) -> None:
+def test_a_locked_folder_is_reported_with_the_command_that_unlocks_it(folder: Path) -> None:
     (folder / ".snakemake/locks").mkdir(parents=True)
     (folder / ".snakemake/locks/0.output.lock").write_text("results/mine/manifest/manifest.json\n")
-    done = warm.jointspace(folder, "run", "mine.yaml")
+    done = forked_programs.jointspace(folder, "run", "mine.yaml")
     assert done.returncode == 1
     assert done.stderr.splitlines()[-1].endswith("remove the lock: jointspace run mine.yaml -- --unlock")
-    assert warm.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
+    assert forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
     assert not (folder / ".snakemake/locks").exists()
 
 
@@ -108,8 +112,8 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
         "red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n"
     )
     target = "results/mine/manifest/manifest.json"
-    for _ in range(2):  # the second time there is nothing to do
-        done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+    for _ in range(2):  # the second run has nothing to do
+        done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
         assert done.returncode == 3
         last = done.stderr.splitlines()[-1]
         assert last.startswith("jointspace: the run is done with 2 warnings") and "gone.txt names 'lost.png'" in last
@@ -120,14 +124,14 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
     manifest = Manifest(folder / "results/mine/manifest")
     assert manifest.n_images == 39 and len(manifest.sentence_images) == 38
     for options in ((target, "-n"), (target, "-np"), ("--unlock",)):
-        assert warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", *options).returncode == 0
+        assert forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", *options).returncode == 0
     (folder / "gone.txt").write_text("red-00.png\n")
-    done = warm.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
+    done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
     assert done.returncode == 0 and results_of(folder / "results/mine")["warnings"] == []
 
 
 @pytest.mark.slow
-def test_at_its_end_it_says_what_to_do_next(folder: Path) -> None:
+def test_the_end_of_a_run_names_the_next_commands(folder: Path) -> None:
     done = run(folder, "mine.yaml", "--cores", "2")
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
@@ -149,7 +153,7 @@ def test_the_rules_are_beside_the_snakefile_that_is_installed() -> None:
             assert f"share/jointspace/{folder} = {folder}/*.smk" in installed
 
 
-def test_a_message_stands_above_the_bar() -> None:
+def test_a_message_appears_above_the_progress_bar() -> None:
     stream = io.StringIO()
     with tqdm(total=2, file=stream, mininterval=0) as bar:
         bar.update()

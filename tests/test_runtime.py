@@ -1,4 +1,4 @@
-"""Which kernels OpenBLAS is told to take, by the processor and by the user; and when garbage is looked for."""
+"""The OpenBLAS kernels that a process chooses, from the CPU and from the user's setting."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ print(os.environ.get("OPENBLAS_CORETYPE"))
         ("", {"avx2"}, "None"),
     ],
 )
-def test_a_core_type_is_the_users_or_ours_or_left_to_openblas(chosen: str | None, flags: set, expected: str) -> None:
+def test_the_core_type_comes_from_the_user_the_cpu_or_openblas(chosen: str | None, flags: set, expected: str) -> None:
     environment = {name: value for name, value in os.environ.items() if name != "OPENBLAS_CORETYPE"}
     environment |= {} if chosen is None else {"OPENBLAS_CORETYPE": chosen}
     program = [sys.executable, "-c", CODE.format(flags=flags)]

@@ -1,4 +1,4 @@
-"""What the Snakefile refuses in one sentence, and where it may lie."""
+"""The Snakefile reports mistakes in one sentence, and works in folders of any name."""
 
 import re
 import subprocess
@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from warm import environment
+from forked_programs import environment
 from workflow import DATA, NETWORK, RESULTS, ROOT, TINY, snakemake
 
 from stages.catalogue import declared
@@ -20,8 +20,8 @@ def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
     assert "the key seed is given twice" in result.stdout + result.stderr
 
 
-def test_one_rule_extracts_for_the_study_alone(tmp_path: Path) -> None:
-    """What a run has of elsewhere leaves nothing to the rule of its own encoders."""
+def test_a_separate_rule_extracts_for_the_study(tmp_path: Path) -> None:
+    """If all encoders of a run are precomputed, only the rule for further encoders remains."""
     given, other = {"name": "given", "kind": "imported", "path": "given.npy"}, {"name": "other", **NETWORK}
     values = TINY | {"encoders": [given], "study": {**TINY["study"], "encoders": [other]}}
     (tmp_path / "given.yaml").write_text(yaml.safe_dump(values))
@@ -30,8 +30,8 @@ def test_one_rule_extracts_for_the_study_alone(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_checkout_too_may_lie_in_a_folder_of_any_name(tmp_path: Path) -> None:
-    """Its Snakefile, and the environment whose programs the rules call."""
+def test_the_checkout_may_be_in_a_folder_of_any_name(tmp_path: Path) -> None:
+    """The folder has the Snakefile, and the environment with the programs that the rules call."""
     (tmp_path / "a b'c {x}").mkdir()
     checkout, venv = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
     checkout.symlink_to(ROOT)
@@ -61,7 +61,9 @@ def test_every_output_of_the_report_has_its_caption() -> None:
 
 
 def test_the_tutorial_shows_the_rulegraph(tmp_path: Path) -> None:
-    """Every rule of the demo, all known before anything ran, and of its arrows those that no other path stands for."""
+    """The graph of the tutorial has every rule of the demo, known before the run, without arrows that follow from other
+    arrows.
+    """
     drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
     whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
@@ -70,7 +72,7 @@ def test_the_tutorial_shows_the_rulegraph(tmp_path: Path) -> None:
 
 
 def closure(arrows: set[tuple[str, str]]) -> set[tuple[str, str]]:
-    """With all arrows that follow from others."""
+    """Return the arrows with all arrows that follow from them."""
     while more := {(a, d) for a, b in arrows for c, d in arrows if b == c} - arrows:
         arrows = arrows | more
     return arrows

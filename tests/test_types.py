@@ -32,7 +32,7 @@ def read_comments(path: Path) -> dict[int, str]:
 
 
 def contains_any(annotation: ast.expr) -> bool:
-    """Whether an annotation contains the name `Any`, also inside a quoted annotation."""
+    """Return whether an annotation contains the name `Any`, also inside a quoted annotation."""
     for node in ast.walk(annotation):
         if isinstance(node, ast.Name) and node.id == "Any":
             return True
@@ -60,12 +60,12 @@ def parameters_of_type_any(path: Path) -> Iterator[str]:
 
 
 def is_reason(comment: str) -> bool:
-    """Whether a comment is a sentence or a phrase for readers."""
+    """Return whether a comment is a sentence or a phrase for readers."""
     return len(comment.split()) > 3 and not DIRECTIVE.match(comment)
 
 
 def aliases_of_any(path: Path) -> Iterator[str]:
-    """Yield `file:line name` for each name of a module that stands for a type with `Any`."""
+    """Yield `file:line name` for each name of a module that is an alias of a type with `Any`."""
     for statement in ast.parse(path.read_text()).body:
         if (
             isinstance(statement, ast.Assign)

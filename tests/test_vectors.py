@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up import make_stage, run_command
+from synthetic_run import make_stage, run_command
 
 import jointspace
 from pipeline.collections.formats import FORMATS
@@ -19,14 +19,17 @@ from pipeline.errors import InputError, UsageError
 from pipeline.storage.manifest import Manifest
 
 ROOT = Path(__file__).parents[1]
-PAIRS, DIM = 120, 24
+PAIRS = 120
+DIM = 24
 GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenvalue_power": [1]}
 
 
 @pytest.fixture(scope="module")
 def planted() -> SimpleNamespace:
-    """`images` (120, 24) and `texts` (120, 24) that share six values, the `names` of the images, here `paths`, and the
-    `words`."""
+    """Make synthetic pairs: `images` (120, 24) and `texts` (120, 24) that share six values.
+
+    `names` are the names of the images, which are paths here, and `words` are the captions.
+    """
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(PAIRS, 6))
     images, texts = (shared @ rng.normal(size=(6, DIM)) + 0.1 * rng.normal(size=(PAIRS, DIM)) for _ in range(2))
@@ -50,7 +53,7 @@ def write_words(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
-    """The rows of the texts in another order than the images, which they name without their endings."""
+    """Write the rows of the texts in another order than the images. They name their images without endings."""
     order = np.random.default_rng(1).permutation(PAIRS)
     shuffled = SimpleNamespace(**{**vars(planted), "texts": planted.texts[order]})
     write_npy(folder, shuffled, [f"{planted.names[row].removesuffix('.jpg')}#0" for row in order])
@@ -70,7 +73,7 @@ def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
-    """Both sides in one table, in two files as the hub has them."""
+    """Write both sides into one table, in two files as on the Hugging Face hub."""
     (folder / "data").mkdir(parents=True)
     for part, half in enumerate((slice(0, 50), slice(50, PAIRS))):
         columns = {"url": planted.names, "caption": planted.words, "price": list(range(PAIRS))}
@@ -81,7 +84,7 @@ def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def begin(folder: Path, data: Path) -> Path:
-    """The folder of a run with the configuration that `init` writes."""
+    """Make the folder of a run with the configuration that `init` writes."""
     run_command("init", data, "--output", folder / "found.yaml")
     values = yaml.safe_load((folder / "found.yaml").read_text())
     assert values["models"] == ["zero-shot", "ncca"]
@@ -128,8 +131,8 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
 
 
 @pytest.mark.parametrize("form", ["file", "name", "npy"])
-def test_captions_have_words_and_images_of_their_own(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
-    """Two captions of each image, in another order than the images."""
+def test_a_table_of_texts_names_its_captions_and_images(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
+    """Each image has two captions, in another order than the images."""
     data, rows = tmp_path / "data", np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))
     words = [f"caption {number} of {planted.words[row]}" for number, row in enumerate(rows)]
     owners = [planted.names[row] + f"#{number}" * (form == "name") for number, row in enumerate(rows)]
@@ -151,7 +154,7 @@ def test_captions_have_words_and_images_of_their_own(planted: SimpleNamespace, t
     assert sorted((one["image_id"], one["text"]) for one in sentences) == sorted(zip(rows, words, strict=True))
 
 
-def test_an_error_names_the_column_that_is_taken_for_names(planted: SimpleNamespace, tmp_path: Path) -> None:
+def test_an_error_names_the_column_that_was_read_as_names(planted: SimpleNamespace, tmp_path: Path) -> None:
     write_npy(tmp_path / "data", planted)
     (tmp_path / "data/texts.npy").unlink()
     table = {"text": ["a dog"] * 3, "vector": planted.texts[:3].tolist()}
@@ -178,14 +181,14 @@ def test_a_tab_in_some_captions_names_no_image(planted: SimpleNamespace, tmp_pat
     assert [(one.key, one.text) for one in records[PAIRS:]] == list(zip(planted.paths, words, strict=True))
 
 
-def test_a_value_that_is_as_the_name_of_its_row_is_kept(tmp_path: Path) -> None:
+def test_a_value_that_equals_the_name_of_its_row_is_kept(tmp_path: Path) -> None:
     table = {"id": [3, 4, 5], "price": [3, 9, 5], "image_embedding": np.eye(3).tolist()}
     pq.write_table(pa.table(table), tmp_path / "images.parquet")
     records = FORMATS["vectors"](tmp_path, Options({"images": "images.parquet"}, {}, "x"))
     assert [one.values for one in records if isinstance(one, ColumnsRecord)] == [{"price": n} for n in (3, 9, 5)]
 
 
-def test_what_is_wrong_with_vectors_is_said(planted: SimpleNamespace, tmp_path: Path) -> None:
+def test_mistakes_in_vectors_are_named(planted: SimpleNamespace, tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_npy(data, planted, planted.words)
     np.save(data / "images.npy", np.where(np.arange(PAIRS)[:, None] == 5, np.nan, planted.images))
@@ -225,7 +228,7 @@ def test_a_fitted_space_is_an_index_too(
     images, texts = index.embed(image_vectors=planted.images), index.embed(text_vectors=planted.texts)
     np.testing.assert_array_equal(images, space.embed_images(planted.images))
     np.testing.assert_array_equal(texts, space.embed_texts(planted.texts))
-    # A service that has only NumPy and safetensors, by the lines of the documentation.
+    # This is the program of the documentation for a service that has only NumPy and safetensors.
     (code,) = re.findall(r"```python\n(import json\n.*?)```", (ROOT / "docs/searching.md").read_text(), re.DOTALL)
     names = {"image_vectors": planted.images, "text_vectors": planted.texts}
     exec(code, names)

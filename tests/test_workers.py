@@ -115,7 +115,9 @@ def test_every_failure_costs_only_its_item() -> None:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> None:
-    """70 MB fit in a new process, but not beside the 45 MB of an earlier item. 130 MB never fit."""
+    """An item of 70 MB fits into a new process, but not into a process that still holds the 45 MB of an earlier item.
+    An item of 130 MB never fits.
+    """
     log, items = tmp_path / "log", [130, 1, 2, 45, 70, 3]
     results = list(isolated_map(partial(keep_megabytes, log), items, 2, chunk=1))
     assert [item for item, result in zip(items, results, strict=True) if result != item] == [130]
@@ -124,7 +126,7 @@ def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> N
     first, second = (number for number, event in enumerate(events) if event[:2] == ["begin", "130"])
     assert events[first][2] != events[second][2]
     last = {pid: event for event, _, pid in events[:second]}
-    begun = {pid for pid, event in last.items() if event == "begin"}  # by processes that have been killed
+    begun = {pid for pid, event in last.items() if event == "begin"}  # items that were begun by killed processes
     assert not begun & {pid for *_, pid in events[second + 1 :]}
     with Worker(partial(keep_megabytes, log)) as worker:
         assert [worker(item) for item in (45, 70)] == [45, 70]
@@ -260,6 +262,6 @@ def test_interrupt_ends_running_workers(tmp_path: Path) -> None:
 def _runs(process: int) -> bool:
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie does not run any more
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie process no longer runs
     except FileNotFoundError:
         return False

@@ -1,5 +1,6 @@
-"""The whole path on a tiny demo: one command, then nothing to do, then exactly what a changed key asks for; and the
-same bytes after kills."""
+"""The whole workflow on a tiny demo: one command makes everything, a second run does nothing, a changed key reruns only
+the jobs that depend on it, and kills do not change the bytes.
+"""
 
 import base64
 import contextlib
@@ -15,10 +16,10 @@ from dataclasses import replace
 from pathlib import Path
 from random import Random
 
+import forked_programs
 import pytest
-import warm
 import yaml
-from warm import environment
+from forked_programs import environment
 from workflow import (
     DATA,
     MINE,
@@ -43,7 +44,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run_tiny(tmp_path_factory.mktemp("run") / "a b'c")
 
 
-def test_all_artefacts_are_there(run: Path) -> None:
+def test_all_artefacts_exist(run: Path) -> None:
     results = run / RESULTS
     for row in ("ncca", "sae", "ncca-csls-refit"):
         assert json.loads((results / f"index/{row}/card.json").read_text())
@@ -65,7 +66,7 @@ def test_the_documented_commands_complete_a_killed_run(run: Path) -> None:
     assert not faults_of(run) and planned(run) == set()
 
 
-def test_no_part_of_a_path_was_run_by_a_shell_and_nothing_of_a_users_is_removed(run: Path) -> None:
+def test_no_part_of_a_path_is_run_by_a_shell_and_files_of_users_stay(run: Path) -> None:
     assert (run / DATA / "demo.json").exists()
     assert {path.name for path in run.iterdir() if "PWNED" in path.name} == {DATA.partition("/")[0]}
     assert {name: (run / RESULTS / name).read_text() for name in MINE} == dict.fromkeys(MINE, "precious")
@@ -82,24 +83,24 @@ def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
     words = shlex.split(search.removeprefix("search: "))
     on_dev = [json.loads(path.read_text()) for path in (run / RESULTS / "evaluation").glob("*.dev.all-sentences.json")]
     best = max(on_dev, key=lambda found: sum(found[way][f"recall@{k}"] for way in DIRECTIONS for k in (1, 5, 10)))
-    assert words[words.index("--index") + 1] == f"{RESULTS}/index/{best['model']}"
+    assert words[words.index("search") + 1] == f"{RESULTS}/index/{best['model']}"
     pasted = ["bash", "-c", f"{search.removeprefix('search: ')} --json"]
     result = subprocess.run(pasted, cwd=run, env=environment(), capture_output=True, text=True)
     assert result.returncode == 0 and len(json.loads(result.stdout)) == 10, result.stderr
 
 
-def test_it_learned_something_and_search_answers_both_ways(run: Path) -> None:
+def test_the_models_have_learned_and_search_answers_in_both_directions(run: Path) -> None:
     value = json.loads((run / RESULTS / "evaluation/ncca.test.all-sentences.json").read_text())
-    assert value["sentence_to_image"]["median_rank"] < 6  # chance: 6.5 of 12
+    assert value["sentence_to_image"]["median_rank"] < 6  # random vectors: 6.5 of 12
 
     def search(*arguments: str) -> list[dict]:
-        result = warm.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
+        result = forked_programs.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    scores = [item["score"] for item in search("--top", "3", "a dog on the grass")]
+    scores = [item["score"] for item in search("--top-k", "3", "a dog on the grass")]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
-    sentences = search("--top", "4", "--image", f"{DATA}/images/scene-00000.jpg")
+    sentences = search("--top-k", "4", "--image", f"{DATA}/images/scene-00000.jpg")
     assert len(sentences) == 4 and all(item["text"] for item in sentences)
 
 
@@ -115,16 +116,16 @@ AFTER_FIT = {"embed", "fit_hubness", "evaluate", "summarise", "build_index", "re
         ("models=[ncca]", {"summarise", "report"}),
     ],
 )
-def test_a_changed_key_reruns_what_depends_on_it(run: Path, key: str, expected: set[str]) -> None:
+def test_a_changed_key_reruns_the_stages_that_depend_on_it(run: Path, key: str, expected: set[str]) -> None:
     assert planned(run, "--config", key) == expected
 
 
-def test_a_raised_version_reruns_what_depends_on_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_raised_version_reruns_the_stages_that_depend_on_it(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(fit, "fit", replace(fit.fit, version=99))
     assert planned(run) == {"fit"} | AFTER_FIT
 
 
-def test_a_variants_own_key_reruns_exactly_it_and_what_depends_on_it(run: Path) -> None:
+def test_a_variants_own_key_reruns_only_the_variant_and_its_dependents(run: Path) -> None:
     words = ["--configfile", "tiny.yaml", "--config", "variants={sae: {seed: 7}}"]
     output = snakemake(run, "all", "-n", *words).stdout
     rows = set(re.findall(r"^ +wildcards: .*\b(?:row|model)=([a-z-]+)", output, flags=re.M))
@@ -151,12 +152,16 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
         assert caption in texts["report.html"] and caption in page
     embedded = [base64.b64decode(data).decode() for data in re.findall('"data_uri": "[^,]*;base64,([^"]+)"', page)]
     assert sorted(embedded) == sorted([texts["summary.md"], texts["index.html"]])
-    assert not re.search(r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page)  # nothing to fetch
+    assert not re.search(
+        r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page
+    )  # the page loads no other file
 
 
 @pytest.mark.slow
 def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path, tmp_path: Path) -> None:
-    """Its lives end at random shares of its files; every second time its jobs live on when snakemake is killed."""
+    """The run is killed after random shares of its files. Every second time, its jobs continue when snakemake is
+    killed.
+    """
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     count = int((run / "count").read_text())
@@ -185,14 +190,14 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     ours, theirs = (result_files(folder) for folder in (tmp_path, run))
     assert len(ours) == count
     different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
-    assert different == ["manifest/manifest.json"]  # which names the folder that it lies in
+    assert different == ["manifest/manifest.json"]  # the manifest names its own folder
 
 
 def wait_for_orphans(group: int) -> None:
-    """Until no process of a process group is left."""
+    """Wait until a process group has no process left."""
     deadline = time.monotonic() + 120
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline:
             os.killpg(group, 0)
             time.sleep(0.1)
-        pytest.fail("the jobs of a killed snakemake do not end")
+        pytest.fail("the jobs of the killed snakemake have not ended")

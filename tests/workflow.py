@@ -1,4 +1,4 @@
-"""The tiny demo through the Snakefile, as its tests run it and look at it."""
+"""Functions that run the tiny demo through the Snakefile and inspect its results."""
 
 import os
 import re
@@ -9,9 +9,9 @@ import sys
 import time
 from pathlib import Path
 
-import warm
+import forked_programs
 import yaml
-from warm import ROOT, environment
+from forked_programs import ROOT, environment
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.verify import FaultyFile, examine
@@ -19,7 +19,7 @@ from pipeline.storage.verify import FaultyFile, examine
 NETWORK = {"architecture": "squeezenet1_1", "weights": "untrained", "resize": 128, "crop": 128}
 RESULTS = "it's results/tiny"
 DATA = "x;touch PWNED #/demo collection"
-"""Names that a shell must be given in quotes; the folder of the run has such a name, too."""
+"""A path that must be quoted in a shell. The folder of the run has such a name too."""
 TINY = {
     "name": "tiny",
     "results_root": "it's results",
@@ -42,9 +42,9 @@ TINY = {
     "evaluate": {"bootstrap": 50, "protocols": ["all-sentences"]},
 }
 MINE = ("photographs/shard-00007.tar", "photographs/shard-1abc.txt", "photographs/.poetry.lock")
-"""A user's own files that lie in the run's folder, and look like what it removes at its end."""
+"""Files of a user in the folder of the run. Their names are similar to the names that a run removes at its end."""
 TIMED = ("run.log", "index", "report", "benchmarks", "logs", "study", "photographs")
-"""Of a run: what holds measured times, what shows them, and what only some tests make."""
+"""Files and folders of a run that contain measured times, that show them, or that only some tests make."""
 
 
 def command(*arguments: str) -> list[str]:
@@ -52,32 +52,32 @@ def command(*arguments: str) -> list[str]:
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    """Run the Snakefile in `folder`, as a user with a configuration of their own would."""
+    """Run the Snakefile in `folder` as a user with another configuration would."""
     return run_as_printed(folder, "--cores", "2", *arguments, check=check)
 
 
 def run_as_printed(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    result = warm.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
+    result = forked_programs.snakemake(folder, "-s", ROOT / "Snakefile", *arguments)
     if check and result.returncode:
         raise AssertionError(result.stdout[-4000:] + result.stderr[-6000:])
     return result
 
 
 def planned(folder: Path, *arguments: str) -> set[str]:
-    """The rules that a dry run would run."""
+    """Return the rules that a dry run would run."""
     return rules_of(snakemake(folder, "all", "-n", "--configfile", "tiny.yaml", *arguments))
 
 
 def rules_of(dry_run: subprocess.CompletedProcess) -> set[str]:
-    """Those that it lists, but for `all`."""
+    """Return the rules that a dry run lists, except `all`."""
     assert dry_run.returncode == 0, dry_run.stdout[-4000:] + dry_run.stderr[-4000:]
     pattern = r"^ *(?:rule|localrule) (\w+):"
     return set(re.findall(pattern, dry_run.stdout, flags=re.M)) - {"all"}
 
 
 def documented_recovery() -> list[list[str]]:
-    """Return the arguments of the two commands in docs/faults.md that complete a killed run, for `tiny.yaml`."""
-    lines = (ROOT / "docs/faults.md").read_text().splitlines()
+    """Return the arguments of the two commands in docs/recovery.md that complete a killed run, for `tiny.yaml`."""
+    lines = (ROOT / "docs/recovery.md").read_text().splitlines()
     first = next(number for number, line in enumerate(lines) if line.endswith("-- --unlock"))
     words = [shlex.split(line.replace("holiday.yaml", "tiny.yaml")) for line in lines[first : first + 2]]
     assert [program for program, *_ in words] == ["jointspace"] * 2
@@ -85,7 +85,7 @@ def documented_recovery() -> list[list[str]]:
 
 
 def run_tiny(folder: Path) -> Path:
-    """`folder`, in which the tiny demo has been run from nothing: killed once, and completed as docs/faults.md says."""
+    """Run the tiny demo in `folder`, kill it once, complete it as docs/recovery.md says, and return the folder."""
     folder.mkdir()
     (folder / "tiny.yaml").write_text(yaml.safe_dump(TINY))
     for name in MINE:
@@ -98,7 +98,7 @@ def run_tiny(folder: Path) -> Path:
     os.killpg(process.pid, signal.SIGKILL)
     process.wait()
     for run, config, *options in documented_recovery():
-        # The bytes depend on the number of threads, and forks of the tests' process compute with one.
+        # The bytes of results depend on the number of threads, and forks of the tests' process use one thread.
         call = [sys.executable, "-m", "stages.cli", run, config, "--cores", "2", *options]
         done = subprocess.run(call, cwd=folder, env=environment(), capture_output=True, text=True)
         assert done.returncode == 0, done.stderr
@@ -108,7 +108,7 @@ def run_tiny(folder: Path) -> Path:
 
 
 def wait_for(path: Path, process: subprocess.Popen) -> None:
-    """Until `path` is there, which `process` makes."""
+    """Wait until `process` has made the file `path`."""
     deadline = time.monotonic() + 1500
     while not path.exists():
         assert process.poll() is None and time.monotonic() < deadline, f"nobody makes {path}"
@@ -116,7 +116,7 @@ def wait_for(path: Path, process: subprocess.Popen) -> None:
 
 
 def faults_of(folder: Path) -> list[FaultyFile]:
-    """What `verify` would find; nothing where no artefact is there yet."""
+    """Return the faults that `verify` would find. The list is empty if there is no artefact yet."""
     try:
         return examine(folder / RESULTS).faults
     except IntegrityError:
@@ -124,7 +124,7 @@ def faults_of(folder: Path) -> list[FaultyFile]:
 
 
 def result_files(folder: Path) -> dict[str, Path]:
-    """What a run has made, but what measured times go into."""
+    """Return the files that a run has made, by path, except the files with measured times."""
     results = folder / RESULTS
     files = {path.relative_to(results).as_posix(): path for path in results.rglob("*") if path.is_file()}
     return {name: path for name, path in files.items() if name.split("/")[0] not in TIMED}

@@ -326,8 +326,8 @@ class PooledEncoder(ImageEncoder):
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """Raise UsageError, since `extract` cannot be used for this encoder: regions must be extracted first."""
         raise UsageError(
-            "an encoder of the kind pooled cannot be used with `jointspace extract`. Use `jointspace extract-regions`"
-            " and `jointspace pool-regions`."
+            "an encoder of the kind pooled cannot be used with `jointspace stage extract`. Use"
+            " `jointspace stage extract-regions` and `jointspace stage pool-regions`."
         )
 
     def settings(self) -> dict[str, Any]:

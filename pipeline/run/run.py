@@ -68,12 +68,7 @@ class Run:
 
         path = Layout(self.root).config
         if not path.exists():
-            near = _near_run(self.root)
-            question = f" Did you mean {near}?" if near else ""
-            raise UsageError(
-                f"{self.root} is not the folder of a run, since {path} does not exist.{question} Name the folder of a"
-                " run, such as results/demo, or start a new run with `jointspace run CONFIG`."
-            )
+            raise not_a_run(self.root)
         try:
             return load(path)
         except UsageError as error:
@@ -240,6 +235,16 @@ def shards_of_part(shards: int, part: int, parts: int) -> range:
     The sizes of the parts differ by one shard at most.
     """
     return range(-(-part * shards // parts), -(-(part + 1) * shards // parts))
+
+
+def not_a_run(folder: Path) -> UsageError:
+    """Return the error for a folder that a user has given as the folder of a run, but that is not one."""
+    near = _near_run(folder)
+    question = f" Did you mean {near}?" if near else ""
+    return UsageError(
+        f"{folder} is not the folder of a run.{question} Name the folder of a run, such as results/demo, or start a new"
+        " run with `jointspace run CONFIG`."
+    )
 
 
 def _near_run(folder: Path) -> str | None:

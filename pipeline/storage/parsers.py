@@ -36,7 +36,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
 
     if run is None:
         raise UsageError(
-            "Name the run that parsed the captions of the index with `--run RUN`, or in Python with"
+            "Name the run that parsed the captions of the index with `--trusted-run RUN`, or in Python with"
             " `load(..., run=RUN)`."
         )
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
@@ -52,7 +52,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     if digest != parsed["parser"]:
         raise UsageError(
             f"The parser {name} has changed since it parsed the captions of {run}. Parse them again with"
-            f" `jointspace parse --run {run} --again`, and then run `jointspace run CONFIG`."
+            f" `jointspace stage parse --run {run} --force`, and then run `jointspace run CONFIG`."
         )
     return partial(load_parser, name), read_record(run / "text/labels.json")
 
@@ -99,8 +99,8 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             ) from None
     if trained is None:
         raise UsageError(
-            "There is no parser. Set parse.pipeline to a spaCy pipeline, or train one with `jointspace train-parser"
-            " --run RUN`."
+            "There is no parser. Set parse.pipeline to a spaCy pipeline, or train one with `jointspace"
+            " stage train-parser --run RUN`."
         )
     commit = open_commit(Path(trained) / f"{PIPELINE}.json")
     return str(Path(trained) / PIPELINE), commit.digest

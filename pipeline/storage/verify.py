@@ -67,6 +67,10 @@ class Examination:
     temporaries: dict[Path, bool] = field(default_factory=dict)
 
 
+class NoCommitsError(IntegrityError):
+    """The examined folder has no commit record at all, so it is not the folder of a run or of an index."""
+
+
 @dataclass(frozen=True)
 class Survey:
     """The files below the folder of a run: the `files` of finished work, and all other files in `found`.
@@ -84,15 +88,14 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     """Check every artefact below the folder `run` against its commit record, and against its inputs.
 
     The files are compared by size, and with `hashed` also by hash. `progress` may wrap the list of commit records to
-    report the progress. Raises IntegrityError if there is no commit record at all.
+    report the progress. Raises NoCommitsError if there is no commit record at all.
     """
     run = Path(run)
     survey = survey_files(run)
     result = survey.found
     records = _records(survey.files)
     if not records and all(fault.path == run for fault in result.faults):
-        example = min(survey.inner_runs, default="results/demo")
-        raise IntegrityError(f"{run} is not the folder of a run. Name the folder of a run, such as {example}.")
+        raise NoCommitsError(f"{run} has no commit record, so it is not the folder of a run.")
 
     # If the folder is an index without its run, no rule can make its files again.
     is_lone_index = bool(records) and all(path.name == CARD for path in records)

@@ -55,7 +55,9 @@ DUAL_ENCODERS = {
 @click.option(
     "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Search with this pretrained model; needs no captions."
 )
-@click.option("--output", type=FILE, help="The configuration to write. [default: FOLDER.yaml, here]")
+@click.option(
+    "-o", "--output", type=FILE, metavar="FILE", help="The configuration to write. [default: FOLDER.yaml, here]"
+)
 @click.option("--weights", type=FILE, help="A local file with a network's weights. [default: download ResNet-50's]")
 @click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
 @json_option
@@ -63,9 +65,11 @@ def command(
     photographs: Path, encoder: str | None, output: Path | None, weights: Path | None, architecture: str | None,
     as_json: bool,
 ) -> None:  # fmt: skip
-    """Inspect PHOTOS (a folder, tar shard or table) and write a minimal configuration.
+    """Inspect a collection and write a configuration for it.
 
-    A few photos without captions are opened. `ingest` finds all photos that cannot be read.
+    PHOTOS is a folder of photos or of vectors, a tar shard, or a table. The command reads the lists and file names.
+    If there are no captions, it also opens a few photos to look for descriptions in them. `ingest` opens every photo
+    later.
     """
     import json
 

@@ -1,12 +1,13 @@
-"""`make-demo`: the embedded demo collection, in the form that a folder of the user's own has."""
+"""`make-demo`: draws the demo collection, a folder in the same format as a user's own collection."""
 
 import logging
 from pathlib import Path
 
 import click
 
+from pipeline.errors import UsageError
 from pipeline.run import Job, Run, stage
-from stages.commands import FOLDER, begin, config_option
+from stages.commands import FOLDER, begin, config_option, set_config_option
 
 
 @stage(
@@ -33,7 +34,7 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     settings = DrawingSettings(**run.config.demo.model_dump(exclude={"generate"}))
     folder = DemoFolder(job.path, VERSION, asdict(settings))
     if folder.is_complete():
-        logger.info("%s is there already", job.path)
+        logger.info("%s already has this demo", job.path)
         return
     folder.claim()
 
@@ -44,7 +45,7 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
     for record in tqdm(outcomes, "make-demo", settings.images, unit=" images", disable=None):
         if isinstance(record, Failure):
             raise JointspaceError(
-                f"image {len(records)} of the demo could not be drawn ({record.reason}); run make-demo again"
+                f"Image {len(records)} of the demo could not be drawn ({record.reason}). Run the same command again."
             )
         folder.add(record.name, record.jpeg)
         records.append(replace(record, jpeg=b""))
@@ -54,19 +55,26 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
 
 
 @click.command("make-demo", help=make_demo.function.__doc__)
-@click.option("--run", "root", type=FOLDER, help="Folder of the run whose data_root becomes the demo.")
-@click.option("--output", type=FOLDER, help="Without a run: a folder that is new, empty, or a demo already.")
+@click.option("--run", "root", type=FOLDER, help="Run whose data_root becomes the folder of the demo.")
+@click.option("-o", "--output", type=FOLDER, help="In place of --run: a folder that is new, empty, or has a demo.")
+@set_config_option
 @config_option
-@click.option("--processes", type=click.IntRange(min=0), help="Processes that draw; 0 for none. [default: --threads]")
-def command(root: Path | None, output: Path | None, config_path: Path | None, processes: int | None) -> None:
+@click.option(
+    "--processes", type=click.IntRange(min=0), metavar="N",
+    help="Number of processes that draw. 0 draws in this process. [default: the value of --threads]",
+)  # fmt: skip
+def command(
+    root: Path | None, output: Path | None, set_config_path: Path | None, config_path: Path | None,
+    processes: int | None,
+) -> None:  # fmt: skip
     from pipeline.config.loading import load
     from pipeline.run.runner import run_stage
 
     if root is not None and output is None:
-        run = begin(root, config_path)
+        run = begin(root, set_config_path or config_path)
         make_demo.select(run.config, [])
     elif output is not None and root is None:
         run = Run(output, load(config_path).model_copy(update={"data_root": str(output)}))
     else:
-        raise click.UsageError("give either --run or --output")
+        raise UsageError("Give either --run RUN or --output FOLDER.")
     run_stage(run, make_demo, processes=processes)

@@ -14,7 +14,7 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.printable import counted
 from pipeline.run import Run
 from pipeline.run.layout import Layout
-from stages.commands import FOLDER, PATH, copy_option, say_next
+from stages.commands import FOLDER, PATH, Command, copy_option, say_next
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -25,19 +25,20 @@ if TYPE_CHECKING:
 
 
 BATCH_ROWS = 1 << 16
-"""Captions that are in memory together while they are compared."""
+"""Number of captions that are held in memory while they are compared."""
 
 
-@click.command("add")
+@click.command("add", cls=Command, former={"--output": "--copy-to"})
 @click.argument("index", type=FOLDER)
 @click.argument("source", type=PATH, metavar="FOLDER")
 @copy_option
 def command(index: Path, source: Path, output: Path | None) -> None:
-    """Add the photos of FOLDER, with their captions, to INDEX and to the other indexes of its run.
+    """Add photos and captions to an index and its run.
 
-    Photos that an index has, or that you removed, are left out. Instead of a folder of photos you can give a tar shard,
-    a table, the run of INDEX after it has grown, or another index of the same model, which only INDEX takes. A running
-    `serve` follows. Run the same command again to resume.
+    FOLDER is a folder of photos, a tar shard, a table, the run of INDEX after it has grown, or another index of the
+    same model. The photos are also added to the other indexes of the run, except those of another index. Photos that
+    an index already has, or that were removed from it, are skipped. A running `serve` shows the change. Run the same
+    command again to resume.
     """
     from pipeline.run.reading.application import RECORD, added_run
     from pipeline.run.reading.results import search_command
@@ -60,11 +61,11 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 elif folder == index:
                     total, new = _add_index(change, source, removed)
                 else:
-                    raise UsageError(f"{source} is an index of another model")
+                    raise UsageError(f"{source} is an index, so its photos are added to {index} only.")
             except JointspaceError as error:
                 if folder == index:
                     raise
-                log.warning("%s does not have these photos (%s)", folder, error)
+                log.warning("The photos were not added to %s: %s", folder, error)
                 continue
             log.info(
                 "added %d of %s of %s%s", new, counted(total, "photo"), source,
@@ -76,15 +77,19 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 def _add_photographs(
     change: "Change", source: Path, output: Path | None, removed: Set[str], sample: Path | None
 ) -> tuple[int, int]:
-    """Apply the index to photos; returns how many there are that were not removed, and how many are new. `sample` is
-    the run in which another index was applied to them."""
+    """Embed photos with the model of an index, and add them to the index as a shard of its own.
+
+    `removed` are hashes and paths of photos that were removed from the index. `sample` is the run in which these photos
+    were added to another index, whose features are reused, or None. Return the number of photos that were not removed,
+    and the number of new ones among them.
+    """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed
     from pipeline.storage.manifest import REJECTS
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
-    if sample and not folder.exists():  # what another index has made of the same photos, as far as it is of use here
+    if sample and not folder.exists():  # reuse the features of the same photos
         folder.mkdir(parents=True)
         with suppress(OSError):
             os.link(sample / RECORD, folder / RECORD)
@@ -100,7 +105,9 @@ def _add_photographs(
         rejects = folder.absolute() / REJECTS
         if output is None or str(rejects) not in str(error):
             raise
-        kept = shutil.copy(rejects, output.with_name(f"{output.name}.{REJECTS}"))  # since its folder is removed
+        kept = shutil.copy(
+            rejects, output.with_name(f"{output.name}.{REJECTS}")
+        )  # because the folder of a failed copy is removed
         raise type(error)(str(error).replace(str(rejects), str(kept))) from error
     manifest = Run(folder).manifest
     total = int((~were_removed(manifest.images, manifest.root, removed)).sum())
@@ -115,14 +122,17 @@ def _count_images(shard: "IndexShard") -> int:
 
 
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
-    """Log how many photos of a manifest are left out because they were removed, and how many captions because their
-    photos are in one of the `shards`, which does not have these captions."""
+    """Log the number of photos and captions of a manifest that are not added.
+
+    `total` is the number of photos of the manifest that were not removed from the index. Captions are not added if one
+    of the `shards` already has their photo, with other captions.
+    """
     from pipeline.storage.index_changes import photo_digests, photos_of
     from pipeline.storage.stored_index import StoredIndex
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
-        log.info("%s: %s left out, since you removed the same before", change.home, counted(gone, "photo"))
+        log.info("%s: %s skipped, because they were removed before", change.home, counted(gone, "photo"))
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:
@@ -130,13 +140,16 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s left out, since the index has their photos already, with other captions",
+            "%s: %s skipped, because the index already has their photos with other captions",
             change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 
 
 def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterable[pa.Table | pa.RecordBatch]") -> set:
-    """Return hashes of the captions of the `known` photos (`digests`: image_id -> sha256), each with its photo."""
+    """Return a hash of each pair of photo and caption, for the photos whose SHA-256 is in `known`.
+
+    `digests` maps the image_id of a row in `groups` to the SHA-256 of its photo.
+    """
     rows = (row for group in groups for row in group.to_pylist())
     pairs = ((digests.get(row["image_id"]), row["text"]) for row in rows)
     return {hash(pair) for pair in pairs if pair[0] in known}
@@ -152,12 +165,14 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
 
     log, known, total, new = logging.getLogger(__name__), photo_digests(change.index.shards), 0, 0
     shards = open_index(source).shards
-    StoredIndex([*change.index.shards, *shards], change.home).check_rows()  # which refuses another model
+    StoredIndex(
+        [*change.index.shards, *shards], change.home
+    ).check_rows()  # raises an error for an index of another model
     for shard in shards:
         index = StoredIndex([shard])
         for modality in MODALITIES:
             if shard.card.index_of(modality):
-                open_gallery(index, modality)  # which refuses what is not an index of ours
+                open_gallery(index, modality)  # raises an error for a damaged or foreign index
         photographs = photo_digests([shard])
         total += len(photographs)
         if not photographs <= known:
@@ -165,17 +180,20 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 log.warning(
-                    "%d photos of %s are found twice now; `jointspace remove` removes one of each",
+                    "%d photos of %s are in this index twice now. `jointspace remove` removes one of each.",
                     repeated, shard.folder,
                 )  # fmt: skip
             if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(index)):
-                log.warning("%d photos of %s were removed before, and are back; remove them again", back, shard.folder)
+                log.warning("%d photos of %s were removed before and are back. Remove them again.", back, shard.folder)
     return total, new
 
 
 def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
-    """Write an index shard of the images of a run that are new, with their sentences. Return the number of images that
-    the run has, and the number of new ones."""
+    """Write an index shard of the new images of a run and their sentences.
+
+    `removed` are hashes and paths of photos that were removed from the index. Return the number of images in the run's
+    indexed splits that were not removed, and the number of new ones.
+    """
     import numpy as np
 
     from pipeline.run.reading.indexes import write_index_shard

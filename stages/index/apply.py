@@ -1,4 +1,4 @@
-"""`apply`: any photographs, indexed in the space of a trained index."""
+"""`apply`: indexes new photos with the model of an existing index."""
 
 import json
 import logging
@@ -12,9 +12,12 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 @click.command("apply")
 @click.argument("index_folder", type=FOLDER, metavar="INDEX")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
-@output("Folder of the new index and of what it is made from; `search --index` takes it.")
-@click.option("--name", help="Name of the new index. [default: the name of --output]")
-@click.option("--config", "config_path", type=FILE, help="Configuration to lay over what the command chooses.")
+@output("New folder for the index and its intermediate files, which `search` accepts as INDEX.")
+@click.option("--name", help="Name of the new index. [default: the name of the folder of --output]")
+@click.option(
+    "-c", "--config", "config_path", type=FILE, metavar="FILE",
+    help="Configuration whose keys override the settings of the command.",
+)  # fmt: skip
 @json_option
 def command(
     index_folder: Path,
@@ -24,9 +27,10 @@ def command(
     config_path: Path | None,
     as_json: bool,
 ) -> None:
-    """Index PHOTOS (a folder, tar shards or a table) with the model of INDEX, which a run made.
+    """Index new photos with the model of an existing index.
 
-    Nothing is trained and no caption is needed. Run the same command again to resume, or to index photos added since.
+    PHOTOS is a folder, a pattern of tar shards, or a table. Nothing is trained, and no captions are needed. Run the
+    same command again to resume, or to index photos that were added to PHOTOS.
     """
     from pipeline.config import loading
     from pipeline.run.layout import Layout
@@ -41,7 +45,7 @@ def command(
     model = plain(open_index(index_folder, added=False).card.model, index_folder)
     with hold(Layout(output).index(model).path):  # against `add` and `remove`
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
-    assert shard is not None  # `ingest` refuses a folder without a photo that can be read
+    assert shard is not None  # `ingest` refuses a folder without a readable photo
     count = shard.card.images.count if shard.card.images else 0
     logging.getLogger(__name__).info("%d photos", count)
     if as_json:

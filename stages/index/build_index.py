@@ -15,15 +15,15 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
 
 
-def _keys(config: "Config", bundle: str) -> dict[str, object]:
+def _keys(config: "Config", index_shard: str) -> dict[str, object]:
     """Only multi-vector models have a shortlist."""
-    model, number = _split(bundle)
+    model, number = _split(index_shard)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
 
 
-def _reads(config: "Config", layout: "Layout", bundle: str) -> Inputs:
-    model, _ = _split(bundle)
+def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
+    model, _ = _split(index_shard)
     configured, members = config.model(model), config.members(model)
     text_encoders = [
         name
@@ -48,11 +48,11 @@ def _reads(config: "Config", layout: "Layout", bundle: str) -> Inputs:
     }
 
 
-def _search(run: Run, bundle: str) -> str | None:
-    """A search of what was built."""
+def _search(run: Run, index_shard: str) -> str | None:
+    """Return the command that searches the new index."""
     from pipeline.run.reading.results import search_command
 
-    return search_command(run.layout.index(bundle).path)
+    return search_command(run.layout.index(index_shard).path)
 
 
 @stage(
@@ -60,14 +60,14 @@ def _search(run: Run, bundle: str) -> str | None:
     gpu=True,
     threads=8,
     memory=3000,
-    choices=lambda config: _bundles(config, config.every_model()),
-    wanted=lambda config: _bundles(config, config.models),
+    choices=lambda config: _index_shards(config, config.every_model()),
+    wanted=lambda config: _index_shards(config, config.models),
     keys=_keys,
     reads=_reads,
-    writes=lambda layout, bundle: layout.index(bundle),
+    writes=lambda layout, index_shard: layout.index(index_shard),
     then=_search,
 )
-def build_index(run: "StageRun", job: Job, bundle: str) -> None:
+def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     """Build the image and caption indexes, measure them, and add the encoders that queries need."""
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
@@ -78,7 +78,7 @@ def build_index(run: "StageRun", job: Job, bundle: str) -> None:
     from pipeline.storage.pairs import split_ids
     from stages.catalogue import declared
 
-    (model, number), count = _split(bundle), run.config.index.bundles
+    (model, number), count = _split(index_shard), run.config.index.bundles
     shards = shards_of_part(run.manifest.n_shards, number, count)
     ids = split_ids(run.manifest, run.config.index.splits, shards)
     if not len(ids["images"]):
@@ -112,11 +112,11 @@ def _is_part(folder: Path, model: str) -> bool:
     return card.get("model") == model and (card.get("part") or {}).get("number") == int(folder.name)
 
 
-def _split(bundle: str) -> tuple[str, int]:
-    """The model of a bundle, and its number."""
-    model, _, number = bundle.partition("/")
+def _split(index_shard: str) -> tuple[str, int]:
+    """Return the model of an index shard, and the number of the shard."""
+    model, _, number = index_shard.partition("/")
     return model, int(number or 0)
 
 
-def _bundles(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
-    return [(bundle,) for model in models for bundle in config.bundle_names(model)]
+def _index_shards(config: "Config", models: Iterable[str]) -> list[tuple[str]]:
+    return [(index_shard,) for model in models for index_shard in config.bundle_names(model)]

@@ -1,4 +1,4 @@
-"""`remove`: takes photos and their captions out of the indexes of a run, in place."""
+"""`remove`: removes photos and their captions from the indexes of a run, in place."""
 
 import logging
 from collections.abc import Sequence
@@ -13,7 +13,7 @@ from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.foreign.image_names import StoredPhoto, find_stored
 from pipeline.printable import counted, printable
 from pipeline.run import Run
-from stages.commands import FILE, FOLDER, copy_option, say_next
+from stages.commands import FILE, FOLDER, Command, copy_option, say_next
 
 if TYPE_CHECKING:
     import faiss
@@ -24,26 +24,28 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_LISTED_PHOTOS = 20
-"""Number of removed photos that the command lists by name."""
+"""Number of removed photos that the command names."""
 
 
-@click.command("remove")
+@click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
 @click.argument("index", type=FOLDER)
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option(
-    "--list", "list_path", type=FILE, help="File with one name per line. Lines that begin with # are comments."
-)
+    "--from-file", "list_path", type=FILE, metavar="FILE",
+    help="Read names from this file, one per line. Lines that begin with # are comments.",
+)  # fmt: skip
 @click.option("--where", metavar="CONDITION", help="Remove the photos whose columns satisfy this, as in `search`.")
-@click.option("--yes", is_flag=True, help="With --where: remove the photos; without it they are only listed.")
+@click.option("--yes", is_flag=True, help="With --where: remove the photos. Without --yes, they are only listed.")
 @copy_option
 def command(
     index: Path, names: tuple[str, ...], list_path: Path | None, where: str | None, yes: bool, output: Path | None
 ) -> None:
-    """Remove photos and their captions from INDEX and from the other indexes of its run.
+    """Remove photos and captions from an index and its run.
 
-    A NAME is a path as `search` prints it, a whole path, a file name that only one photo has, or an id such as id:2. A
-    name that could mean two photos is refused. A running `serve` follows, and the next `run` leaves the photos out too.
-    If some names match nothing or are refused, the other photos are removed, and the exit code is 3.
+    The photos are also removed from the other indexes of the run of INDEX, and the next `run` leaves them out. A NAME
+    is a path as `search` prints it, a whole path, the file name of only one photo, or an id such as id:2. A name that
+    could mean two photos is refused. A running `serve` shows the change. If some names match nothing or are refused,
+    the other photos are removed, and the exit code is 3.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.foreign.matching import some
@@ -53,7 +55,7 @@ def command(
 
     log = logging.getLogger(__name__)
     if where is not None and (names or list_path):
-        raise UsageError("give names or --where, not both")
+        raise UsageError("Give names of photos or --where CONDITION, not both.")
     lines = [*names, *(read_lines(list_path, from_pipe=True) if list_path else [])]
     with ExitStack() as stack:
         folders = [index] if output else indexes_of_run(index)
@@ -66,21 +68,24 @@ def command(
         for line in unmet:
             log.warning("%s: %s", index, printable(line))
         if not found:
-            why = unmet[0] if unmet else "give names as `search` prints them"
-            raise UsageError(f"no name matches a photo of {index} unambiguously; {why}")
+            why = f"The first: {unmet[0]}." if unmet else "Give names as `jointspace search` prints them."
+            raise UsageError(f"No name matches exactly one photo of {index}. {why}")
         places = _remove(changes, found)
     listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
     log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), listed)
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{len(unmet)} names match no photo in {index}, or more than one; the first: {unmet[0]}. The other photos"
-            " were removed"
+            f"{counted(len(unmet), 'name')} did not match exactly one photo of {index}, the first: {unmet[0]}. The"
+            " other photos were removed."
         )
 
 
 def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:
-    """Find the photos that satisfy the condition. Unless the user said `yes`, print them and raise UsageError."""
+    """Find the photos of an index that satisfy the condition `where`.
+
+    Raises UsageError if there is none. Without `yes`, prints their names and raises UsageError.
+    """
     from pipeline.index.conditions import Predicate
     from pipeline.storage.index_changes import photos_of
 
@@ -89,20 +94,22 @@ def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto
         ids.update(group["image_id"].to_numpy()[condition.rows(group)].tolist())
     found = [photo for photo in photos_of(index) if photo.image_id in ids]
     if not found:
-        raise UsageError(f"no photo of {index.folder} satisfies the condition {where!r}; nothing was removed")
+        raise UsageError(f"No photo of {index.folder} satisfies the condition {where!r}. Nothing was removed.")
     if not yes:
         for photo in found:
             click.echo(printable(photo.shown))
-        raise UsageError(f"nothing was removed yet: add --yes to remove {counted(len(found), 'photo')}, listed above")
+        raise UsageError(
+            f"Nothing was removed yet. Add --yes to remove the {counted(len(found), 'photo')} listed above."
+        )
     return found
 
 
 def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]:
-    """Remove the photos that were found in the first index from all indexes, and return the folders of those that had
-    them. Raises InputError where nothing would be left of an index.
+    """Remove photos from all indexes, and return the folders of the indexes that had some of them.
 
-    All are listed as removed before any is, and the first index is changed last. So whatever fails, `serve` and
-    `ingest` leave the photos out, and the same command finds them again.
+    `found` are photos of the index of the first change. Raises InputError if an index would become empty. All photos
+    are listed as removed before the first one is removed, and the first index is changed last. After a failure,
+    `serve` and `ingest` therefore leave the photos out, and the same command can be repeated.
     """
     from pipeline.storage.index_changes import photos_of
 
@@ -112,8 +119,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):
             raise InputError(
-                f"these are all {len(gone)} photos of {change.home}, so nothing would be left to search; to remove the"
-                " whole index, delete that folder"
+                f"These are all {counted(len(gone), 'photo')} of {change.home}, so the index would be empty. To"
+                " remove the whole index, delete this folder."
             )
     for change in changes:
         _list_removed(change, [photo for photo in found if photo.whole in paths])
@@ -125,7 +132,7 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
 
 
 def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
-    """List photos as removed, beside the first shard of the index that has photos of the same folder."""
+    """Add photos to the lists of removed photos. Each list is in the first shard that has photos of the same folder."""
     from pipeline.storage.batch import publish_text
     from pipeline.storage.index_changes import format_removed, read_removed
     from pipeline.storage.index_folder import REMOVED
@@ -137,7 +144,10 @@ def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
 
 
 def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
-    """Write one index shard to `output` without the images `named`, if it has some of them."""
+    """Write one index shard to `output` without the images in `named`, a set of image ids of this shard.
+
+    Writes nothing if the shard has none of these images.
+    """
     import numpy as np
 
     from pipeline.index.build import remove, remove_and_renumber
@@ -167,7 +177,10 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
 
 
 def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
-    """Return the vectors of the rows of `side` that stay. If the index has rounded them, the run around it has them."""
+    """Return the vectors of the remaining rows of `side`.
+
+    They are read from the index, or from the embeddings of its run if the index stores only rounded vectors.
+    """
     from pipeline.config.loading import load
     from pipeline.index.build import exact_vectors
     from pipeline.index.exact import ArrayVectors
@@ -178,7 +191,7 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     index_folder = next((folder for folder in shard.folder.absolute().parents if folder.name == "index"), None)
     if is_exact(index) or index_folder is None:
         return exact_vectors(index, side.alive, f"{shard.folder}/{side.name}.faiss")
-    # By the defaults, since nobody has named that run, whose configuration could name code.
+    # The default configuration is used, because the run's own one could name code and the user did not name the run.
     embeddings = Run(index_folder.parent, load()).embeddings(plain(shard.card.model, shard.folder))
     require_numbering(shard, sides_of(shard), embeddings)
     return ArrayVectors(embeddings.rows_of(side.modality, side.ids[side.alive]))

@@ -1,6 +1,8 @@
-"""`search`: images for a sentence, an image, or both; regions for a snippet; sentences for an image."""
+"""`search`: searches an index with text, a photo, or both, for photos, regions of photos, or captions."""
 
 import gc
+import os
+import shlex
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -11,22 +13,27 @@ import click
 from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable, printable_json
-from stages.commands import FILE, FOLDER, config_option, verify_option
+from stages.commands import FILE, FOLDER, Command, config_option, only_index, runnable, verify_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_VALUE_CHARACTERS = 80
-"""Number of characters of a column's value that a line shows; --json has all."""
+"""Number of characters of a column's value that a line shows. The option --json prints the whole value."""
+EXAMPLE = 'jointspace search INDEX "a red bus"'
+"""The command that messages show as an example."""
 
 
 @dataclass(frozen=True)
 class Query:
-    """A query: a `sentence`, or the photo in `image_path`, with the words `text`, or less and more of some words.
+    """A query for an index: a `sentence`, or the photo in the file `image_path`.
 
-    `where` is a condition on the columns of the images, and `top` the number of results. `weight` is the weight of
-    `text` beside the photo. `among` is the number of the nearest that are sorted again for `minus` and `plus`.
+    A photo finds captions. With `similar` it finds similar photos, with `text` it finds photos that match the photo and
+    the text, and with `minus` and `plus` it finds similar photos without and with these words. `weight` (0 to 1) is the
+    weight of `text`; the photo has the rest. `among` is the number of nearest photos that are reranked for `minus` and
+    `plus`. `regions` asks for regions of photos. `where` is a condition on the columns of the photos, and `top` is the
+    number of results.
     """
 
     sentence: str | None = None
@@ -43,69 +50,85 @@ class Query:
 
     @property
     def words(self) -> list[str]:
-        """All words of the query, of which a model may not know some."""
+        """All texts of the query. A model may not know some of their words."""
         return [words for words in (self.sentence, self.text, *self.minus, *self.plus) if words is not None]
 
     @property
     def wants_captions(self) -> bool:
-        """Whether the answer is the captions of a photo."""
+        """Whether the query asks for captions of a photo."""
         return self.image_path is not None and not (self.similar or self.text is not None or self.minus or self.plus)
 
     def check(self, *files: Path | None) -> None:
-        """Check that the query and the `files` of queries go together. Raises UsageError where they do not."""
+        """Check the combination of options. `files` are the paths of files of queries, or None.
+
+        Raises UsageError if there is not exactly one of a text, a photo and a file, or if options exclude each other.
+        """
         given = [value for value in (self.sentence, self.image_path, *files) if value is not None]
         if len(given) != 1:
             raise UsageError(
-                "give a query in words, or --image FILE (with --text for additional words), or --file FILE"
+                f"Give one query: a text, as in: {EXAMPLE}, or --image FILE (with --text for words), or --queries FILE."
             )
         is_changed = bool(self.minus or self.plus)
         if self.image_path is None and is_changed:
-            raise UsageError("--minus and --plus need --image FILE")
+            raise UsageError("--minus and --plus change the query of a photo. Add --image FILE.")
         if self.image_path is None and (self.similar or self.text is not None):
-            raise UsageError("--similar and --text need --image FILE")
+            raise UsageError("--similar and --text need a photo. Add --image FILE.")
         if is_changed and (self.similar or self.text is not None):
-            raise UsageError("--minus and --plus do not go with --similar and --text; leave these out")
+            raise UsageError("--minus and --plus exclude --similar and --text. Leave out one of the pairs.")
         if self.regions and self.sentence is None:
-            raise UsageError("--regions needs a query in words")
+            raise UsageError(f"--regions needs a text query, as in: {EXAMPLE} --regions.")
 
 
-@click.command("search")
-@click.argument("sentence", nargs=-1, metavar="[TEXT]")
-@click.option(
-    "--index", "index_folders", type=FOLDER, required=True, multiple=True,
-    help="The index to search; several of one model are searched as one.",
+@click.command(
+    "search", cls=Command,
+    former={"--top": "--top-k", "--among": "--rerank", "--file": "--queries", "--run": "--trusted-run"},
 )  # fmt: skip
-@click.option("--image", "image_path", type=FILE, help="Search by this photo: rank captions for it.")
+@click.argument("words", nargs=-1, metavar="[INDEX] [TEXT]")
+@click.option(
+    "--index", "index_folders", type=FOLDER, multiple=True, metavar="INDEX",
+    help="In place of INDEX. Repeat it to search several indexes of the same model as one.",
+)  # fmt: skip
+@click.option("--image", "image_path", type=FILE, metavar="FILE", help="Search with this photo: rank captions for it.")
 @click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
 @click.option("--text", help="With --image: find photos that are similar and match these words.")
 @click.option(
     "--weight", type=click.FloatRange(0, 1), default=Query.weight, show_default=True,
-    help="With --text: how much the words count; the image counts for the rest.",
+    help="With --text: the weight of the words, from 0 to 1. The photo has the rest.",
 )  # fmt: skip
-@click.option("--regions", is_flag=True, help="Rank regions of images, with their boxes; for models of regions.")
+@click.option(
+    "--regions", is_flag=True, help="Rank regions of photos and print their boxes. The model must be a region model."
+)
 @click.option("--minus", multiple=True, metavar="WORD", help="With --image: find similar photos without this word.")
 @click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
 @click.option(
-    "--among", type=click.IntRange(min=0), default=Query.among, show_default=True,
-    help="With --minus or --plus: the nearest that are re-sorted by distance to their mean; 0 for none.",
+    "--rerank", "among", type=click.IntRange(min=0), metavar="N", default=Query.among, show_default=True,
+    help="With --minus or --plus: rerank the N nearest photos by the distance to their mean; 0 turns this off.",
 )  # fmt: skip
 @click.option(
     "--where", metavar="CONDITION",
-    help="Only images whose columns satisfy this, or their captions: \"price < 20 and taken >= '2024-01-01'\".",
+    help="Keep results whose photo satisfies this: \"price < 20 and taken >= '2024-01-01'\".",
 )  # fmt: skip
-@click.option("--file", "queries_path", type=FILE, help="Answer each line of this text file, in one search.")
-@click.option("--batch", "batch_path", type=FILE, hidden=True)  # --file with --json, as it was called
-@click.option("--run", "root", type=FOLDER, help="Run that you trust, whose parser reads queries to tree models.")
-@click.option("--top", type=click.IntRange(min=1), default=Query.top, show_default=True, help="Number of results.")
+@click.option(
+    "--queries", "queries_path", type=FILE, metavar="FILE", help="Answer each line of this text file as a query."
+)
+@click.option("--batch", "batch_path", type=FILE, hidden=True)  # the former name of --queries with --json
+@click.option(
+    "--trusted-run", "root", type=FOLDER, metavar="RUN",
+    help="Run whose parser, which is code, reads the queries of a tree model. Name only a run that you trust.",
+)  # fmt: skip
+@click.option(
+    "-k", "--top-k", "top", type=click.IntRange(min=1), metavar="N", default=Query.top, show_default=True,
+    help="Number of results.",
+)  # fmt: skip
 @click.option(
     "--json", "as_json", is_flag=True,
-    help="Print JSON instead of a table; with --file, one JSON object per line.",
+    help="Print JSON instead of a table. With --queries, print one JSON object per line.",
 )  # fmt: skip
 @verify_option
 @config_option
 @runtime.without_collection()  # the process ends with the answer
 def command(
-    sentence: tuple[str, ...],
+    words: tuple[str, ...],
     index_folders: tuple[Path, ...],
     queries_path: Path | None,
     batch_path: Path | None,
@@ -115,42 +138,71 @@ def command(
     config_path: Path | None,
     **options: Any,  # Any: the other fields of Query, as click has parsed them
 ) -> None:
-    """Search an index with TEXT, with a photo, or with both."""
+    """Search an index with text, with a photo, or with both.
+
+    INDEX is the folder of an index, such as results/demo/index/sae. If the folder results has only one index, INDEX may
+    be left out. With --index, TEXT is the only argument.
+    """
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.storage.stored_index import open_index
 
-    if len(sentence) > 1:
-        raise UsageError(f'put the query in quotes: jointspace search "{" ".join(sentence)}" --index ...')
-    query = Query(sentence[0] if sentence else None, **options)
     path = queries_path or batch_path
+    needs_text = not (path or options["image_path"])
+    folders, sentence = _split_words(words, index_folders, needs_text)
+    query = Query(sentence, **options)
     query.check(queries_path, batch_path)
-    index = open_index(*index_folders, run=root, skip_verified=not verify)
+    index = open_index(*(folders or [only_index(EXAMPLE)]), run=root, skip_verified=not verify)
     searcher = Searcher(index)
     if path:
         _answer_each(searcher, path, query, as_json or batch_path is not None)
         return
     if query.wants_captions and not searcher.has("sentences"):
         query = replace(query, similar=True)
-        click.echo("the index has no captions, so these are similar images", err=True)
+        click.echo("This index has no captions. These are similar photos instead.", err=True)
     hits = find(searcher, query, config_path)
     if ignored := searcher.ignored(*query.words):
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
     if query.sentence is not None and not index.card.says_likely:
-        click.echo("this index does not say where likely answers end: run build-index again", err=True)
+        run = index.folder.parents[1] if index.folder.parent.name == "index" else Path("RUN")
+        rebuild = shlex.join(["jointspace", "stage", "build-index", index.card.model, "--run", str(run), "--force"])
+        click.echo(runnable(f"This index does not say where likely matches end. Rebuild it: {rebuild}"), err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return
     _print_table(hits, index)
 
 
-def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
-    """Return what an index has for one query: photos, regions of photos, or the captions of a photo.
+def _split_words(
+    words: tuple[str, ...], index_folders: tuple[Path, ...], needs_text: bool
+) -> tuple[tuple[Path, ...], str | None]:
+    """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
-    The configuration in `config_path` limits the photo of the query. Raises InputError for words that the model does
-    not know and for a photo that cannot be used, and UsageError for what the index cannot answer.
+    A single argument of a text query is the index if it looks like a path or is one, and the text otherwise. Raises
+    UsageError if the text has several arguments, because it was not in quotes.
+    """
+    from pipeline.storage.index_folder import is_index
+
+    if not index_folders and words:
+        first, *rest = words
+        is_path = ("/" in first and " " not in first) or (os.path.isdir(first) and is_index(Path(first)))
+        if is_path or not needs_text or (len(rest) == 1 and " " in rest[0]):
+            index_folders = (Path(first),)
+            words = tuple(rest)
+    if len(words) > 1:
+        index = shlex.quote(str(index_folders[0])) if index_folders else "INDEX"
+        raise UsageError(f'Put the text in quotes: jointspace search {index} "{" ".join(words)}".')
+    return index_folders, words[0] if words else None
+
+
+def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
+    """Answer one query with photos, regions of photos, or the captions of a photo, the best first.
+
+    The section `collection` of the configuration in `config_path` limits the size of the query's photo. Raises
+    InputError if the model knows no word of the query or if the photo cannot be used, and UsageError if the index has
+    no data for this kind of query.
     """
     if query.sentence is not None:
         answer = searcher.regions if query.regions else searcher.images
@@ -165,7 +217,8 @@ def find(searcher: "Searcher", query: Query, config_path: Path | None = None) ->
 
 
 def _listed(hits: "Answer") -> list[dict]:
-    """Return the hits as JSON has them. Hits of a sentence say whether they are likely, where that is known."""
+    """Return the hits as JSON objects. If the index has a line of likely matches, each hit of a text query has the key
+    `likely`."""
     values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
     if hits.judgement:
         values = [{**value, "likely": value["rank"] <= hits.judgement.likely} for value in values]
@@ -173,10 +226,10 @@ def _listed(hits: "Answer") -> list[dict]:
 
 
 def _print_table(hits: "Answer", index: "StoredIndex") -> None:
-    """Print a line for each hit: its rank, score and name, the collection's own columns, and the box of a region. Under
-    the last likely one a line says so.
+    """Print one line per hit: rank, score, name, the collection's own columns, and the box of a region.
 
-    If the photos of the index are in several folders, which may have the same names, the name is the whole path.
+    A further line separates the likely matches from the rest. If the photos of the index are in several folders, the
+    name of a hit is its whole path.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.storage.tables import SHARD
@@ -199,18 +252,18 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
 
 def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) -> None:
-    """Answer each line of the file that is not blank, with the condition and the number of results of `query`.
+    """Answer each line of a file that is not blank, with the condition and the number of results of `query`.
 
-    Prints a line of JSON for each: the sentence, and its results and unknown words, or the error. Without `as_json`,
-    prints the table under the sentence, with a blank line between two.
+    With `as_json`, prints one JSON object per line of the file, with the query and either its results and unknown words
+    or its error. Otherwise prints each query with its table below, and a blank line between two queries.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
 
-    gc.enable()  # there may be many
+    gc.enable()  # the command has turned it off for a single query, but a file may have many
     sentences = [line for line in read_lines(path) if line.strip()]
     if not sentences:
-        raise InputError(f"{path} has no query; write one per line")
+        raise InputError(f"{path} has no query. Write one query per line.")
     for number, (sentence, answer) in enumerate(
         zip(sentences, searcher.batch(sentences, query.top, query.where), strict=True)
     ):
@@ -232,7 +285,11 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":
-    """Return a photo as the model takes it. Raises InputError that names a file that cannot be used."""
+    """Encode the photo of a query with the encoders of the index.
+
+    Return its features, or the bytes of the file for a region model. Raises InputError that names the file if it
+    cannot be read or decoded.
+    """
     from concurrent.futures import ThreadPoolExecutor
 
     from pipeline.config import loading
@@ -243,15 +300,17 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     try:
         data = image_path.read_bytes()
     except OSError as error:
-        raise InputError(f"cannot read {image_path} ({error.strerror}); give another image") from error
+        raise InputError(f"Cannot read {image_path} ({error.strerror}). Give another photo with --image.") from error
     if searcher.multi_vector:
         return data
     limits = ImageLimits.from_settings(loading.load(config_path).collection)
     with decoding_process(limits) as decode, ThreadPoolExecutor(1) as thread:
         stored = searcher.stored_encoders()
-        opened = thread.submit(lambda: {name: encoder.open() for name, encoder in stored.items()})  # takes as long
+        opened = thread.submit(
+            lambda: {name: encoder.open() for name, encoder in stored.items()}
+        )  # about as long as decoding
         try:
             image = decode(data)
         except InputError as error:
-            raise InputError(f"{image_path}: {error}; give another image") from error
+            raise InputError(f"{image_path}: {error}. Give another photo with --image.") from error
         return encode_image(image, opened.result())

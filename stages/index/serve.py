@@ -1,4 +1,4 @@
-"""`serve`: indexes, and generators of descriptions, behind a page and a JSON API."""
+"""`serve`: a search page and a JSON API for indexes and caption generators."""
 
 import logging
 import math
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.run import Run
-from stages.commands import FOLDER, config_option, images_option, verify_option
+from stages.commands import FOLDER, Command, config_option, only_index, verify_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -27,19 +27,20 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
-"""Longer side in pixels of photos as the page shows them."""
+"""Longer side of the page's small photos, in pixels."""
 SUMMARY = Path("evaluation", "summary.json")
+"""File of a run that lists the evaluations of its models."""
 HEAD_BYTES = 1 << 14
-"""Number of bytes of a request's head beside the sentence in it."""
-SENT_BYTES = 12
-"""Largest number of bytes of a character of a sentence in an address: four bytes, each as %XX."""
-LAST_SECONDS = 5
-"""Seconds in which visitors must have their answers when the server is stopped."""
+"""Maximum number of bytes in the head of a request, without the text of the query."""
+BYTES_PER_CHARACTER = 12
+"""Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
+SHUTDOWN_SECONDS = 5
+"""Time in which running requests must end when the server is stopped."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The indexes and generators that are served, and their address: see the options of the command."""
+    """The options of the command: the indexes in `folders`, caption generators of the run `root`, and the address."""
 
     folders: tuple[Path, ...]
     images_root: Path | None = None
@@ -55,42 +56,56 @@ class ServeOptions:
     config_path: Path | None = None
 
 
-@click.command("serve")
-@click.argument("folders", nargs=-1, required=True, metavar="INDEX...", type=FOLDER)
-@images_option
-@click.option("--run", "root", type=FOLDER, help="Run that you trust: its generators and its parser are used.")
-@click.option("--generator", "generators", multiple=True, help="Caption generator of --run; may be repeated.")
+@click.command("serve", cls=Command, former={"--images": "--data-root", "--run": "--trusted-run", "--top": "--top-k"})
+@click.argument("folders", nargs=-1, metavar="[INDEX]...", type=FOLDER)
 @click.option(
-    "--host", default=ServeOptions.host, show_default=True, help="Address to listen on; 0.0.0.0 lets everyone in."
+    "--data-root", "images_root", type=FOLDER, metavar="FOLDER",
+    help="Folder of the photos. [default: the folder in which `ingest` or `apply` found them]",
+)  # fmt: skip
+@click.option(
+    "--trusted-run", "root", type=FOLDER, metavar="RUN",
+    help="Run whose caption generators and parser, which is code, are used. Name only a run that you trust.",
+)  # fmt: skip
+@click.option(
+    "--generator", "generators", multiple=True, metavar="NAME",
+    help="Caption generator of --trusted-run. Repeat it for several.",
+)  # fmt: skip
+@click.option(
+    "--host", default=ServeOptions.host, show_default=True, help="Address to listen on. 0.0.0.0 admits everyone."
 )
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
-    help="A host name that browsers use; requests for others are refused. [default: any, if --host lets others in]",
+    help="Host name that browsers may use; others are refused. [default: any, if --host admits others]",
 )  # fmt: skip
 @click.option(
-    "--port", type=click.IntRange(0, 65535), default=ServeOptions.port, show_default=True, help="0 takes a free one."
-)
-@click.option("--top", type=click.IntRange(min=1), help="Number of results shown at first. [default: serve.top]")
+    "--port", type=click.IntRange(0, 65535), metavar="N", default=ServeOptions.port, show_default=True,
+    help="Port to listen on. 0 chooses a free port.",
+)  # fmt: skip
+@click.option(
+    "-k", "--top-k", "top", type=click.IntRange(min=1), metavar="N",
+    help="Number of results on the first page. [default: the key serve.top]",
+)  # fmt: skip
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME",
-    help="Own column of the collection to show; may be repeated. [default: all, or none if others can reach the page]",
+    help="Column of the collection to show; may be repeated. [default: all, or none if others can see the page]",
 )  # fmt: skip
-@click.option("--lazy", is_flag=True, help="Load the image encoders when the first photo arrives, not at start-up.")
+@click.option("--lazy", is_flag=True, help="Load the image encoders at the first query with a photo, not at start-up.")
 @verify_option
 @config_option
 def command(**options: Any) -> None:  # Any: the fields of ServeOptions, as click has parsed them
     """Start a search page and a JSON API for one or more indexes.
 
-    With generators it also writes captions. Whoever reaches the address can see the photos; by default, only this
-    machine can.
+    If the folder results has only one index, INDEX may be left out. With --generator, the page also generates captions.
+    Everyone who can reach the address can see the photos. By default, only this machine can reach it.
     """
-    serve(ServeOptions(**options))
+    serve(ServeOptions(**{**options, "folders": options["folders"] or (only_index("jointspace serve INDEX"),)}))
 
 
 def serve(options: ServeOptions) -> None:
-    """Serve indexes, and generators of captions, until the process is told to stop.
+    """Serve indexes and caption generators until the process receives a signal to stop.
 
-    Raises UsageError for options that do not fit each other or the indexes, and if the address cannot be had.
+    Raises UsageError if an extra is not installed, if the options contradict each other or the indexes, and if the
+    server cannot listen on the address.
     """
     from pipeline.compute import runtime
     from pipeline.config import loading
@@ -106,7 +121,7 @@ def serve(options: ServeOptions) -> None:
         from pipeline.serve.border import ANY_HOST, Limits, in_address, is_loopback, trusted_hosts
         from pipeline.serve.gallery import ServedIndex
     except ImportError as error:
-        raise UsageError(f"serve needs {error.name}; pip install 'jointspace[serve]'") from error
+        raise UsageError(f"`serve` needs {error.name}. Install it: pip install 'jointspace[serve]'") from error
 
     chosen_config = loading.load(options.config_path) if options.config_path else None
     run = Run(options.root, chosen_config) if options.root else None
@@ -118,13 +133,13 @@ def serve(options: ServeOptions) -> None:
         settings.serve.max_requests,
     )
     if limits.top > limits.max_top:
-        raise UsageError(f"a request may ask for at most {limits.max_top} results, not {limits.top}; ask for fewer")
+        raise UsageError(f"--top-k is {limits.top}, but a request can have at most {limits.max_top} results.")
     named = _name_all(options.folders)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
-    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # which end with this process
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it warns of every bad form
+    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # they end with this process
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs a warning for every malformed form
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(options.host, bound, options.allowed)
@@ -139,11 +154,11 @@ def serve(options: ServeOptions) -> None:
         }
         galleries = [index.gallery for index in indexes.values()]
         if missing := set(columns or ()).difference(*(gallery.columns for gallery in galleries)):
-            raise UsageError(f"no index has a column {min(missing)}; correct --column or serve.columns")
+            raise UsageError(f"No index has a column {min(missing)}. Correct --column or the key serve.columns.")
         describers = {}
         if options.generators:
             if run is None:
-                raise UsageError("--generator needs the generator's run; give --run too")
+                raise UsageError("--generator needs the run of the generator. Add --trusted-run RUN.")
             describers = _open_describers(run, options.generators, galleries)
         originals = settings.serve.originals
         app = build_app(
@@ -157,8 +172,8 @@ def serve(options: ServeOptions) -> None:
                 ws="none",
                 proxy_headers=False,
                 limit_concurrency=settings.serve.max_connections,
-                h11_max_incomplete_event_size=HEAD_BYTES + SENT_BYTES * limits.max_sentence_chars,
-                timeout_graceful_shutdown=LAST_SECONDS,
+                h11_max_incomplete_event_size=HEAD_BYTES + BYTES_PER_CHARACTER * limits.max_sentence_chars,
+                timeout_graceful_shutdown=SHUTDOWN_SECONDS,
                 log_level="warning",
                 access_log=False,
                 server_header=False,
@@ -168,13 +183,17 @@ def serve(options: ServeOptions) -> None:
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(options.host), port)
         if ANY_HOST in hosts:
             log.warning(
-                "it answers anyone who reaches this machine, under any name; --allow-host NAME admits only that name"
+                "The server answers everyone who can reach this machine, under any host name. To admit only one host"
+                " name, add --allow-host NAME."
             )
         server.run(sockets=[listener])
 
 
 def _listen(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an address; port 0 takes a free port. Raises UsageError if it cannot be had."""
+    """Return a socket that listens on `host` and `port`. Port 0 chooses a free port.
+
+    Raises UsageError if the address is not available.
+    """
     from pipeline.errors import UsageError
 
     try:
@@ -183,12 +202,14 @@ def _listen(host: str, port: int) -> socket.socket:
         )
     except (OSError, UnicodeError) as error:
         reason = getattr(error, "strerror", None) or error
-        raise UsageError(f"cannot listen on {host} port {port} ({reason}); choose another --port or --host") from error
+        raise UsageError(f"Cannot listen on {host} port {port} ({reason}). Choose another --port or --host.") from error
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return a value that changes with every new card in the index `folder` and with every list of removed photos in
-    its run, or None if there is no index. If another index of the run is damaged, changes of this index still count."""
+    """Return a value that changes when the index in `folder` or a list of removed photos in its run changes.
+
+    Return None if there is no index. Damage in another index of the run does not hide changes of this index.
+    """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import REMOVED, added_to, home_of, indexes_of_run, shards_in
@@ -203,16 +224,16 @@ def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
-    """Return the indexes by the names of their models. An index with a name that is taken gets a number.
+    """Name indexes by their models, and return them as name -> folder. A repeated name gets a number.
 
-    The indexes that their run has evaluated come first, and the best one before the others.
+    Evaluated indexes come first, ordered by their recall, and then the others.
     """
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.metrics.summary import ranking
     from pipeline.storage.json_files import read_json
     from pipeline.storage.stored_index import open_index
 
-    def place(folder: Path) -> float:
+    def rank(folder: Path) -> float:
         try:
             evaluations = ranking(read_json(folder.absolute().parents[1] / SUMMARY))
             return [evaluation["model"] for evaluation in evaluations].index(open_index(folder).card.model)
@@ -220,13 +241,13 @@ def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
             return math.inf
 
     named: dict[str, Path] = {}
-    for folder in sorted(folders, key=place):
+    for folder in sorted(folders, key=rank):
         named[_free_name(open_index(folder).card.model, named)] = folder
     return named
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """`name`, with a number behind it where it is taken."""
+    """Return `name`, or `name` with the first free number behind it if it is in `taken`."""
     names = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(free for free in names if free not in taken)
 
@@ -241,9 +262,10 @@ def _open_gallery(
     columns: Collection[str] | None,
     skip_verified: bool,
 ) -> "ServedGallery":
-    """Open the index in `folder` for the page, which shows these own `columns` of the collection, or all (None).
+    """Open the index in `folder` for the page.
 
-    `skip_verified` is explained by IndexShard.
+    `decode` makes a small photo of the bytes of a file. `columns` are the columns of the collection that the page
+    shows; None shows all of them. `skip_verified` is explained by IndexShard.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -257,8 +279,8 @@ def _open_gallery(
     photos = images_root or Path(index.card.data_root)
     if not photos.exists():
         log.warning(
-            "%s: the folder of its photos, %s, is not here, so these photos are not shown. If it was moved, name its"
-            " new place: jointspace serve %s --images FOLDER",
+            "%s: the folder of the photos, %s, does not exist, so the photos are not shown. If it was moved, give"
+            " its new path: jointspace serve %s --data-root FOLDER",
             folder, photos, shlex.quote(str(folder)),
         )  # fmt: skip
     hidden = (
@@ -270,7 +292,10 @@ def _open_gallery(
 
 
 def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
-    """Return a function that encodes photos like the photos of the index. It loads the encoders for the first photo."""
+    """Return a function that encodes the bytes of a photo with the encoders of the index: encoder -> features.
+
+    The encoders are loaded when the first photo is encoded.
+    """
     from pipeline.index.queries import StoredEncoder
 
     stored = {name: StoredEncoder(index, name) for name in index.card.encoders}
@@ -280,7 +305,10 @@ def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[b
 def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
-    """By the names of their generators; one of a name that is taken gets a number. Each has the eyes of a gallery."""
+    """Open caption generators of a run, and return them as name -> describer. A repeated name gets a number.
+
+    Each describer encodes photos with the encoders of one of the served indexes.
+    """
     from pipeline.run.reading.generators import gather_sources, read_corpus, read_generator
     from pipeline.serve.gallery import Describer
 
@@ -289,7 +317,7 @@ def _open_describers(
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
-        if stored.space not in sources:  # which take memory
+        if stored.space not in sources:  # opened once, because they need much memory
             sources[stored.space] = gather_sources(run, stored, corpus, _index_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
             stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top
@@ -298,15 +326,18 @@ def _open_describers(
 
 
 def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "ServedGallery":
-    """The one with the fewest encoders among those that have all of the generator's."""
+    """Return the gallery with the fewest encoders among those that have all encoders of a generator.
+
+    Raises UsageError if no gallery has all of them.
+    """
     from pipeline.errors import UsageError
 
     wanted = set(stored.generator.encoders)
     fitting = [gallery for gallery in galleries if wanted <= set(gallery.card.encoders)]
     if not fitting:
         raise UsageError(
-            f"{stored.folder} needs the encoders {' and '.join(stored.generator.encoders)}, which no served index has;"
-            " serve the index of a model on all of its encoders too"
+            f"{stored.folder} needs the encoders {' and '.join(stored.generator.encoders)}, and no served index has"
+            " all of them. Also serve an index whose model uses these encoders."
         )
     return min(fitting, key=lambda gallery: len(gallery.card.encoders))
 
@@ -322,5 +353,6 @@ def _index_of_space(stored: "StoredGenerator", galleries: Collection["ServedGall
         if index.first.model().fingerprint == stored.space:
             return index
     raise UsageError(
-        f"{stored.folder} uses a joint space that no served index has; serve the index that it was trained with too"
+        f"{stored.folder} uses a joint space that no served index has. Also serve the index of the model with which the"
+        " generator was trained."
     )

@@ -29,7 +29,7 @@ BLOCK_ROWS = 4096
 FEW = 1000
 """Photographs below which the space is too weak for the estimate of wrong captions."""
 TITLES = {
-    **dict.fromkeys(("leak", "copy"), "Near copies. Of each pair, the photo that stays is not listed."),
+    **dict.fromkeys(("leak", "copy"), "Near-duplicates. Of each pair, the photo that stays is not listed."),
     "caption": "Captions that are probably wrong. Remove the # from further lines to leave these out, too.",
     "captions": "Photos whose captions are probably all wrong. Many of these captions are right: look at each photo.",
 }
@@ -45,9 +45,11 @@ WORST = 50
     help="Write a list for the key collection.takedown. Less reliable findings are comments in it.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
-    """Find captions of RUN that are probably wrong, near copies of photos, and copies in several splits.
+    """Find wrong captions, near-duplicates and split leakage in a run.
 
-    Writes RUN/audit/audit.parquet, one row per finding, and adds a section to the report.
+    The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
+    near-duplicates in different splits. It writes RUN/audit/audit.parquet with one row per finding, and adds a
+    section to the report.
     """
     from pipeline.models.linear.cross_fit import MIN_PHOTOS
     from pipeline.report.tables import FINDINGS

@@ -1,8 +1,11 @@
-"""What a run will take on this machine, by a few photos that are encoded here; and what the machine lacks."""
+"""`plan`: estimates the time, disk and memory of a run on this machine. `doctor`: checks this machine."""
 
 import hashlib
 import io
+import logging
 import sys
+from collections.abc import Iterator
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from time import perf_counter
@@ -11,87 +14,158 @@ from typing import TYPE_CHECKING, NamedTuple
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import UsageError
+from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
-from stages.commands import FILE, FOLDER, PATH, config_option, json_option
+from stages.commands import FILE, PATH, Command, json_option, runnable
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable
 
+    from pipeline.config.names import Config
     from pipeline.images.preprocess import Photograph
     from pipeline.plan.machine import Speed
 
-SIDES, QUALITY = (500, 375), 85
-"""Pixels and JPEG quality of synthetic photos."""
+log = logging.getLogger(__name__)
+SYNTHETIC_SIZE = (500, 375)
+"""Width and height of synthetic photos, in pixels."""
+SYNTHETIC_QUALITY = 85
+"""JPEG quality of synthetic photos."""
+DEMO_CAPTIONS = 5
+"""Number of captions of each captioned photo of the demo."""
 
 
 class Sample(NamedTuple):
-    """Some photographs, and what reads the bytes of one by its location."""
+    """Some photos, and the function that reads the bytes of a photo by its location. `kind` says where they are
+    from."""
 
     photographs: "list[Photograph]"
     read: "Callable[..., bytes]"
+    kind: str
 
 
-@click.command("plan")
-@click.argument("configuration", type=FILE, required=False)
-@click.option("--run", "root", type=FOLDER, help="Folder of the run.")
-@click.option("--images", type=click.FloatRange(min=10), help="Number of photos, e.g. 100e6. [default: the run's]")
-@click.option("--sentences", type=click.FloatRange(min=0), help="Captions per photo. [default: the run's, else 1]")
+class Collection(NamedTuple):
+    """The number of photos and captions of a collection, and a sample of its photos."""
+
+    images: int
+    sentences: int
+    sample: Sample
+
+
+@click.command(
+    "plan", cls=Command,
+    former={"--run": "", "--config": "", "--images": "--photos", "--sentences": "--captions-per-photo"},
+)  # fmt: skip
+@click.argument("target", metavar="CONFIG|RUN", type=PATH, required=False)
 @click.option(
-    "--sample", type=click.IntRange(min=8), default=64, show_default=True, help="Photos to encode as a measurement."
-)
+    "--photos", "images", type=click.FloatRange(min=10), metavar="N",
+    help="Number of photos, e.g. 100e6. [default: the photos of the collection]",
+)  # fmt: skip
+@click.option(
+    "--captions-per-photo", "sentences", type=click.FloatRange(min=0), metavar="N",
+    help="Captions per photo. [default: as in the collection, or 1]",
+)  # fmt: skip
+@click.option(
+    "--sample", type=click.IntRange(min=8), metavar="N", default=64, show_default=True,
+    help="Number of photos to encode as a measurement.",
+)  # fmt: skip
 @json_option
-@config_option
-def plan(
-    configuration: Path | None,
-    root: Path | None,
-    config_path: Path | None,
-    images: float | None,
-    sentences: float | None,
-    sample: int,
-    as_json: bool,
-) -> None:
-    """Encode a few photos on this machine, then estimate the hours, disk and memory of a run.
+def plan(target: Path | None, images: float | None, sentences: float | None, sample: int, as_json: bool) -> None:
+    """Estimate the hours, disk and memory of a run.
 
-    Before `ingest` has read the photos, the command encodes synthetic ones. Give the number of photos as --images then.
+    Give a configuration or the folder of a run. The command counts the photos of the collection, and encodes a sample
+    of them on this machine. If there is no collection yet, it encodes synthetic photos, and --photos is needed.
     """
     from pipeline.config import loading
     from pipeline.plan.machine import estimate, format_estimate
 
-    if config_path := config_path or configuration:
-        chosen = loading.load(config_path)
-    elif root:
-        chosen = Run(root).config
-    else:
-        raise UsageError("plan: give a configuration, such as holiday.yaml, or a run (--run)")
-    run = Run(root or Path(chosen.results_root) / chosen.name, chosen)
-    ingested = run.layout.manifest.commit.exists()
-    if images is None and not ingested:
-        raise UsageError(
-            f"plan: {run.root} has no manifest yet; ingest first, or give the number of photos as --images"
-        )
-    speeds = dict(measure(run, own_photographs(run, sample) if ingested else draw_photographs(sample)))
-    of_each = sentences
-    if of_each is None:
-        of_each = len(run.manifest.sentence_images) / run.manifest.n_images if ingested else 1
-    count = round(images) if images is not None else run.manifest.n_images
-    found = estimate(chosen, count, round(count * of_each), speeds)
+    if target is None:
+        raise UsageError("Give a configuration or a run, as in: jointspace plan holiday.yaml")
+    chosen = Run(target).config if target.is_dir() else loading.load(target)
+    run = Run(target if target.is_dir() else Path(chosen.results_root) / chosen.name, chosen)
+    collection = _count_collection(run, sample)
+    if collection is None:
+        if images is None:
+            raise UsageError(
+                f"data_root {chosen.data_root} does not exist. Correct it in {target}, or give the number of photos:"
+                f" jointspace plan {target} --photos 1000"
+            )
+        collection = Collection(1, 1, draw_photographs(sample))
+    photos = collection.images if images is None else round(images)
+    captions = collection.sentences / collection.images if sentences is None else sentences
+    speeds = dict(measure(run, collection.sample))
+    found = estimate(chosen, photos, round(photos * captions), speeds)
     if as_json:
         click.echo(printable_json({"speeds": {name: asdict(speed) for name, speed in speeds.items()}, **asdict(found)}))
         return
-    kind = "the run's" if ingested else "synthetic"
+    kind = collection.sample.kind
     for name, speed in speeds.items():
-        click.echo(f"{name}: {speed.images_per_second:,.1f} photos a second ({kind}), {speed.dim} dimensions")
+        click.echo(f"{name}: {speed.images_per_second:,.1f} photos per second ({kind}), {speed.dim} dimensions")
     click.echo("\n".join(format_estimate(found)))
 
 
-def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
-    """The name and speed of each encoder that reads pixels, with untrained weights where it is not prepared; an encoder
-    that must learn or be fetched first is left out.
+def _count_collection(run: Run, sample: int) -> Collection | None:
+    """Count the photos and captions of a run's collection, and sample its photos.
 
-    On a GPU the decoders and the network work at the same time; on a processor they take turns.
+    The manifest is used if `ingest` has written it. Otherwise the lists and files of the collection are read as
+    `ingest` reads them, without opening the photos. Return None if the folder of the collection does not exist.
     """
+    if run.layout.manifest.commit.exists():
+        manifest = run.manifest
+        return Collection(manifest.n_images, len(manifest.sentence_images), own_photographs(run, sample))
+    demo = run.config.demo
+    if demo.generate:
+        captioned = demo.train + demo.dev + demo.test
+        return Collection(captioned + demo.weak, DEMO_CAPTIONS * captioned, draw_photographs(sample))
+    if not Path(run.config.data_root).exists():
+        return None
+    return _read_collection(run.config, sample)
+
+
+def _read_collection(config: "Config", sample: int) -> Collection:
+    """Read the lists of a collection that was not ingested, and count its usable photos and their captions.
+
+    Raises InputError if there is no usable photo.
+    """
+    from tqdm import tqdm
+
+    from pipeline.collections import formats
+    from pipeline.collections.files import CollectionFolder
+    from pipeline.collections.formats.vectors import FORMAT
+    from pipeline.collections.intake import Intake
+    from pipeline.collections.records import Options
+    from pipeline.images.preprocess import Photograph
+    from pipeline.storage.sources import ImageSource
+
+    root, settings = Path(config.data_root), config.collection
+    options = Options.from_settings(settings)
+    log.info("counting the photos in %s", root)
+    records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
+    folder = None if settings.format == FORMAT else CollectionFolder(root, options)
+    with closing(Intake(settings.max_sentence_chars, (), folder=folder, gigabytes=settings.memory_gb)) as intake:
+        tables = intake.add(records).tables
+        usable = f"fault IS NULL{' AND there' * (folder is not None)}"
+        images = tables.value(f"SELECT count(*) FROM images WHERE {usable}")
+        if not images:
+            raise InputError(f"{root} has no photo that can be used. Check data_root and the section collection.")
+        owned = f"SELECT count(*) FROM sentences WHERE owner IN (SELECT seq FROM images WHERE {usable})"
+        sampled = f'SELECT path, "offset", size FROM images WHERE {usable} ORDER BY hash(path) LIMIT {sample}'
+        source, photographs = ImageSource(root, settings.follow_links), []
+        for location in tables.rows(sampled) if folder else ():
+            digest = hashlib.sha256(source.read(*location)).hexdigest()
+            photographs.append(Photograph(location[0], digest, location))
+        return Collection(images, tables.value(owned), Sample(photographs, source.read, "the collection's"))
+
+
+def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
+    """Measure the speed of each encoder of the run that reads pixels, and yield (name, speed).
+
+    An encoder without prepared weights gets random weights, which are as fast. An encoder that must learn first, or
+    whose architecture is in a file that is not there, is left out. On a GPU, decoding and the network overlap; on a CPU
+    their times add up. Raises InputError if no photo of the sample can be decoded.
+    """
+    from tqdm import tqdm
+
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.restore import restore_encoder
     from pipeline.images.opening import ImageLimits
@@ -111,16 +185,26 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
             encoder = entry.spec.load().prepare(untrained, encoder_material(run, untrained))
         else:
             continue
+        log.info("measuring the encoder %s with %d photos", entry.name, len(sample.photographs))
         extractor = encoder.extractor(settings.device, settings.extract.precision, run.batch_size)
         view = extractor.view
         assert view is not None
         start = perf_counter()
-        pictures = [picture for photograph in sample.photographs for picture in reader.load([view], photograph)]
+        pictures = []
+        for photograph in tqdm(sample.photographs, f"decode for {entry.name}", unit=" photos", disable=None):
+            with suppress(InputError):  # `ingest` will reject it
+                pictures += reader.load([view], photograph)
+        if not pictures:
+            raise InputError(
+                f"None of {len(sample.photographs)} sampled photos can be decoded. Run `jointspace doctor`."
+            )
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
-        dim = extractor(pictures[: run.batch_size]).shape[1]  # kernels are chosen in the first pass
+        batches = [pictures[first : first + run.batch_size] for first in range(0, len(pictures), run.batch_size)]
+        dim = extractor(batches[0]).shape[1]  # the first pass chooses kernels, so it is not measured
         start = perf_counter()
-        extractor(pictures)
+        for batch in tqdm(batches, f"encode with {entry.name}", unit=" batches", disable=None):
+            extractor(batch)
         forward = perf_counter() - start
         seconds = decoding + forward if extractor.plan.device.type == "cpu" else max(decoding, forward)
         yield entry.name, Speed(len(pictures) / seconds, dim)
@@ -132,11 +216,11 @@ def own_photographs(run: Run, count: int) -> Sample:
     from pipeline.index.exact import evenly_spaced
 
     rows = run.manifest.pick(evenly_spaced(run.manifest.n_images, count))
-    return Sample([Photograph.from_row(row) for row in rows], run.images.read)
+    return Sample([Photograph.from_row(row) for row in rows], run.images.read, "the run's")
 
 
 def draw_photographs(count: int, seed: int = 0) -> Sample:
-    """Return a sample of `count` synthetic photos: smooth noise with a grain, as JPEGs."""
+    """Return a sample of `count` synthetic photos: JPEGs of smooth noise with a fine grain, which `seed` decides."""
     import numpy as np
     from PIL import Image
 
@@ -145,21 +229,28 @@ def draw_photographs(count: int, seed: int = 0) -> Sample:
     rng, drawn = np.random.default_rng(seed), {}
     for number in range(count):
         noise = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
-        smooth = np.asarray(noise.resize(SIDES, Image.Resampling.BICUBIC))
+        smooth = np.asarray(noise.resize(SYNTHETIC_SIZE, Image.Resampling.BICUBIC))
         pixels = np.clip(smooth + rng.integers(-8, 9, smooth.shape), 0, 255).astype(np.uint8)
         file = io.BytesIO()
-        Image.fromarray(pixels).save(file, "JPEG", quality=QUALITY)
+        Image.fromarray(pixels).save(file, "JPEG", quality=SYNTHETIC_QUALITY)
         drawn[f"{number}.jpg"] = file.getvalue()
     listed = [Photograph(name, hashlib.sha256(data).hexdigest(), (name, None, None)) for name, data in drawn.items()]
-    return Sample(listed, lambda path, *_: drawn[path])
+    return Sample(listed, lambda path, *_: drawn[path], "synthetic")
 
 
-@click.command("doctor")
-@click.option("--folder", type=PATH, help="Check the free space of this folder's disk. [default: results_root]")
+@click.command("doctor", cls=Command, former={"--config": "", "--folder": "--disk"})
+@click.argument("config_path", metavar="[CONFIG]", type=FILE, required=False)
+@click.option(
+    "--disk", "folder", type=PATH, metavar="FOLDER",
+    help="Check the free space of the disk of this folder. [default: results_root]",
+)  # fmt: skip
 @json_option
-@config_option
-def doctor(folder: Path | None, as_json: bool, config_path: Path | None) -> None:
-    """Check devices, BLAS, faiss, free disk and memory, and extras; exits with 1 if something needed is missing."""
+def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None:
+    """Check this machine: libraries, devices, disk, memory and extras.
+
+    CONFIG is a configuration whose results_root is the disk to check. The exit code is 1 if something needed is
+    missing.
+    """
     from pipeline.config import loading
     from pipeline.plan.machine import examine
 
@@ -169,9 +260,9 @@ def doctor(folder: Path | None, as_json: bool, config_path: Path | None) -> None
         click.echo(printable_json([vars(finding) for finding in findings]))
         sys.exit(bool(missing))
     for finding in findings:
-        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        remedy = f" -> {runnable(finding.remedy)}" if finding.remedy else ""
         click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing:
         click.echo(f"missing: {', '.join(missing)}", err=True)
         sys.exit(1)
-    click.echo("everything needed is here")
+    click.echo("All required libraries are installed.")

@@ -1,6 +1,7 @@
-"""`run` and `migrate`: a whole run by Snakemake, with one line of progress, and what to do next at its end."""
+"""`run`, `demo` and `migrate`: run the whole workflow with Snakemake, show its progress, and print its results."""
 
 import json
+import logging
 import os
 import re
 import shlex
@@ -20,7 +21,7 @@ from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
 from pipeline.printable import counted
 from pipeline.run import Run
-from stages.commands import FILE, json_option
+from stages.commands import FILE, Command, cores_option, json_option, runnable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -28,30 +29,35 @@ if TYPE_CHECKING:
 
     from pydantic import JsonValue
 
+log = logging.getLogger(__name__)
 JOBS = re.compile(r"(\w+) {2,}(\d+)$")
-"""A line of Snakemake's table of jobs, of which the last is their total."""
+"""A line of Snakemake's table of jobs: the name of a rule and the number of its jobs. The last line is `total`."""
 DONE = re.compile(r"Finished jobid: \d+ \(Rule: (\w+)\)")
+"""The line that Snakemake prints when a job has finished."""
 RULE = re.compile(r"(?:local)?rule (\w+):")
+"""The line that Snakemake prints when a job starts."""
 FAILED = re.compile(r"Error in rule (\w+)")
+"""The line that Snakemake prints when a job has failed."""
 REFUSED = re.compile(r"^\w+(Exception|Error)\b", flags=re.M)
-"""Where Snakemake begins to say why it runs nothing."""
+"""The first words of Snakemake's message when it starts no job at all."""
 LOCKED = re.compile(r"^LockException:", flags=re.M)
-"""The line with which Snakemake says that another run has locked the folder."""
+"""The first word of Snakemake's message when another run has locked the folder."""
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
-"""The line with which Snakemake refuses an option, after its list of all options."""
+"""The line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""The executors of Snakemake that an extra of this distribution installs, which has the first word of their names."""
+"""The part of that line that names an executor which an extra of jointspace installs."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
-"""Options of Snakemake with which it makes nothing, also together with other short options (-np)."""
+"""Options of Snakemake with which it runs no job, also combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
-LOOK_SECONDS = 0.2
-"""Between two looks at the log."""
-PATIENCE_SECONDS = 60
-"""How long Snakemake may take to end its jobs once it was told to."""
+"""The part of Snakemake's message that has the exit code of a failed job."""
+POLL_SECONDS = 0.2
+"""Time between two reads of the log."""
+SHUTDOWN_SECONDS = 60
+"""Time in which Snakemake must end its jobs after it was interrupted."""
 
 
-class _Dashed(click.Command):
-    """A command of which everything that follows two dashes is `further`."""
+class _WorkflowCommand(Command):
+    """A command whose arguments after `--` are the parameter `further`."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -60,34 +66,60 @@ class _Dashed(click.Command):
         return rest
 
 
-@click.command("run", cls=_Dashed, context_settings={"ignore_unknown_options": True})
-@click.argument("config_path", metavar="[CONFIG]", required=False, type=FILE)
-@click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
-@click.option("--cores", type=click.IntRange(min=1), help="Cores of this machine to use. [default: all]")
+further_argument = click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
+
+
+@click.command("demo", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
+@further_argument
+@cores_option
+@json_option
+def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
+    """Draw the demo collection, train on it and index it.
+
+    The results are in results/demo. Finished work is kept. Options and targets of Snakemake follow after `--`, as in
+    `run`.
+    """
+    run_workflow(None, further, cores, as_json)
+
+
+@click.command("run", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
+@click.argument("config_path", metavar="CONFIG", required=False, type=FILE)
+@further_argument
+@cores_option
 @json_option
 def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
-    """Run everything that CONFIG asks for (by default, the demo); finished work is kept.
+    """Train, evaluate and index as a configuration asks.
 
-    Pass Snakemake options and targets after `--`, e.g. `-- --keep-going`; this also shows Snakemake's output.
+    CONFIG is a YAML file that `init` wrote. Finished work is kept. Options and targets of Snakemake follow after `--`,
+    e.g. `-- --keep-going`. With such options, the command shows the output of Snakemake.
     """
     if config_path is not None and str(config_path).startswith("-"):
         config_path, further = None, (str(config_path), *further)
+    if config_path is None:
+        found = sorted(Path().glob("*.yaml"))
+        if found:
+            listed = " or ".join(shlex.join(["jointspace", "run", str(path)]) for path in found)
+            raise UsageError(f"Give a configuration: {listed}. For the demo, run: jointspace demo")
+        log.warning("`jointspace run` without a configuration is called `jointspace demo` now")
     run_workflow(config_path, further, cores, as_json)
 
 
-@click.command("migrate")
+@click.command("migrate", cls=Command, former={"--images": "--sample"})
 @click.argument("old")
 @click.argument("new")
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=FILE)
 @click.option(
-    "--images", type=click.IntRange(min=50), default=1000, show_default=True, help="Photos that both encoders see."
-)
-@click.option("--cores", type=click.IntRange(min=1), help="Of this machine, for the run. [default: all]")
+    "--sample", "images", type=click.IntRange(min=50), metavar="N", default=1000, show_default=True,
+    help="Number of photos to encode with both encoders.",
+)  # fmt: skip
+@cores_option
 def migrate(old: str, new: str, config_path: Path | None, images: int, cores: int | None) -> None:
-    """Run CONFIG with its encoder NEW at once, on features mapped from those of OLD.
+    """Switch a run to a new encoder before it encodes every photo.
 
-    A sample of the photos is encoded to fit the map; answers that rest on mapped features say so (`mapped_from`). The
-    next `jointspace run CONFIG` extracts the rest and remakes everything.
+    OLD is the encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes a sample of the
+    photos, fits a map from the features of OLD to those of NEW, and maps the features of the other photos. Results that
+    use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the other photos and
+    rebuilds the models and indexes.
     """
     from pipeline.config import loading
 
@@ -96,34 +128,35 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"the configuration has no encoder {new}; {meant(new, encoders)}add it to `encoders`, and to the models"
-            " that are to use it"
+            f"The configuration has no encoder {new}; {meant(new, encoders)}add it to the key `encoders` and to the"
+            " models that will use it."
         )
     if new not in encoders:
         raise UsageError(
-            f"encoder {new} cannot encode a sample of the photos, because its features are imported or pooled from"
-            f" regions. Make the features of all photos without `migrate`: {_run_command(config_path)}"
+            f"The encoder {new} cannot encode a sample of the photos, because its features are precomputed or pooled"
+            f" from regions. Run without `migrate`: {_run_command(config_path)}"
         )
     if old == new:
         raise UsageError(
-            f"OLD and NEW are both {new}; name the encoder that the run has, then the one that replaces it"
+            f"OLD and NEW are both {new}. Give the encoder of the finished run, and then the encoder that replaces it."
         )
     opened = Run(Path(config.results_root) / config.name, config)
     if not opened.layout.features(old).part(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of {old}; {meant(old, there)}it has {', '.join(there) or 'none'}"
+            f"{opened.root} has no features of the encoder {old}; {meant(old, there)}it has features of:"
+            f" {', '.join(there) or 'none'}"
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
 
 
 def _run_command(config_path: Path | None) -> str:
-    """Return the command that runs a configuration; without one, the demo."""
-    return shlex.join(["jointspace", "run", *([str(config_path)] if config_path else [])])
+    """Return the command that runs a configuration, or the demo if `config_path` is None."""
+    return shlex.join(["jointspace", "run", str(config_path)] if config_path else ["jointspace", "demo"])
 
 
 class RunFailure(JointspaceError):
-    """A run that has failed, with the exit code of the stage that did."""
+    """A run that has failed. Its exit code is the exit code of the failed stage."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -137,9 +170,12 @@ def run_workflow(
     as_json: bool = False,
     changes: "Mapping[str, JsonValue] | None" = None,
 ) -> None:
-    """Run the workflow by the configuration in `config_path`, with `changes` laid over it, and print what it has made.
-    Raises UsageError for what is not there, RunFailure where a job fails, and RejectLimitError where `ingest` has left
-    warnings."""
+    """Run the workflow with the configuration in `config_path`, or the demo without one, and print the results.
+
+    `changes` override keys of the configuration. `further` are options and targets of Snakemake. With `as_json`, the
+    results are one JSON object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails,
+    and RejectLimitError if the run is complete but `ingest` has left warnings.
+    """
     import yaml
 
     from pipeline.config import loading
@@ -160,47 +196,53 @@ def run_workflow(
         raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
-    log, changed = folder / "run.log", folder / "changes.yaml"
-    with hold(log):
+    output = folder / "run.log"
+    changed = folder / "changes.yaml"
+    with hold(output):
         files = [config_path] if config_path else []
         if changes:
             publish_text(changed, yaml.safe_dump(changes))
             files.append(changed)
-        words += further  # before the files of the configuration, of which Snakemake takes any number
+        words += further  # before --configfile, which accepts any number of values
         words += ["--configfile", *map(str, files)] if files else []
-        code = _watch(words, log, shown=bool(further))
+        code = _watch(words, output, shown=bool(further))
     if code:
-        raise _explain(log, code, _run_command(config_path))
+        raise _explain(output, code, _run_command(config_path))
     if as_json:
         click.echo(json.dumps(results_of(folder)))
     elif not further:
-        click.echo("\n".join(closing_lines(folder)))
+        click.echo("\n".join(map(runnable, closing_lines(folder))))
     if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
-        raise RejectLimitError(f"the run is done with {counted(len(warnings), 'warning')}, first: {warnings[0]}")
+        raise RejectLimitError(
+            f"The run is complete, with {counted(len(warnings), 'warning')}. The first: {warnings[0]}"
+        )
 
 
 def find_snakefile() -> Path:
-    """The Snakefile of the checkout, or of the installed distribution."""
+    """Return the path of the Snakefile of this clone, or of the installed distribution."""
     from pipeline.config.loading import default_path
 
     return default_path().parents[1] / "Snakefile"
 
 
 def _watch(words: list[str], log: Path, shown: bool) -> int:
-    """Run a command whose output goes into `log`, and report its progress, or, if `shown`, its output; returns its exit
-    code. It has a session of its own, so that it is told once to end when this process is."""
+    """Run Snakemake with its output in the file `log`, and return its exit code.
+
+    Shows a progress bar, or the output itself if `shown`. Snakemake has a session of its own, so that it receives only
+    one signal when this process is interrupted, which then waits for it to end.
+    """
 
     def interrupt(number: int, frame: "FrameType | None") -> None:
         raise KeyboardInterrupt
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # nohup has the latter ignored
+            if signal.getsignal(number) is signal.SIG_DFL:  # SIGHUP is ignored under nohup
                 signal.signal(number, interrupt)
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which may be ignored here
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # this process may ignore SIGINT
         )  # fmt: skip
         try:
             for line in _follow(log, process):
@@ -215,8 +257,10 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
 
 class _Progress:
-    """One line that says how much of the run is done and how long the rest will take: by the seconds that a job of each
-    rule has taken before, as `benchmarks` has them, or by the number of jobs where a rule has none."""
+    """A progress bar of a run. Jobs are weighted by the seconds that earlier jobs of their rule took.
+
+    The seconds are read from the folder `benchmarks`. If a rule has none, all jobs count the same.
+    """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:
         from tqdm import tqdm
@@ -226,7 +270,7 @@ class _Progress:
         self._benchmarks, self._jobs, self._weights, self._ended = benchmarks, {}, {}, 0
 
     def read(self, line: str) -> None:
-        """A line of Snakemake's output, or an empty one while there is none."""
+        """Update the bar after a line of Snakemake's output. An empty line only refreshes the elapsed time."""
         if found := RULE.match(line):
             self._bar.set_description_str(found[1].replace("_", "-"), refresh=False)
         elif found := DONE.match(line):
@@ -253,7 +297,8 @@ class _Progress:
 
 
 def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
-    """The lines of `log` as they are written, until the process has ended; an empty one whenever there is none."""
+    """Yield the lines of `log` as they are written, until the process has ended. Yield "" while there is no new
+    line."""
     with open(log, encoding="utf-8", errors="replace") as file:
         while True:
             ended = process.poll() is not None
@@ -261,27 +306,30 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
             if ended:
                 return
             yield ""
-            time.sleep(LOOK_SECONDS)
+            time.sleep(POLL_SECONDS)
 
 
 def _end(process: "subprocess.Popen", number: int) -> None:
-    """Tell a process and its children to end, and see that they do."""
+    """Send the signal `number` to a process and its children, and wait for their end. Kill them if they do not end."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:
-            process.wait(PATIENCE_SECONDS)
+            process.wait(SHUTDOWN_SECONDS)
         except (subprocess.TimeoutExpired, KeyboardInterrupt):
             os.killpg(process.pid, signal.SIGKILL)
             process.wait()
 
 
 def _explain(log: Path, code: int, again: str) -> RunFailure:
-    """What went wrong, in the words of the stage that failed, or of Snakemake."""
+    """Return the error of a failed run, with the message of the failed stage or of Snakemake from `log`.
+
+    `code` is the exit code of Snakemake, and `again` the command that resumes the run.
+    """
     text = log.read_text(encoding="utf-8", errors="replace")
     stage, said = FAILED.search(text), re.findall(r"^jointspace: (.+)$", text, flags=re.M)
     if LOCKED.search(text):
         return RunFailure(
-            "this folder is locked by another run, or by one that was killed. If no other run is working here, remove"
+            "This folder is locked by another run, or by a run that was killed. If no other run is working here, remove"
             f" the lock: {again} -- --unlock",
             code,
         )
@@ -292,7 +340,7 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
     if stage is None:
         at = max((match.start() for match in REFUSED.finditer(text)), default=text.rstrip().rfind("\n") + 1)
         reason = " ".join(text[at:].split()) or "no output"
-        return RunFailure(f"Snakemake ended with exit code {code} ({reason}); see {log}", code)
+        return RunFailure(f"Snakemake ended with exit code {code}: {reason} (details: {log})", code)
     status = STATUS.findall(text)
-    reason = said[-1] if said else f"it ended without a message; resume with: {again}"
+    reason = said[-1] if said else f"The stage ended without a message. Resume with: {again}"
     return RunFailure(f"{stage[1].replace('_', '-')}: {reason} (details: {log})", int(status[-1]) if status else code)

@@ -1,4 +1,4 @@
-"""Every artefact of a run against its commit, and what became of one image."""
+"""`verify`: checks every file of a run against its commit record. `explain`: traces one image through a run."""
 
 import logging
 import os
@@ -13,36 +13,42 @@ import click
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.foreign.image_names import ID
-from pipeline.printable import printable, printable_json
+from pipeline.printable import counted, printable, printable_json
 from pipeline.run import Run
 from pipeline.run.layout import Layout, Shards
-from stages.commands import FOLDER, json_option
+from pipeline.run.run import not_a_run
+from stages.commands import FOLDER, Command, json_option
 
 if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
 
 AUDIT = "audit"
-"""Folder of a run that `jointspace audit` writes, and no rule."""
+"""Folder of a run that `jointspace audit` writes. No Snakemake rule writes it."""
 
 
 @click.command("verify")
 @click.argument("run", type=FOLDER)
-@click.option("--sweep", is_flag=True, help="Also remove temporary files and locks that dead processes left.")
-@click.option("--quick", is_flag=True, help="Compare file sizes only.")
+@click.option("--sweep", is_flag=True, help="Also remove the temporary files and locks of processes that have ended.")
+@click.option("--quick", is_flag=True, help="Compare file sizes only, without hashing the files.")
 @json_option
 def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
-    """Check every file of RUN (a run or an index) against its hash and say how to repair what is wrong.
+    """Check every file of a run or an index against its hash.
 
-    An index is also opened as `search` opens it. Exit code 0 if every artefact is intact and fits the others of this
-    run, 1 otherwise.
+    RUN is the folder of a run or of an index. The command prints the damaged files and the commands that repair them.
+    It also opens each index as `search` does. The exit code is 0 if every artefact is intact and was made from the
+    other artefacts of this run, and 1 otherwise.
     """
     from tqdm import tqdm
 
     from pipeline.storage.locks import is_free
-    from pipeline.storage.verify import examine
+    from pipeline.storage.verify import NoCommitsError, examine
 
     shown = partial(tqdm, desc="verify", unit=" commits", disable=None)
-    found, opened = examine(run, not quick, shown), Run(run)
+    opened = Run(run)
+    try:
+        found = examine(run, not quick, shown)
+    except NoCommitsError as error:
+        raise not_a_run(run) from error
     if not quick:
         _add_unsearchable(run, found)
     try:
@@ -56,8 +62,8 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if as_json:
         click.echo(printable_json(asdict(found), str))
     else:
-        fates = {True: "removed" if sweep else "left by a dead writer, --sweep removes it", False: "being written"}
-        former = "left from an earlier configuration; nothing uses it, so you can delete it"
+        fates = {True: "removed" if sweep else "its process has ended; --sweep removes it", False: "being written"}
+        former = "made with an earlier configuration; nothing uses it, so you can delete it"
         lines = [f"{path}: temporary, {fates[orphan]}" for path, orphan in found.temporaries.items()]
         lines += [f"{fault.path}: {fault.reason}" for fault in found.faults]
         lines += [f"{path}: {former}" for path in found.former]
@@ -68,16 +74,19 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     if found.unvouched:
         log.info("without a checksum: %d, such as %s", len(found.unvouched), found.unvouched[0])
     if found.unfinished:
-        log.info("unfinished, to be checked by its stage: %d, such as %s", len(found.unfinished), found.unfinished[0])
+        log.info(
+            "unfinished, checked when its stage resumes: %d, such as %s", len(found.unfinished), found.unfinished[0]
+        )
     if found.faults:
         targets = list(dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target))
         raise IntegrityError(
-            f"{len(found.faults)} files of {run} are damaged or do not fit; {_remedy(opened, run, targets)}"
+            f"{counted(len(found.faults), 'file')} of {run} cannot be used, for the reasons above."
+            f" {_remedy(opened, run, targets)}"
         )
 
 
 def _add_unsearchable(run: Path, found: "Examination") -> None:
-    """Add to the faults each index of the run whose files fit its card, but which a search refuses."""
+    """Add each index to the faults that `search` cannot open although its files match the index card."""
     from pipeline.index.search import Searcher
     from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import ADDED
@@ -98,15 +107,17 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 
 
 def _set_former_apart(run: Run, found: "Examination") -> None:
-    """Move what was made from other artefacts than are there now from the faults to what is `former`, where the run's
-    configuration has nothing of that name any more; an index stays of use. Raises JointspaceError where that cannot be
-    read."""
+    """Move artefacts of an earlier configuration from the faults to `found.former`.
+
+    These are artefacts that the run's configuration no longer names and whose inputs have changed. An index is not
+    listed as former, because it can still be searched. Raises JointspaceError if the configuration cannot be read.
+    """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
     from pipeline.storage.verify import whole
     from stages.catalogue import declared
 
-    applied = (run.root / RECORD).exists()  # which makes again what it needs
+    applied = (run.root / RECORD).exists()  # a run of `apply`, which rebuilds missing artefacts
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
@@ -123,38 +134,46 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
 
 
 def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
-    """What makes the `targets`, paths under the `folder` of the run, and what depends on them, again."""
+    """Return a sentence with the commands that rebuild the `targets` and the artefacts made from them.
+
+    `targets` are paths relative to `folder`, the folder of the run.
+    """
     from pipeline.run.reading.application import RECORD
 
     if not targets or (folder / RECORD).exists():
-        return "copy them again, repeat the `apply` or `add` that made them, or mend links and permissions"
+        return "Copy them again, repeat the `apply` or `add` that made them, or repair links and permissions."
     remade = [path for path in targets if path.parts[0] != AUDIT]
     commands = [shlex.join(["jointspace", "audit", str(folder)])] if len(remade) < len(targets) else []
     if remade:
-        # The names by which the Snakefile knows them, and the folder in which it does.
-        place = Path(run.config.results_root) / run.config.name if run else folder
+        # Snakemake knows the targets by their paths below results_root, relative to the folder where the run started.
+        made_as = Path(run.config.results_root) / run.config.name if run else folder
         start, here = Path.cwd(), Path(os.path.abspath(folder))
-        if os.path.realpath(place) != os.path.realpath(folder):
-            if place.is_absolute() or here.parts[-len(place.parts) :] != place.parts:
-                return f"it was made as {place}: move it back there and verify it again, or copy them again"
-            start = here.parents[len(place.parts) - 1]
-        config = str(place / "config.yaml") if run else "CONFIG"
-        words = ["jointspace", "run", config, "--", "--forcerun", *(str(place / target) for target in remade)]
+        if os.path.realpath(made_as) != os.path.realpath(folder):
+            if made_as.is_absolute() or here.parts[-len(made_as.parts) :] != made_as.parts:
+                return (
+                    f"The run was made in {made_as}. Move it back there and verify it again, or copy the files again."
+                )
+            start = here.parents[len(made_as.parts) - 1]
+        config = str(made_as / "config.yaml") if run else "CONFIG"
+        words = ["jointspace", "run", config, "--", "--forcerun", *(str(made_as / target) for target in remade)]
         moved = "" if start == Path.cwd() else f"cd {shlex.quote(str(start))} && "
         commands.insert(0, moved + shlex.join(words))
-    return f"remake them: {'; '.join(commands)}"
+    return f"To rebuild them, run: {' && '.join(commands)}"
 
 
-@click.command("explain")
+@click.command("explain", cls=Command, former={"--run": ""})
+@click.argument("run", type=FOLDER)
 @click.argument("image")
-@click.option("--run", type=FOLDER, required=True, help="Folder of the run, such as results/demo.")
 @json_option
-def explain(image: str, run: Path, as_json: bool) -> None:
-    """Trace IMAGE (a name as for `remove`) from the manifest to the indexes, or say why it was left out."""
+def explain(run: Path, image: str, as_json: bool) -> None:
+    """Trace one photo of a run from its file to the indexes.
+
+    If the photo was rejected or removed, the command prints the reason. IMAGE is a name as `remove` accepts it.
+    """
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_image, find_rejects, trace
 
-    found, left_out = [], run / "rejects.jsonl"  # of a collection that was refused as a whole
+    found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
         rejects = find_rejects(list(manifest.rejects()), image)
@@ -163,9 +182,9 @@ def explain(image: str, run: Path, as_json: bool) -> None:
     elif left_out.exists():
         rejects = find_rejects(list(read_rejects(left_out)), image)
     else:
-        raise InputError(f"{run} is not the folder of a run: it has no manifest; name one such as results/demo")
+        raise not_a_run(run)
     if not found and not rejects:
-        raise InputError(f"{run} has no {image}; {_elsewhere(run, image)}")
+        raise InputError(f"{run} has no photo {image}. {_elsewhere(run, image)}")
 
     if as_json:
         value = {"images": [asdict(one) for one in found], "rejects": rejects}
@@ -180,7 +199,7 @@ def explain(image: str, run: Path, as_json: bool) -> None:
 
 
 def _elsewhere(run: Path, image: str) -> str:
-    """What to do about an image that is not in the manifest: it was removed from an index, or added to one."""
+    """Return a sentence about an image that is not in the manifest: how to find it, or how to get it back."""
     from pipeline.foreign.files import read_lines
     from pipeline.storage.files import is_regular
     from pipeline.storage.index_changes import parse_removed
@@ -191,14 +210,16 @@ def _elsewhere(run: Path, image: str) -> str:
     removed = {path: parse_removed(read_lines(path)) for path in sorted(filter(is_regular, run.rglob(REMOVED)))}
     if lists := [path for path, names in removed.items() if any(means(image, name) for name in names)]:
         names = " and in ".join(map(str, lists))
-        return f"it was removed: delete its line in {names} to have it back, and `run` or `add` again"
+        return f"It was removed from an index. To get it back, delete its line in {names}, and repeat `run` or `add`."
     for manifest in sorted(run.rglob(f"{ADDED}/*/manifest/manifest.json")):
         if not ID.fullmatch(image) and find_image(Manifest(manifest.parent), image):
-            return f"it was added to an index: name {manifest.parents[1]} as --run"
-    return "give a name as in the collection, or an image_id such as id:2"
+            added = shlex.join(["jointspace", "explain", str(manifest.parents[1]), image])
+            return f"It was added to an index. To trace it, run: {added}"
+    return "Give its name in the collection, or its image_id, such as id:2."
 
 
 def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:
+    """Yield the lines that `explain` prints for an image of the manifest."""
     image = found.image
     name = "::".join(filter(None, (image["path"], image["member"])))
     yield f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}"
@@ -214,7 +235,7 @@ def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:
 
 
 def _rows(rows: tuple[int, ...]) -> str:
-    """`row 3`, or `rows 3 to 7` where they follow one another."""
+    """Return `row 3`, `rows 3, 5`, or, for consecutive rows, `rows 3 to 7`."""
     if len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1:
         return f"rows {rows[0]} to {rows[-1]}"
     return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}" if rows else ""

@@ -1,4 +1,4 @@
-"""`compare`: the models of several runs beside each other."""
+"""`compare`: compares the models of several runs."""
 
 import csv
 import logging
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.run import Run
 from stages.commands import PATH
 
@@ -20,14 +20,15 @@ log = logging.getLogger(__name__)
 
 @click.command("compare")
 @click.argument("runs", metavar="RUN [RUN|TABLE.csv]...", type=PATH, nargs=-1, required=True)
-@click.option("--output", type=PATH, default="compare.html", show_default=True, help="The page to write.")
+@click.option("-o", "--output", type=PATH, default="compare.html", show_default=True, help="The page to write.")
 @click.option("--split", default="test", show_default=True, help="Split whose evaluations are compared.")
 @click.option("--protocol", default="all-sentences", show_default=True, help="Protocol of the evaluations.")
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
-    """Compare the models of runs, with paired intervals, and with a CSV table of other people's figures.
+    """Compare the models of several runs with confidence intervals.
 
-    All are compared with the best model of the first RUN. Several seeds of a model are one system. The table has the
-    columns model, image_to_sentence_recall@1, @5 and @10 and sentence_to_image_recall@1, @5 and @10, in percent.
+    All models are compared with the best model of the first RUN. Several seeds of a model are one system. A CSV table
+    adds published results: its columns are model, image_to_sentence_recall@1, @5 and @10, and
+    sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.page import compared_as_text, render_compared
@@ -47,8 +48,10 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         evaluations = [value for value in summary if (value["split"], value["protocol"]) == (split, protocol)]
         if not evaluations:
             measured = sorted({f"--split {value['split']} --protocol {value['protocol']}" for value in summary})
-            remedy = f"compare with {' or '.join(measured)}" if measured else "`jointspace run` makes the evaluations"
-            raise InputError(f"{path} has no evaluation of the {split} split by {protocol}; {remedy}")
+            remedy = (
+                f"It has these: {', '.join(measured)}." if measured else "`jointspace run CONFIG` evaluates models."
+            )
+            raise InputError(f"{path} has no evaluation with --split {split} --protocol {protocol}. {remedy}")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
             best = best_model(summary, [evaluation["model"] for evaluation in evaluations])
@@ -58,13 +61,13 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
             ranks = read_measured(run.layout.evaluation(evaluation["model"], split, protocol).path, "ranks")
             systems.append(measured_system(str(path), evaluation, ranks, photos))
     if bootstrap is None:
-        raise click.UsageError("name at least one run, such as results/demo")
+        raise UsageError("Give at least one run, as in: jointspace compare results/demo published.csv")
     systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
     systems = merge_seed_systems(systems)
     rows = compare_systems(systems, bootstrap)
     warnings = [
-        f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}: the two runs divide"
-        " the photos differently, so do not compare their recalls"
+        f"{count:,} of {len(tested[one]):,} {split} photos of {one} are training photos of {other}. The two runs"
+        " split the photos differently, so their recalls cannot be compared."
         for one, other in permutations(tested, 2)
         if (count := len(tested[one] & learned[other]))
     ]
@@ -76,7 +79,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 
 
 def _learned_photos(run: Run) -> set[str]:
-    """The SHA-256 of the photos that models of the run have learned from."""
+    """Return the SHA-256 of each photo on which a model of the run was trained."""
     import numpy as np
 
     config, splits = run.config, ["train"]
@@ -89,8 +92,11 @@ def _learned_photos(run: Run) -> set[str]:
 
 
 def _read_figures(path: Path) -> "list[ComparedSystem]":
-    """The systems of a CSV table. Raises InputError, naming the line, for one without a name or with a cell that is no
-    percentage, and for a table without the columns."""
+    """Read the systems of a CSV table of published results.
+
+    A cell is a recall in percent, or `-` if there is none. Raises InputError for a table without the needed columns,
+    and for a row without a name or with another cell, whose line it names.
+    """
     from pipeline.report.tables import HEADINGS, ComparedSystem
 
     systems, line = [], 1
@@ -99,7 +105,7 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
             table = csv.DictReader(lines)
             names = table.fieldnames or ()
             if "model" not in names or not set(HEADINGS) & set(names):
-                raise InputError(f"{path} needs the columns model and some of {', '.join(HEADINGS)}")
+                raise InputError(f"{path} needs the column model and at least one of {', '.join(HEADINGS)}.")
             for values in table:
                 line = table.line_num
                 cells = [(values.get(name) or "-").strip() for name in HEADINGS]
@@ -108,7 +114,10 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
                     raise ValueError
                 systems.append(ComparedSystem(values["model"], path.name, recalls))
     except (ValueError, csv.Error):
-        raise InputError(f"{path}, line {line}: give a name and recalls in percent or as -, in UTF-8") from None
+        raise InputError(
+            f"{path}, line {line}: a row needs a name, and its other cells are recalls in percent or -. Save the"
+            " table as UTF-8."
+        ) from None
     except OSError as error:
-        raise InputError(f"cannot read {path} ({error.strerror}); give another table") from error
+        raise InputError(f"Cannot read {path} ({error.strerror}). Give another table.") from error
     return systems

@@ -1,5 +1,6 @@
-# What the rules share. An input is what a stage's declaration reads; a parameter that changes reruns the job, and with it
-# what depends on it: the stage's version and the part of the configuration that decides its result.
+# Functions for all rules. The inputs of a rule are the inputs that the stage declares. The parameter `decides` has the
+# version of the stage and the keys of the configuration that decide its result. If it changes, Snakemake reruns the job
+# and the jobs that depend on it.
 
 import json
 import re
@@ -24,7 +25,7 @@ try:
     for path in workflow.configfiles:
         read_mapping(path)  # Snakemake accepts a key that is given twice
     allow(named_places(config))
-    config.update(accept_former_spelling(config))  # so that no job warns of the former spelling again
+    config.update(accept_former_spelling(config))  # jobs then do not repeat the warning about former spellings
     CONFIG = validate(config)
 except JointspaceError as error:
     raise WorkflowError(str(error))
@@ -35,7 +36,7 @@ LAYOUT = THIS_RUN.layout
 RUN = THIS_RUN.root
 LOGS = RUN / "logs"
 BENCHMARKS = LAYOUT.benchmarks
-CAPTIONS = Path(workflow.basedir).absolute() / "docs/captions"  # whichever file has the rule
+CAPTIONS = Path(workflow.basedir).absolute() / "docs/captions"  # paths in a rule are relative to its file
 PARTS = range(CONFIG.parts)
 PIXELS = [name for (name,) in STAGES["extract"].wanted(CONFIG)]
 GPU = int(CONFIG.device != "cpu")
@@ -43,23 +44,24 @@ STARTED = time.time()
 
 
 def jointspace(command, options=""):
-    """The shell command of a rule."""
+    """Return the shell command of a rule that runs a command of jointspace."""
     program, run = (shlex.quote(str(path)) for path in (Path(sys.executable).with_name("jointspace"), RUN))
-    words = [plain(program), "--threads {threads}", options, "--log {log:q}", command, "--run", plain(run)]
+    words = [plain(program), "--threads {threads}", options, "--log {log:q}", "stage", command, "--run", plain(run)]
     return " ".join(filter(None, words))
 
 
 def on_gpu(command):
-    return jointspace(command, "--cards {resources.gpu}")
+    """Return the shell command of a rule that may use the GPUs of its resource `gpu`."""
+    return jointspace(command, "--gpus {resources.gpu}")
 
 
 def plain(text):
-    """`text` with braces escaped for Snakemake."""
+    """Escape the braces in a text for Snakemake."""
     return text.replace("{", "{{").replace("}", "}}")
 
 
 def commits(artefact, part=None):
-    """The files to wait for: of shards those of the same part, or of all parts."""
+    """Return the commit records of an artefact. If it is sharded, they are the records of one part, or of all parts."""
     if isinstance(artefact, Outside):
         return [str(artefact.path)]
     if not isinstance(artefact, Shards):
@@ -69,7 +71,10 @@ def commits(artefact, part=None):
 
 
 def reads(stage, every=None):
-    """The input function of a rule: the commits of what the stage reads of its wildcards, or of each of `every`."""
+    """Return the input function of a rule, which lists the commit records of the inputs of a stage.
+
+    The names of the job are its wildcards, or all names that the function `every` returns.
+    """
     stage = STAGES[stage]
 
     def files(wildcards):
@@ -84,10 +89,10 @@ def reads(stage, every=None):
 
 
 def decides(stage, every=None):
-    """The version and the keys that decide what a rule makes."""
+    """Return the parameter of a rule: the version of its stage and the keys that decide the result, as JSON."""
     stage = STAGES[stage]
 
-    @cache  # the keys of `ingest` have the state of every file of the collection
+    @cache  # because the keys of `ingest` contain the state of every file of the collection
     def depends(*names):
         return json.dumps(stage.depends(CONFIG, *names), sort_keys=True, default=str)
 
@@ -95,25 +100,29 @@ def decides(stage, every=None):
 
 
 def jobs(stage, every, wildcards):
-    """The names of what one job makes."""
+    """Return the names of the artefacts that one job makes: from the function `every`, or from its wildcards."""
     return every(wildcards) if every else [tuple(getattr(wildcards, name) for name in stage.names)]
 
 
 def any_of(stage, name, but=()):
-    """The values that a wildcard may have: of several rules with the same output one makes what is asked for."""
+    """Return a regular expression of the values that a wildcard of a stage may have, without the values `but`.
+
+    Several rules have outputs of the same form. The values decide which rule makes a file.
+    """
     place = STAGES[stage].names.index(name)
     values = {tuple(names)[place] for names in STAGES[stage].choices(CONFIG)}.difference(but)
     return "|".join(sorted(map(re.escape, values))) or "(?!)"
 
 
 def wanted(stage):
-    """What of a stage `all` makes."""
+    """List the commit records of a stage that the rule `all` needs."""
     stage = STAGES[stage]
     return [path for names in stage.wanted(CONFIG) for made in stage.outputs(LAYOUT, *names) for path in commits(made)]
 
 
 def writes(stage, names):
-    """The commits of what a job makes, of shards the commit of its part; and the file that Snakemake's own report shows.
+    """List the outputs of a job: the commit records of its artefacts (of one part, if they are sharded), and the file
+    that Snakemake's own report shows, if the stage has one.
     """
     artefacts = stage.outputs(LAYOUT, *names)
     if stage.shown:
@@ -122,14 +131,14 @@ def writes(stage, names):
 
 
 def call(stage):
-    """The shell command of the rule of a stage."""
+    """Return the shell command of the rule of a stage."""
     names = [f"{{wildcards.{name}:q}}" for name in stage.names]
     command = " ".join([stage.command, *names, *(["--part {wildcards.part}"] if stage.sharded else [])])
     return on_gpu(command) if stage.gpu else jointspace(command)
 
 
 def gpu_of_texts(wildcards):
-    """Only the text encoders of libraries are networks."""
+    """Return the number of GPUs for a text encoder. Only the text encoders of libraries are networks."""
     return GPU if CONFIG.text_encoder(wildcards.encoder).spec.library else 0
 
 
@@ -142,11 +151,11 @@ def every_pixel_encoder(wildcards):
 
 
 def shown(artefact, caption, category):
-    """The commit of a file that Snakemake's own report shows, and the file."""
+    """List the commit record of a file that Snakemake's own report shows, and the file with its caption."""
     file = report(str(artefact.path), caption=f"{CAPTIONS}/{caption}.rst", category=category)
     return [file] if artefact.commit == artefact.path else [str(artefact.commit), file]
 
 
 def memory(stage):
-    """The megabytes that a job of a stage needs; a retry asks for more."""
+    """Return the function for the megabytes that a job of a stage needs. Each retry asks for more."""
     return lambda wildcards, attempt: STAGES[stage].memory * attempt

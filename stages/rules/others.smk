@@ -1,9 +1,12 @@
-# Off the road: features and sentences from elsewhere, regions, trees, trained models, generators, the papers' tables.
-# The rule of every such stage follows from its declaration: what a job is of, reads and writes, and what it needs.
+# Rules of all stages that the Snakefile does not list: precomputed vectors, regions, trees, trained models, generators,
+# and the tables of the papers. Each rule is made from the declaration of its stage.
 
 
 def add_rule(stage):
-    """In a function, since the running job evaluates `shell` again, after the loop."""
+    """Add the rule of a stage.
+
+    This is a function because the running job evaluates `shell` again, after the loop.
+    """
     names = [f"{{{name}}}" for name in stage.names]
     part = ["{part}"] if stage.sharded else []
 

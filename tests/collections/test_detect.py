@@ -184,7 +184,7 @@ def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], split
         (dict.fromkeys(("1.csv", "2.csv", "1-2.csv"), "file,text\n0.jpg,a\n"), "table", {"table": "1.csv"}),
     ],
 )
-def test_other_lists_beside_photographs_are_not_read(make, tables: dict[str, str], format: str, files: dict) -> None:
+def test_other_lists_beside_photos_are_not_read(make, tables: dict[str, str], format: str, files: dict) -> None:
     folder = make("0.jpg", *tables)
     for name, text in tables.items():
         (folder / name).write_text(text)
@@ -208,7 +208,7 @@ def test_names_in_metadata_are_relative_to_its_folder_within_that_of_the_images(
     assert next(record.path for record in records) == path
 
 
-def test_photographs_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(make) -> None:
+def test_photos_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(make) -> None:
     folder = make("train/0.jpg", "test/0.jpg", "train.csv", "test.csv")
     for name in ("train.csv", "test.csv"):
         (folder / name).write_text("file,text\n0.jpg,a\n")

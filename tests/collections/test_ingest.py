@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from hostile import many_scans, slow_image
-from made_up import ingest
+from slow_images import many_scans, slow_image
+from synthetic_run import ingest
 
 from pipeline.collections.assembly import Assembly
 from pipeline.collections.intake import Intake

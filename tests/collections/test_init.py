@@ -12,8 +12,8 @@ import pyarrow.parquet as pq
 import pytest
 import yaml
 from click.testing import CliRunner
-from made_up import ingest, run_command
 from PIL import ExifTags, Image
+from synthetic_run import ingest, run_command
 
 from pipeline.config import loading
 from pipeline.config.encoders import NETWORKS
@@ -110,7 +110,7 @@ def test_a_collection_without_some_splits_gets_a_configuration_that_runs(
     assert (
         written["collection"].get("draw") == draw and list(loading.load(Path("coco.yaml")).evaluate.splits) == evaluated
     )
-    run_command("ingest", "--run", "run", "--config", "coco.yaml", "--check-splits")
+    run_command("ingest", "--run", "run", "--set-config", "coco.yaml", "--check-splits")
     assert Manifest(Path("run/manifest")).summary["splits"] == splits
 
 
@@ -120,7 +120,7 @@ def test_train_photos_alone_are_drawn_from(photos: Path, tmp_path: Path) -> None
     (photos / "splits.tsv").write_text("".join(f"{name}\ttrain\n" for name in names))
     assert "names no photo for dev and test" in run_command("init", photos)
     by_hash = sorted(names, key=lambda name: hashlib.sha256((photos / name).read_bytes()).hexdigest())
-    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml", "--check-splits")
+    run_command("ingest", "--run", tmp_path / "run", "--set-config", "my-photos.yaml", "--check-splits")
     images = Manifest(tmp_path / "run/manifest").images.to_pylist()
     assert {row["path"] for row in images if row["split"] == "test"} == set(by_hash[:2])
     assert {row["path"] for row in images if row["split"] == "dev"} == set(by_hash[2:4])
@@ -139,12 +139,12 @@ def test_a_run_without_a_split_that_it_needs_ends_before_a_photo_is_decoded(tmp_
     own |= {"models": ["ncca"], "collection": {"format": "coco", "reject_limit": 0}}
     config.write_text(yaml.safe_dump(own))
     with pytest.raises(InputError, match=r"the split test has no .*draw: \[test\].* from evaluate\.splits"):
-        run_command("ingest", "--run", tmp_path / "run", "--config", config, "--check-splits")
+        run_command("ingest", "--run", tmp_path / "run", "--set-config", config, "--check-splits")
     with pytest.raises(RejectLimitError):
-        run_command("ingest", "--run", tmp_path / "run", "--config", config)
+        run_command("ingest", "--run", tmp_path / "run", "--set-config", config)
 
 
-def test_photographs_without_sentences_are_searched_with_a_pretrained_model(photos: Path, tmp_path: Path) -> None:
+def test_photos_without_sentences_are_searched_with_a_pretrained_model(photos: Path, tmp_path: Path) -> None:
     said, error = refuse(photos)
     assert said.splitlines()[-1].endswith("--encoder clip") and "no configuration was written" in str(error)
     assert not list(Path.cwd().iterdir())
@@ -172,7 +172,7 @@ def test_photographs_without_sentences_are_searched_with_a_pretrained_model(phot
     assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
 
 
-def test_descriptions_inside_of_photographs_are_named(photos: Path) -> None:
+def test_descriptions_inside_of_photos_are_named(photos: Path) -> None:
     for number, text in enumerate(["OLYMPUS DIGITAL CAMERA", "Anna and her dog", "SONY DSC"]):
         exif = Image.Exif()
         exif[ExifTags.Base.ImageDescription] = text
@@ -183,7 +183,7 @@ def test_descriptions_inside_of_photographs_are_named(photos: Path) -> None:
     assert "looked into" not in run_command("init", photos)
 
 
-def test_a_table_with_titles_alone_and_photographs_that_are_not_there(photos: Path, tmp_path: Path) -> None:
+def test_a_table_with_titles_alone_and_photos_that_are_not_there(photos: Path, tmp_path: Path) -> None:
     rows = [f"{number:02d}.jpg;Vase {number};19{number};3,{number}" for number in range(22)]
     (photos / "archive.csv").write_text("\n".join(["file;Title;year;price", *rows]))
     said, error = refuse(photos)
@@ -252,7 +252,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a tar that is none", "a cut Parquet", "links", "Git LFS"])
-def test_photographs_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: Path, damage: str) -> None:
+def test_photos_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "c"
     folder.mkdir()
     file, text = {
@@ -412,7 +412,7 @@ def test_too_few_captions_to_learn_from_lead_to_a_pretrained_model(photos: Path,
     said, error = refuse(photos)
     assert f"captions to train on ({count})" in said and "no configuration was written" in str(error)
     run_command("init", photos, "--encoder", "clip")
-    run_command("ingest", "--run", tmp_path / "run", "--config", "my-photos.yaml", "--check-splits")
+    run_command("ingest", "--run", tmp_path / "run", "--set-config", "my-photos.yaml", "--check-splits")
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": count}
 
 

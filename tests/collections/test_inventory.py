@@ -9,7 +9,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import ingest
+from synthetic_run import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect

@@ -9,8 +9,8 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import ingest
 from PIL import ExifTags, Image
+from synthetic_run import ingest
 
 from pipeline.collections import own_columns
 from pipeline.collections.own_columns import MAX_COLUMNS, Field, OwnColumns

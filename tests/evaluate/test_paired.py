@@ -31,7 +31,7 @@ def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
     assert compare_draws(ours, ours, Bootstrap(300, 0))["difference"] == 0
 
 
-def made_up_draw(rng: np.random.Generator, images: np.ndarray, seed_deviation: float) -> Draw:
+def draw_synthetic(rng: np.random.Generator, images: np.ndarray, seed_deviation: float) -> Draw:
     """A training that is worth the mean over `images` (n,), more or less by chance of its seed."""
     chance = rng.normal(0, seed_deviation)
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
@@ -58,8 +58,8 @@ def test_an_interval_of_three_trainings_covers_what_it_says(image_deviation: flo
     rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
         gains = rng.normal(0, 1, 100) * image_deviation
-        ours = [made_up_draw(rng, gains, 4) for _ in range(3)]
-        theirs = [made_up_draw(rng, np.zeros(100), 4) for _ in range(3)]
+        ours = [draw_synthetic(rng, gains, 4) for _ in range(3)]
+        theirs = [draw_synthetic(rng, np.zeros(100), 4) for _ in range(3)]
         low, high = compare_draws(ours, theirs, Bootstrap(resamples, repetition))["ci95"]
         covered += low <= 0 <= high
     assert 0.935 <= covered / repetitions <= 0.99

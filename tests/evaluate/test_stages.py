@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, retell, write_config
+from synthetic_run import make_run, make_stage, retell, write_config
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.storage.records import read_measured

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 import tiny_run
 from click.testing import CliRunner
-from made_up import retell, run_command
+from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError
 from pipeline.storage.json_files import read_json
@@ -17,7 +17,7 @@ from stages.operations.verify import explain as command
 
 
 def explain(run: Path, image: str) -> dict:
-    result = CliRunner().invoke(command, [image, "--run", str(run), "--json"], catch_exceptions=False)
+    result = CliRunner().invoke(command, [str(run), image, "--json"], catch_exceptions=False)
     return json.loads(result.stdout)
 
 

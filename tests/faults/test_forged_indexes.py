@@ -37,10 +37,10 @@ from index_forgeries import (
     unknown_type,
     wide_bytes,
 )
-from made_up import build_bundle, features_of, make_run, run_command
-from made_up_colours import draw
-from made_up_sets import SCORE, add_fragments
 from PIL import Image
+from synthetic_colours import draw
+from synthetic_multivectors import SCORE, add_fragments
+from synthetic_run import build_bundle, features_of, make_run, run_command
 
 from pipeline.config import loading
 from pipeline.encoders.image_encoder import ImageEncoder
@@ -227,14 +227,14 @@ def look_around(folder: Path) -> None:
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
     sound = colours / "bundle"
     return {
-        "search": ["search", "--index", bundle, "a red picture", "--top", 40],
+        "search": ["search", "--index", bundle, "a red picture", "--top-k", 40],
         "serve": ["serve", bundle],
         "apply": ["apply", bundle, colours / "photos", "--output", output],
         "export": ["export", bundle, "--to", "parquet", "--output", output],
-        "add": ["add", sound, bundle, "--output", output],
-        "add to": ["add", bundle, sound, "--output", output],
-        "run": ["add", bundle, colours, "--output", output],
-        "remove": ["remove", bundle, 1, "--output", output],
+        "add": ["add", sound, bundle, "--copy-to", output],
+        "add to": ["add", bundle, sound, "--copy-to", output],
+        "run": ["add", bundle, colours, "--copy-to", output],
+        "remove": ["remove", bundle, 1, "--copy-to", output],
     }[command]
 
 
@@ -391,9 +391,9 @@ def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monk
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     built = build_bundle(run, output="built")
     monkeypatch.setattr(gallery, "try_first", lambda *_: pytest.fail("it was tried"))
-    run_command("search", "--index", built, "a dog", "--top", 1)
-    run_command("remove", built, 1, "--output", tmp_path / "less")
-    run_command("search", "--index", tmp_path / "less", "a dog", "--top", 1)
+    run_command("search", "--index", built, "a dog", "--top-k", 1)
+    run_command("remove", built, 1, "--copy-to", tmp_path / "less")
+    run_command("search", "--index", tmp_path / "less", "a dog", "--top-k", 1)
 
 
 # --- what a card says of encoders
@@ -495,8 +495,8 @@ def test_no_command_follows_a_link_in_an_index(place: str, colours: Path, tmp_pa
     before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
     photos, output = colours / "photos", tmp_path / "output"
     for words in (
-        ("search", "--index", forged, "a red one"), ("remove", forged, 1), ("remove", forged, 1, "--output", output),
-        ("add", forged, photos), ("add", forged, photos, "--output", output), ("add", victim, forged),
+        ("search", "--index", forged, "a red one"), ("remove", forged, 1), ("remove", forged, 1, "--copy-to", output),
+        ("add", forged, photos), ("add", forged, photos, "--copy-to", output), ("add", victim, forged),
         ("apply", forged, photos, "--output", output), ("export", forged, "--to", "npy", "--output", output),
     ):  # fmt: skip
         said = commands(*words)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_libraries import DIM, WIDTH, WORDS, make_tokenizer, parts_of, save_dual, store
+from tiny_library_models import DIM, WIDTH, WORDS, make_tokenizer, parts_of, save_dual, store
 
 from pipeline.config.loading import validate
 from pipeline.encoders.image_encoder import ImageEncoder

@@ -9,9 +9,9 @@ import sys
 from pathlib import Path
 from random import Random
 
+import forked_programs
 import pytest
 import tiny_run
-import warm
 from disks import files_of, same
 
 from pipeline.storage.batch import TEMPORARY
@@ -40,12 +40,12 @@ def ask(command: str, arguments: list[str], last: int = 0) -> tuple[int, int]:
                 os.kill(os.getpid(), signal.SIGKILL)
 
     def work() -> int:
-        warm.limit_threads()
+        forked_programs.limit_threads()
         sys.addaudithook(watch)
         tiny_run.call(command, arguments)
         return 0
 
-    code = os.waitstatus_to_exitcode(os.waitpid(warm.fork(work), 0)[1])
+    code = os.waitstatus_to_exitcode(os.waitpid(forked_programs.fork(work), 0)[1])
     os.close(writing)
     with open(reading, "rb") as begun:
         return code, len(begun.read())
@@ -64,7 +64,7 @@ def kill(run: Path, expected: Path, command: str, calls: list[list[str]], made: 
     wrong = [fault for fault in examine(run).faults if not fault.reason.startswith(UNDER_WAY)]
     assert not wrong, (command, wrong)
     for again in calls:
-        tiny_run.call(command, [word for word in again if word != "--again"])
+        tiny_run.call(command, [word for word in again if word != "--force"])
     after = examine(run)
     assert not after.faults and not after.temporaries, command
     assert not [path for path in run.rglob(".*") if TEMPORARY.match(path.name)], command

@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_models import MadeUpRegions, make_fit_task, make_task_of
-from made_up_settings import make_grid
+from small_settings import make_grid
+from synthetic_tasks import SyntheticRegions, make_fit_task, make_task_of
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError
@@ -58,7 +58,7 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
     images = task.train.regions.images
     rows = np.concatenate(images)
     rows[:, :10] = change(rows[:, :10].astype(np.float32))
-    regions = MadeUpRegions(np.split(rows, np.cumsum([len(image) for image in images])[:-1]))
+    regions = SyntheticRegions(np.split(rows, np.cumsum([len(image) for image in images])[:-1]))
     spoilt = replace(task.train, features=features, regions=regions)
     trained = train(model_spec(name).load(), replace(task, train=spoilt), None, lambda training: None).model
     more = [(task.dev.regions,), (regions,)] if trained.multi_vector else [(), ()]

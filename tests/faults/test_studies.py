@@ -5,7 +5,7 @@ from pathlib import Path
 
 import tiny_run
 import yaml
-from made_up import by_hand
+from synthetic_run import by_hand
 
 from pipeline.config.loading import merge
 from pipeline.storage.records import write_summary
@@ -32,7 +32,7 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     (root / "study.yaml").write_text(yaml.safe_dump(merge(config, STUDY)))
 
     def call(command: str, *names: str, config: str = "study.yaml") -> None:
-        tiny_run.call(command, [*names, "--run", str(results), "--config", str(root / config)])
+        tiny_run.call(command, [*names, "--run", str(results), "--set-config", str(root / config)])
 
     for command in ("ingest", "import_vectors", "prepare_encoder", "encode_sentences", "encode_documents"):
         tiny_run.call_all(command, tiny_run.stages(root, results)[command][0])

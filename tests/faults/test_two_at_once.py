@@ -12,7 +12,7 @@ from threading import Barrier, BrokenBarrierError, Event, Thread, current_thread
 
 import click
 import pytest
-from made_up import build_bundle, make_run, open_run
+from synthetic_run import build_bundle, make_run, open_run
 
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.run.layout import Layout

@@ -13,7 +13,7 @@ import tiny_run
 import yaml
 from click.testing import CliRunner
 from index_forgeries import cell
-from made_up import retell
+from synthetic_run import retell
 
 from pipeline.errors import IntegrityError
 from pipeline.storage.commit import commit_path, publish
@@ -202,7 +202,7 @@ def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path)
         content = (run / name).read_bytes()
         (run / name).unlink()
         calls, _ = tiny_run.stages(collection, run)[stage]
-        tiny_run.call_all(stage, [[word for word in call if word != "--again"] for call in calls])
+        tiny_run.call_all(stage, [[word for word in call if word != "--force"] for call in calls])
         assert (run / name).read_bytes() == content and name not in faults_of(run)
 
 

@@ -68,16 +68,16 @@ def write_config(root: Path) -> None:
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
     """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
-    config = ["--config", root / "config.yaml"]
+    config = ["--set-config", root / "config.yaml"]
 
     def parts(*names: str) -> list[list[object]]:
-        return [[*names, "--run", run, "--part", number, *config, "--again"] for number in range(N_SHARDS)]
+        return [[*names, "--run", run, "--part", number, *config, "--force"] for number in range(N_SHARDS)]
 
     def whole(*names: str) -> list[list[object]]:
-        return [[*names, "--run", run, *config, "--again"]]
+        return [[*names, "--run", run, *config, "--force"]]
 
     calls = {
-        "ingest": [["--run", run, "--processes", 0, *config, "--again"]],
+        "ingest": [["--run", run, "--processes", 0, *config, "--force"]],
         "import_vectors": parts("features/colour"),
         "prepare_encoder": whole("text/encoders/tfidf"),
         "encode_sentences": parts("tfidf"),
@@ -108,7 +108,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
     """The same call on the run `folder`, which is all links but for what the call makes first."""
     at, run = arguments.index("--run"), Path(arguments[arguments.index("--run") + 1])
-    config = arguments.index("--config")
+    config = arguments.index("--set-config")
     link(Path(arguments[config + 1]), folder / "config.yaml")
     known = declared()[stage]
     made = known.outputs(Layout(run), *arguments[: len(known.names)])[0]

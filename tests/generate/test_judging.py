@@ -6,8 +6,8 @@ from collections import Counter
 
 import numpy as np
 import pytest
-from made_up_text import make_pairs, make_vocabulary
 from nltk.translate.bleu_score import corpus_bleu
+from synthetic_text import make_pairs, make_vocabulary
 
 from pipeline.errors import InputError
 from pipeline.generate import metrics

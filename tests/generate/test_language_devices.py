@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
 from test_logbilinear import TAGGER, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
@@ -25,7 +25,7 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 @pytest.fixture
 def processors_numbers(monkeypatch: pytest.MonkeyPatch, other_device: torch.device) -> None:
-    """A pretended device has no random numbers of its own."""
+    """A fake device has no random numbers of its own."""
     if other_device.type != "cuda":
         monkeypatch.setattr(Sources, "generator", lambda self, device: torch.Generator().manual_seed(self.seed))
 

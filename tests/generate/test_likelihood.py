@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import (
+from synthetic_text import (
     LOG_BILINEAR,
     RECURRENT,
     VIEW,

@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus

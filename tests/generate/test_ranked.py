@@ -5,7 +5,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_text import make_material, make_vocabulary
+from synthetic_text import make_material, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus

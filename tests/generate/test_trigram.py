@@ -5,8 +5,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_text import make_sentences, make_vocabulary
 from nltk.lm import KneserNeyInterpolated
+from synthetic_text import make_sentences, make_vocabulary
 
 from pipeline.generate.corpus import DISCOUNT, Corpus, Trigram
 from pipeline.run.reading.generators import count_trigrams

@@ -14,8 +14,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from hostile import many_scans
 from PIL import ExifTags, Image, features
+from slow_images import many_scans
 
 from pipeline.compute.workers import Failure, isolated_map
 from pipeline.errors import InputError

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_libraries import parts_of, store
 from pictures import MEAN, STD, make_image
+from tiny_library_models import parts_of, store
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.registry import ENCODERS, EncoderSpec, encoder_specs
@@ -117,7 +117,7 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
     features = encoder.encode(IMAGES)
     assert features.shape == (len(IMAGES), encoder.dim) and features.dtype == np.float32
     if spec.reads == "regions":
-        with pytest.raises(UsageError, match="Use `jointspace extract-regions` and `jointspace pool-regions`"):
+        with pytest.raises(UsageError, match="Use `jointspace stage extract-regions` and `jointspace stage pool"):
             encoder.extractor("cpu", "float32", 4)
         return
     extractor = encoder.extractor("cpu", "float32", 4)

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 import numpy as np
 import pytest
 import torch
+from fake_devices import full_beyond
 from pictures import make_encoder, make_pixels
-from pretended import full_beyond
 
 from pipeline.compute.device import OomBatcher
 from pipeline.encoders.extraction import ExtractionPlan, Extractor, choose_plan, extract_in_step

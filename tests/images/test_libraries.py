@@ -10,9 +10,9 @@ from zipfile import ZipFile
 import numpy as np
 import pytest
 import torch
-from made_up_libraries import CLIP_MEAN, DIM, parts_of, store
 from pictures import MEAN, make_image
 from PIL import Image
+from tiny_library_models import CLIP_MEAN, DIM, parts_of, store
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge

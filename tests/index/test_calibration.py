@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, run_command
+from synthetic_run import build_bundle, make_run, run_command
 
 import jointspace
 from pipeline.errors import IntegrityError
@@ -151,13 +151,13 @@ def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None
     by_vector = index.search(text_vector=encoded, k=6).judgement
     assert by_vector == replace(judged, words=0, unknown=0)  # The words of a text vector are unknown.
 
-    arguments = ("--index", folder / "bundle", "--top", 6)
+    arguments = ("--index", folder / "bundle", "--top-k", 6)
     lines = run_command("search", *arguments, "a dog").splitlines()
     assert len(lines) == 7 and lines[3] == f"----  {judged.remark}"
     hits = json.loads(run_command("search", *arguments, "--json", "a dog"))
     assert [hit["likely"] for hit in hits] == 3 * [True] + 3 * [False]
     (tmp_path / "queries.txt").write_text("a dog\nunicorn dog\n")
-    told = run_command("search", *arguments, "--file", tmp_path / "queries.txt", "--json").splitlines()
+    told = run_command("search", *arguments, "--queries", tmp_path / "queries.txt", "--json").splitlines()
     assert [json.loads(line)["off_topic"] for line in told] == [False, True]
     shown = list_images("ncca", answer, {}, [None] * 6, 0.0)
     assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)
@@ -177,7 +177,10 @@ def test_index_without_a_calibration_is_reported_once(folder: Path, tmp_path: Pa
         writer.commit(source=bundle.card, but=changes, **kept)
         return tmp_path / name
 
-    for name, value, said in (("old", "gone", "run build-index again"), ("silent", None, "")):
+    for name, value, said in (
+        ("old", "gone", "Rebuild it: jointspace stage build-index ncca --run "),
+        ("silent", None, ""),
+    ):
         former = rewrite(name, None, calibration=value)
         assert Searcher(open_index(former)).images("a dog", 3).judgement is None
         result = CliRunner().invoke(command, ["--index", str(former), "a dog"])

@@ -11,8 +11,8 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
-from lone_searches import DIM, ask_everything, search_every_way
-from made_up import build_bundle, features_of, run_command
+from isolated_searches import DIM, ask_everything, search_every_way
+from synthetic_run import build_bundle, features_of, run_command
 
 from pipeline.compute.workers import Worker
 from pipeline.errors import UsageError
@@ -358,7 +358,7 @@ def test_index_is_searched_among_the_allowed_images(run: Path, name: str) -> Non
 
 def test_the_command_takes_a_condition(run: Path) -> None:
     folder = run / "bundle"
-    lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top", 1).splitlines()
+    lines = run_command("search", "--index", folder, "a dog", "--where", "split = 'test'", "--top-k", 1).splitlines()
     assert lines[0].split()[-1] == "dog-8.png"
     with pytest.raises(UsageError, match="There is no column .widht.. Did you mean width"):
         run_command("search", "--index", folder, "a dog", "--where", "widht < 3")

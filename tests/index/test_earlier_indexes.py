@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import run_command
+from synthetic_run import run_command
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from pretended import full_beyond
+from fake_devices import full_beyond
 
 from pipeline.compute.device import OomBatcher
 from pipeline.errors import IntegrityError

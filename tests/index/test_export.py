@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import features_of, run_command
+from synthetic_run import features_of, run_command
 
 from pipeline.index.search import Searcher
 from pipeline.storage.embeddings import Embeddings

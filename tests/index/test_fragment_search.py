@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, run_command
-from made_up_sets import OTHER, SCORE, THING
+from synthetic_multivectors import OTHER, SCORE, THING
+from synthetic_run import THINGS, build_bundle, run_command
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
@@ -85,7 +85,7 @@ def test_a_snippet_finds_regions_with_their_boxes(kind: str, request: pytest.Fix
 
 def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) -> None:
     path = run / "data" / "horse-3.png"
-    values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top", 6, "--json"))
+    values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top-k", 6, "--json"))
     assert {value["text"] for value in values} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
     assert [value["score"] for value in values] == pytest.approx([2] * 6)
 

@@ -8,7 +8,7 @@ import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from made_up import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
+from synthetic_run import ENCODER_SETTINGS, build_bundle, make_run, open_run, retell, run_command
 
 import jointspace
 from pipeline.errors import IntegrityError
@@ -44,7 +44,7 @@ def test_titles_and_descriptions_come_with_the_images(tmp_path: Path) -> None:
     table = pq.read_table(bundle / "images.parquet")
     assert table["title"].to_pylist() == [None if i % 2 else f"Title {i}" for i in range(24)]
     assert not {"tags", "description"} & {*table.column_names}
-    asked = ("search", "--index", bundle, "--top", 1, "--where", "'title 8' in title")
+    asked = ("search", "--index", bundle, "--top-k", 1, "--where", "'title 8' in title")
     (hit,) = json.loads(run_command(*asked, "--json", "a dog"))
     assert (hit["image_id"], hit["title"]) == (8, "Title 8")
     assert "title=Title 8" in run_command(*asked, "a dog")
@@ -74,7 +74,7 @@ def test_an_index_that_does_not_say_what_measured_it_still_opens(run: Path, tmp_
     for name in INDEXES:
         retell(tmp_path / "older/card.json", name, value=older[name])
     assert IndexShard(tmp_path / "older").card.images.measured_with is None
-    assert run_command("search", "--index", tmp_path / "older", "dog", "--top", 1)
+    assert run_command("search", "--index", tmp_path / "older", "dog", "--top-k", 1)
     with pytest.raises(IntegrityError, match="measured_with"):
         IndexShard(tmp_path / "forged")
 

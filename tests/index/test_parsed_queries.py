@@ -4,8 +4,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, by_colour, make_run, make_stage, write_config
-from made_up_training import CONFIG, encode_parses, train
+from synthetic_run import THINGS, build_bundle, by_colour, make_run, make_stage, write_config
+from trainable_run import CONFIG, encode_parses, train
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, features_of, make_run, run_command
+from synthetic_run import build_bundle, features_of, make_run, run_command
 
 from pipeline.errors import InputError, UsageError
 from pipeline.index.search import Searcher
@@ -65,7 +65,7 @@ def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) 
     assert searcher.unknown_words("the dog") == searcher.unknown_words("the big") == []
 
     def search(*arguments: object) -> tuple[str, str]:
-        result = CliRunner().invoke(command, ["--index", str(bundle), "--top", "1", *map(str, arguments)])
+        result = CliRunner().invoke(command, ["--index", str(bundle), "--top-k", "1", *map(str, arguments)])
         assert result.exit_code == 0, result.output
         return result.stdout, result.stderr
 
@@ -78,18 +78,18 @@ def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) 
     assert search("a dog")[1] == search("the dog", "--json")[1] == ""
     queries = tmp_path / "queries.txt"
     queries.write_bytes(b"\xef\xbb\xbfa purple dog\r\n\r\na dog\n  \na unicorn")
-    printed = search("--file", queries, "--json")[0]
+    printed = search("--queries", queries, "--json")[0]
     assert printed == search("--batch", queries)[0]
     answers = [json.loads(line) for line in printed.splitlines()]
     assert [answer.get("unknown") for answer in answers] == [["purple"], [], None]
     assert "none of the words of 'a unicorn'" in answers[2]["error"] and "results" not in answers[2]
     assert answers[1]["results"] == json.loads(search("a dog", "--json")[0]) and answers[1]["query"] == "a dog"
-    tables = [table.splitlines() for table in search("--file", queries)[0].split("\n\n")]
+    tables = [table.splitlines() for table in search("--queries", queries)[0].split("\n\n")]
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
     assert "none of the words of 'a unicorn'" in tables[2][1] and tables[1][1:] == search("a dog")[0].splitlines()
     queries.write_bytes(b"\xff")
     with pytest.raises(InputError, match="queries.txt: line 1 is not UTF-8"):
-        run_command("search", "--index", bundle, "--file", queries)
+        run_command("search", "--index", bundle, "--queries", queries)
     with pytest.raises(InputError, match=r"\(horsse \(horse\?\), unicorn\)\. Try other words"):
         searcher.images("the horsse, a unicorn", 1)
 

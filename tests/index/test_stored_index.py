@@ -6,8 +6,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
-from made_up_sets import SCORE, add_fragments
+from synthetic_multivectors import SCORE, add_fragments
+from synthetic_run import build_bundle, features_of, make_run, make_stage, retell, run_command, write_config
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -151,7 +151,7 @@ def test_another_number_of_shards_replaces_the_former_shards(tmp_path: Path) -> 
     mine.mkdir()
     for path in filter(Path.is_file, list(folder.iterdir())):
         shutil.copy(path, mine)
-    make_stage("build_index", run, "--again")
+    make_stage("build_index", run, "--force")
     assert (mine / CARD).exists() and (mine / "images.faiss").exists()
     with pytest.raises(InputError, match="index.bundles"):
         build_bundle(run, {"index": {"bundles": 9}})
@@ -178,7 +178,7 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
 
 def test_copy_keeps_the_list_of_removed_photos(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     less = tmp_path / "less"
-    run_command("remove", built["ncca"][3], "id:1", "--output", less)
-    run_command("remove", less, "id:20", "--output", tmp_path / "both")  # of another shard
+    run_command("remove", built["ncca"][3], "id:1", "--copy-to", less)
+    run_command("remove", less, "id:20", "--copy-to", tmp_path / "both")  # of another shard
     assert [*read_removed(IndexShard(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
     assert [*read_removed(IndexShard(less / "00"))] == ["cat-1.png"]

@@ -11,8 +11,8 @@ import numpy as np
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
-from made_up import build_bundle, make_run, retell, run_command, write_config
-from made_up_sets import SCORE, add_fragments, whole_length
+from synthetic_multivectors import SCORE, add_fragments, whole_length
+from synthetic_run import build_bundle, make_run, retell, run_command, write_config
 
 from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
@@ -77,9 +77,9 @@ def test_photos_are_removed_and_then_added(
     gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in GONE]  # the boxes of whole images
     paths = embeddings.manifest.images["path"].take(list(GONE)).to_pylist()
     assert traces(start, gone, paths)
-    run_command("remove", start, *GONE, "--output", tmp_path / "less")
+    run_command("remove", start, *GONE, "--copy-to", tmp_path / "less")
     assert not traces(tmp_path / "less", gone, paths)
-    run_command("add", tmp_path / "less", runs["large"], "--output", tmp_path / "more")
+    run_command("add", tmp_path / "less", runs["large"], "--copy-to", tmp_path / "more")
     before, less, more = (open_index(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
     more.check()
     assert [len(bundle.shards) for bundle in (before, less, more)] == [bundles, bundles, bundles + 1]
@@ -113,7 +113,7 @@ def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp
     start = shutil.copytree(built, runs["small"] / "index/rounded")
     assert open_index(start).card.images.factory == "SQ8"
     write_config(runs["small"], {"models": [{"name": "mine", "model": "nowhere:Class"}]})
-    run_command("remove", start, GONE[0], "--output", tmp_path / "less")
+    run_command("remove", start, GONE[0], "--copy-to", tmp_path / "less")
     assert open_index(tmp_path / "less").card.images.count == 79
 
 
@@ -124,11 +124,11 @@ def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
     caplog.set_level("INFO")
     start = bundle_of(runs["small"], "Flat")
     less = tmp_path / "less"
-    run_command("remove", start, *range(8), "--output", less)
+    run_command("remove", start, *range(8), "--copy-to", less)
     stranger = build_bundle(make_run(tmp_path / "other", images=24))
-    run_command("add", less, stranger, "--output", tmp_path / "both")
+    run_command("add", less, stranger, "--copy-to", tmp_path / "both")
     assert "8 of 24 photos" in caplog.text and "16 photos" in caplog.text
-    run_command("add", tmp_path / "both", runs["large"], "--output", tmp_path / "all")
+    run_command("add", tmp_path / "both", runs["large"], "--copy-to", tmp_path / "all")
     images = open_index(tmp_path / "all").table("images")
     assert images["image_id"].to_pylist() == [*range(104), *range(184, 200)]
     assert images["bundle"].to_pylist() == [0] * 80 + [1] * 24 + [2] * 16
@@ -151,7 +151,7 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
         name, _, translated = cli.resolve_command(click.Context(cli), words)
-        assert (name, translated) == (former[6:], [str(start), "5", "--output", str(tmp_path / "less")])
+        assert (name, translated) == (former[6:], [str(start), "5", "--copy-to", str(tmp_path / "less")])
     run_command(name, *translated)
     run_command("remove", start, "5", "dog-0.png")
     assert [len(read_removed(IndexShard(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
@@ -165,7 +165,7 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
 
 def test_all_photos_of_one_shard_can_be_removed(runs: dict[str, Path], tmp_path: Path) -> None:
     start = bundle_of(runs["small"], "Flat", bundles=4)
-    run_command("remove", start, *range(20, 40), "--output", tmp_path / "less")
+    run_command("remove", start, *range(20, 40), "--copy-to", tmp_path / "less")
     same = [
         (start / number / "images.faiss").samefile(tmp_path / "less" / number / "images.faiss")
         for number in ("00", "01", "02", "03")
@@ -187,21 +187,21 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
     foreign = shutil.copytree(start, tmp_path / "foreign")
     retell(foreign / "card.json", "inputs", "model", value="another")
     for error, named, arguments in (
-        *((UsageError, "no name matches a photo of", [number]) for number in (80, 10**23, "9" * 4000)),
-        (InputError, "all 80 photos of .*delete that folder", ["--list", everything]),
-        (UsageError, "no name matches a photo of", []),
-        (UsageError, "no name matches a photo of", ["--list", nothing]),
+        *((UsageError, "No name matches exactly one photo of", [number]) for number in (80, 10**23, "9" * 4000)),
+        (InputError, "all 80 photos of .*delete this folder", ["--from-file", everything]),
+        (UsageError, "No name matches exactly one photo of", []),
+        (UsageError, "No name matches exactly one photo of", ["--from-file", nothing]),
     ):
         with pytest.raises(error, match=named):
-            run_command("remove", start, *arguments, "--output", tmp_path / "a")
+            run_command("remove", start, *arguments, "--copy-to", tmp_path / "a")
     for error, named, source in (
         (UsageError, "another model", foreign),
         *([(IntegrityError, r"do not agree \(compared: model\)", other)] if model == "dvsa" else []),
     ):
         with pytest.raises(error, match=named):
-            run_command("add", start, source, "--output", tmp_path / "a")
+            run_command("add", start, source, "--copy-to", tmp_path / "a")
     with pytest.raises(UsageError, match="exists"):
-        run_command("add", start, runs["large"], "--output", start)
+        run_command("add", start, runs["large"], "--copy-to", start)
     assert not (tmp_path / "a").exists()
     IndexShard(start).check()
 
@@ -217,8 +217,8 @@ def test_lines_of_a_list_that_match_nothing_are_reported(
     lines = ["# asked for", "5", paths[6], f".\\{paths[7]}", f"{bundle.card.data_root}/{paths[8]}", paths[9].upper()]
     strangers = ["80", "007", "9" * 50, "nobody.png"]
     (tmp_path / "gone.txt").write_bytes(("\ufeff" + "\r\n".join([*lines, *strangers, ""])).encode())
-    with pytest.raises(RejectLimitError, match=r"4 names match no photo") as failure:
-        run_command("remove", start, "--list", tmp_path / "gone.txt", "--output", tmp_path / "less")
+    with pytest.raises(RejectLimitError, match=r"4 names did not match exactly one photo") as failure:
+        run_command("remove", start, "--from-file", tmp_path / "gone.txt", "--copy-to", tmp_path / "less")
     assert failure.value.exit_code == 3
     gone = IndexShard(tmp_path / "less").table("images")["path"].to_pylist()
     assert [row for row, path in enumerate(gone) if path is None] == [5, 6, 7, 8, 9]
@@ -253,10 +253,10 @@ def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -
 
 
 def test_example_program_does_not_need_jointspace(runs: dict[str, Path]) -> None:
-    source = (ROOT / "examples" / "query_bundle.py").read_text()
+    source = (ROOT / "examples" / "nearest_photos.py").read_text()
     assert len(source.splitlines()) <= 36 and "pipeline" not in source
     result = subprocess.run(
-        [sys.executable, ROOT / "examples" / "query_bundle.py", bundle_of(runs["small"], "HNSW8"), "8"],
+        [sys.executable, ROOT / "examples" / "nearest_photos.py", bundle_of(runs["small"], "HNSW8"), "8"],
         capture_output=True, text=True, check=True,
     )  # fmt: skip
     lines = [line.split() for line in result.stdout.splitlines()]
@@ -287,7 +287,7 @@ def test_a_removal_reaches_every_index_of_the_run(
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
         assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]
         assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_index(folder)).images("a dog", 80)}
-    run_command("remove", of_run["ncca"], "cat-9.png", "--output", tmp_path / "copy")
+    run_command("remove", of_run["ncca"], "cat-9.png", "--copy-to", tmp_path / "copy")
     run_command("remove", alone, "cat-17.png")
     assert [len(there) for there in paths_of(*of_run.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
 
@@ -331,7 +331,7 @@ def test_photos_removed_from_an_addition_are_listed_for_the_next_ingest(
     index = of_run["ncca"]
     root = str(runs["large"] / "data")
     retell(index / "card.json", "data_root", value=root)
-    run_command("add", index, runs["large"], "--output", index.with_name("grown"))
+    run_command("add", index, runs["large"], "--copy-to", index.with_name("grown"))
     grown = index.with_name("grown")
     run_command("remove", grown, "dog-88.png")
     assert "dog-88.png" in read_removed(IndexShard(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
@@ -355,14 +355,14 @@ def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[s
     index = of_run["ncca"]
     condition = "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
-    with pytest.raises(UsageError, match="--yes to remove 5 photos"):
+    with pytest.raises(UsageError, match="--yes to remove the 5 photos"):
         run_command("remove", index, "--where", condition)
     result = CliRunner().invoke(cli.get_command(None, "remove"), [str(index), "--where", condition])
     assert {line.rpartition("/")[2].rstrip(")") for line in result.stdout.splitlines()} == named
     assert paths_of(index)[0] >= named
     run_command("remove", index, "--where", condition, "--yes")
     assert all(len(there) == 75 and there.isdisjoint(named) for there in paths_of(*of_run.values()))
-    with pytest.raises(UsageError, match="no photo of .* satisfies"):
+    with pytest.raises(UsageError, match="No photo of .* satisfies"):
         run_command("remove", index, "--where", condition, "--yes")
     with pytest.raises(UsageError, match="not both"):
         run_command("remove", index, "dog-0.png", "--where", condition)
@@ -373,16 +373,16 @@ def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
 ) -> None:
     other = build_bundle(make_run(tmp_path / "other", images=24))
     both = tmp_path / "both"
-    run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--output", tmp_path / "less")
-    run_command("add", tmp_path / "less", other, "--output", both)
+    run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--copy-to", tmp_path / "less")
+    run_command("add", tmp_path / "less", other, "--copy-to", both)
     first, second = (f"{part.card.data_root}/dog-8.png" for part in open_index(both).shards)
-    printed = run_command("search", "--index", both, "a dog", "--top", 20)
+    printed = run_command("search", "--index", both, "a dog", "--top-k", 20)
     assert first in printed and second in printed
     with pytest.raises(UsageError) as refused:
         run_command("remove", both, "dog-8.png")
     assert f"id:8 ({first}) or id:88 ({second})" in str(refused.value)
     for number, way in enumerate((second, "id:88")):
-        run_command("remove", both, way, "--output", tmp_path / f"{number}")
+        run_command("remove", both, way, "--copy-to", tmp_path / f"{number}")
         left = {photo.whole for photo in photos_of(open_index(tmp_path / f"{number}"))}
         assert first in left and second not in left and len(left) == 95
 
@@ -398,8 +398,8 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
     other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
     run_command("remove", of_run["ncca"], *range(4))
     run_command("add", of_run["ncca"], other)
-    assert f"{of_run['dvsa']} does not have these photos" in caplog.text
-    assert "4 photos of" in caplog.text and "were removed before, and are back" in caplog.text
+    assert f"The photos were not added to {of_run['dvsa']}: " in caplog.text
+    assert "4 photos of" in caplog.text and "were removed before and are back" in caplog.text
 
 
 def test_captions_that_an_addition_loses_are_counted(
@@ -418,7 +418,7 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions left out" in caplog.text  # the image 7, and the images 70 to 79
+    assert f"{start}: 11 captions skipped" in caplog.text  # the image 7, and the images 70 to 79
 
 
 def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: dict[str, Path]) -> None:

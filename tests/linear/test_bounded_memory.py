@@ -7,9 +7,9 @@ from functools import partial
 
 import numpy as np
 import pytest
-from made_up_models import make_fit_task
-from made_up_settings import make_grid
 from scipy import sparse
+from small_settings import make_grid
+from synthetic_tasks import make_fit_task
 
 from pipeline.compute.lazy_rows import DiskRows
 from pipeline.config.registry import model_spec

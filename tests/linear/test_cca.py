@@ -5,10 +5,10 @@ from itertools import product
 
 import numpy as np
 import pytest
-from made_up_settings import make_grid, text_view
 from scipy import sparse
 from scipy.linalg import hadamard
 from sklearn.cross_decomposition import CCA as ScikitCCA
+from small_settings import make_grid, text_view
 
 from pipeline.config.models import FitSettings
 from pipeline.errors import InputError

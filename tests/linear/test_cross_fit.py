@@ -4,8 +4,8 @@ from collections.abc import Iterator
 
 import numpy as np
 import pytest
-from made_up_settings import text_view
 from scipy import sparse
+from small_settings import text_view
 
 from pipeline.errors import InputError
 from pipeline.models.linear.cross_fit import FOLDS, PAIR_COLUMNS, Scores, cross_fit, draw_folds, score_rivals

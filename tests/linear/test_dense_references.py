@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER, make_grid, text_view
 from scipy import sparse
 from scipy.linalg import eigh
+from small_settings import TRANSFER, make_grid, text_view
 
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.accumulation import MomentsAccumulator

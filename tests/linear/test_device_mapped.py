@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from made_up_models import make_fit_task
-from pretended import FullOnce, full_beyond
+from fake_devices import FullOnce, full_beyond
+from synthetic_tasks import make_fit_task
 from test_feature_maps import BLOCKS, MAPS, assert_same, moments_of
 
 from pipeline.compute.device import OomBatcher

@@ -5,9 +5,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_settings import text_view
-from pretended import FullOnce, full_beyond
+from fake_devices import FullOnce, full_beyond
 from scipy import sparse
+from small_settings import text_view
 
 from pipeline.compute.device import OomBatcher
 from pipeline.models.linear.accumulation import sum_blocks

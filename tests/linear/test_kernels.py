@@ -4,9 +4,9 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_models import FIT_VIEW, make_fit_task
-from made_up_settings import make_grid
 from scipy.linalg import inv, sqrtm, svd
+from small_settings import make_grid
+from synthetic_tasks import FIT_VIEW, make_fit_task
 
 from pipeline.config.registry import model_spec
 from pipeline.config.stored import restore

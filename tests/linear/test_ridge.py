@@ -1,10 +1,10 @@
 """Ridge regression from moments against scikit-learn on the same rows."""
 
 import numpy as np
-from made_up_settings import text_view
 from scipy import sparse
 from sklearn.decomposition import PCA
 from sklearn.linear_model import Ridge
+from small_settings import text_view
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.ridge import RidgeRegression, RidgeSolver

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER
+from small_settings import TRANSFER
 
 from pipeline.config.loading import load
 from pipeline.metrics.retrieval import Bootstrap

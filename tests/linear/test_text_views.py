@@ -4,8 +4,8 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
-from made_up_settings import TRANSFER, make_grid, own_settings
 from scipy import sparse
+from small_settings import TRANSFER, make_grid, own_settings
 from test_feature_maps import assert_same, dense_moments
 
 from pipeline.config.registry import TRAININGS, made_by, model_spec

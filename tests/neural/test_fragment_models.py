@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_models import VIEW, WORDS, MadeUpRegions, draw_boxes, make_task, make_task_of
+from synthetic_tasks import VIEW, WORDS, SyntheticRegions, draw_boxes, make_task, make_task_of
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.compute.ragged import offsets_of
@@ -36,7 +36,7 @@ def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_s
         "elsewhere": lambda count: np.vstack([draw_boxes(count)[:1], draw_boxes(count)[:0:-1]]),
     }
     found = {
-        name: model.embed_images(dict(dev.features), MadeUpRegions(dev.regions.images, draw)).vectors
+        name: model.embed_images(dict(dev.features), SyntheticRegions(dev.regions.images, draw)).vectors
         for name, draw in places.items()
     }
     np.testing.assert_allclose(found["larger"], here, atol=1e-5)

@@ -4,7 +4,7 @@ modules and naive loops."""
 import numpy as np
 import pytest
 import torch
-from made_up_models import draw_dependencies
+from synthetic_tasks import draw_dependencies
 
 from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.metrics.multivector_scores import multivector_scores, score_products

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up_models import VIEW, WORDS, make_task, make_task_of
+from synthetic_tasks import VIEW, WORDS, make_task, make_task_of
 
 from pipeline.config.registry import model_spec
 from pipeline.encoders.averaged import AveragedEncoder

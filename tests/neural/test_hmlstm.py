@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from made_up_models import NOUN_PHRASE, draw_phrases, make_task_of
+from synthetic_tasks import NOUN_PHRASE, draw_phrases, make_task_of
 from torch import Tensor
 
 from pipeline.config.registry import model_spec

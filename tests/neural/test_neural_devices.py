@@ -5,7 +5,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from made_up_models import make_task_of
+from synthetic_tasks import make_task_of
 
 from pipeline.compute.multivectors import SUMS, MultiVectors, ScoreRule
 from pipeline.config.registry import made_by, model_spec

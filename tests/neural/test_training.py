@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from made_up_models import make_task, make_task_of, through_a_file
+from synthetic_tasks import make_task, make_task_of, through_a_file
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import JointspaceError

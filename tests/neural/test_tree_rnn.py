@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from made_up_models import draw_dependencies, draw_phrases
 from recursion import recursion
+from synthetic_tasks import draw_dependencies, draw_phrases
 
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity
 from pipeline.text.trees import Trees, pack

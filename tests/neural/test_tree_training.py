@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import torch
-from made_up_models import make_task_of
+from synthetic_tasks import make_task_of
 
 from pipeline.config.registry import model_spec
 from pipeline.models.neural.task import train

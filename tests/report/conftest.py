@@ -4,7 +4,7 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, write_config
+from synthetic_run import make_run, make_stage, write_config
 
 
 @pytest.fixture(scope="session")

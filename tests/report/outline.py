@@ -3,7 +3,7 @@
 from html.parser import HTMLParser
 from pathlib import Path
 
-from made_up import open_run
+from synthetic_run import open_run
 
 from pipeline.run.runner import run_stage
 from stages.results import report as stage

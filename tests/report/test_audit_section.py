@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import pyarrow as pa
-from made_up import by_hand
 from outline import report
+from synthetic_run import by_hand
 
 from pipeline.run.layout import Layout
 from pipeline.storage.commit import read_commit

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import make_run, make_stage, open_run, run_command, write_config
+from synthetic_run import make_run, make_stage, open_run, run_command, write_config
 
 from pipeline.errors import InputError
 from pipeline.metrics.retrieval import Bootstrap

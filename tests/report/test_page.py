@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
-from made_up import by_hand, make_stage
-from made_up_sets import write_regions
 from outline import Outline, report
+from synthetic_multivectors import write_regions
+from synthetic_run import by_hand, make_stage
 
 from pipeline.config.names import Config
 from pipeline.errors import IntegrityError
@@ -33,7 +33,7 @@ def html(page: Outline, run: Path) -> str:
 
 def test_the_first_lines_say_what_there_is_and_how_to_search_it(page: Outline, run: Path) -> None:
     assert "24 photos and 48 captions" in page.below("")
-    assert f"jointspace search --index {run / 'index/ncca'} 'a dog'" in page.below("")
+    assert f"jointspace search {run / 'index/ncca'} 'a dog'" in page.below("")
 
 
 def test_the_contents_lead_to_parts_that_are_there(page: Outline, html: str) -> None:

@@ -5,12 +5,12 @@ import shutil
 from pathlib import Path
 
 import pytest
-from made_up import by_hand, make_run
 from outline import report
+from pipeline.report.photos import Photographs
+from synthetic_run import by_hand, make_run
 
 from pipeline.errors import IntegrityError
 from pipeline.images.opening import ImageLimits
-from pipeline.report.photographs import Photographs
 from pipeline.run.layout import Layout
 from pipeline.storage.json_files import CHECK, read_json
 from pipeline.storage.manifest import Manifest
@@ -52,7 +52,7 @@ def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> N
         report(own)
 
 
-def test_photographs_of_a_moved_collection_are_found_in_data_root(
+def test_photos_of_a_moved_collection_are_found_in_data_root(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     """Where they are neither, how many are not shown is said; a file that only has the name is not taken for one."""
@@ -72,4 +72,4 @@ def test_photographs_of_a_moved_collection_are_found_in_data_root(
         (tmp_path / "moved").rename(run / "data")
     caplog.clear()
     report(run)
-    assert "photographs" not in caplog.text
+    assert "photos" not in caplog.text

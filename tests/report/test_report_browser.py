@@ -4,7 +4,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import make_stage
+from synthetic_run import make_stage
 
 from pipeline.report.charts import Chart, Line, draw_bars
 
@@ -29,7 +29,7 @@ def test_it_is_short_until_a_part_is_opened_and_its_contents_open_them(
     assert page.evaluate("document.documentElement.scrollHeight") <= longest
     assert page.evaluate("document.documentElement.scrollWidth") <= width
     assert not page.locator("#indexes").is_visible()
-    page.get_by_role("link", name="Indices").click()
+    page.get_by_role("link", name="Indexes").click()
     playwright.expect(page.locator("#indexes")).to_be_visible()
     page.close()
 

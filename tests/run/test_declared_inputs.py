@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import yaml
-from made_up import make_run
+from synthetic_run import make_run
 from workflow import TINY
 
 from pipeline.config.loading import merge, validate

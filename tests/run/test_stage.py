@@ -4,7 +4,7 @@ import re
 from pathlib import Path
 
 import pytest
-from made_up import make_run, make_stage, open_run, write_config
+from synthetic_run import make_run, make_stage, open_run, write_config
 
 from pipeline.compute.chunks import split_into_chunks
 from pipeline.config.loading import load
@@ -117,7 +117,7 @@ def test_parts_are_made_separately_and_existing_shards_are_kept(tmp_path: Path) 
     (folder / "shard-00000.h5").write_bytes(b"damaged")
     make_stage("encode_sentences", run, "--part", 0)
     assert (folder / "shard-00000.h5").read_bytes() != b"damaged"
-    make_stage("encode_sentences", run, "--part", 1, "--again")
+    make_stage("encode_sentences", run, "--part", 1, "--force")
     assert {path: path.stat().st_mtime_ns for path in times} != times
     with pytest.raises(UsageError, match="part 2 does not exist. The parts of .* are numbered 0 to 1"):
         make_stage("encode_sentences", run, "--part", 2)

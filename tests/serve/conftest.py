@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 from fastapi.testclient import TestClient
-from visiting import make_client, open_gallery
+from served_run import make_client, open_gallery
 
 from pipeline.serve.gallery import ServedGallery
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fastapi.testclient import TestClient
-from made_up import THINGS
-from made_up_sets import OTHER, THING
 from PIL import Image
 from prometheus_client.parser import text_string_to_metric_families
-from visiting import LIMITS, colour_of, make_client, photograph
+from served_run import LIMITS, colour_of, make_client, photograph
+from synthetic_multivectors import OTHER, THING
+from synthetic_run import THINGS
 
 from pipeline.serve.gallery import ServedGallery
 

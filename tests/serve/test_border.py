@@ -18,7 +18,7 @@ import httpx
 import pytest
 from fastapi.testclient import TestClient
 from PIL import Image
-from visiting import LIMITS, make_client, photograph, see, serve
+from served_run import LIMITS, make_client, photograph, see, serve
 
 from pipeline.errors import UsageError
 from pipeline.serve.gallery import ServedGallery

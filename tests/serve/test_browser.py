@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from made_up import run_command
+from synthetic_run import run_command
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
@@ -21,7 +21,7 @@ ONE = "/api/models/ncca/photographs/1"
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
     """Address of a server with one index under two names. Its encoder recognises the synthetic photos."""
-    from visiting import serve
+    from served_run import serve
 
     with listening(serve(run, run / "bundle")) as found:
         yield found
@@ -215,14 +215,14 @@ def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) 
     page.goto(f"{address}/?q=a+dog&top=3")
     playwright.expect(page.locator("#answers .missing").nth(2)).to_be_visible()
     playwright.expect(page.locator("#notes .warning")).to_have_count(1)
-    playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --images FOLDER")
+    playwright.expect(page.locator("#notes")).to_contain_text("jointspace serve INDEX --data-root FOLDER")
 
 
 def test_the_footer_counts_the_photos_of_the_index_that_answers(
     page: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Also after a change of the index, and although another index of the collection still has all photos."""
-    from visiting import serve
+    from served_run import serve
 
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     first, other = (shutil.copytree(run / "bundle", tmp_path / name) for name in ("bundle", "other"))

@@ -9,9 +9,9 @@ import pytest
 import yaml
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from made_up import THINGS
-from made_up_generators import describe, make_described_run, train
-from visiting import photograph, serve_generators
+from served_run import photograph, serve_generators
+from synthetic_generators import describe, make_described_run, train
+from synthetic_run import THINGS
 
 from pipeline.serve.gallery import Describer
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner
-from visiting import make_client, open_gallery
+from served_run import make_client, open_gallery
 
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.search import Searcher

@@ -9,10 +9,10 @@ import numpy as np
 import pyarrow as pa
 import pytest
 from fastapi.testclient import TestClient
-from made_up import build_bundle, run_command
-from made_up_sets import OTHER, THING
 from PIL import Image
-from visiting import PIXELS, make_client, open_gallery, serve
+from served_run import PIXELS, make_client, open_gallery, serve
+from synthetic_multivectors import OTHER, THING
+from synthetic_run import build_bundle, run_command
 
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import UsageError
@@ -177,7 +177,7 @@ def test_visitors_see_and_filter_by_the_chosen_columns_only(
 
 
 def test_a_column_that_no_index_has_is_refused(priced: Path) -> None:
-    with pytest.raises(UsageError, match="no index has a column prise"):
+    with pytest.raises(UsageError, match="No index has a column prise"):
         serve(priced, "--column", "prise")
 
 
@@ -189,14 +189,14 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
     writer.commit(source=bundle.card, data_root=str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING):
         serve(tmp_path)
-    assert f"{tmp_path / 'gone'}, is not here" in caplog.text and "--images FOLDER" in caplog.text
+    assert f"{tmp_path / 'gone'}, does not exist" in caplog.text and "--data-root FOLDER" in caplog.text
     caplog.clear()
     with caplog.at_level(logging.WARNING):
-        serve(tmp_path, "--images", run / "data")
+        serve(tmp_path, "--data-root", run / "data")
     assert "is not here" not in caplog.text
     with caplog.at_level(logging.WARNING):
-        serve(tmp_path, "--images", run / "nowhere")
-    assert f"{run / 'nowhere'}, is not here" in caplog.text
+        serve(tmp_path, "--data-root", run / "nowhere")
+    assert f"{run / 'nowhere'}, does not exist" in caplog.text
 
 
 @pytest.mark.parametrize("bundle", ["bundle", "regions"])

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import pytest
-from made_up import THINGS, make_run, make_stage, write_config
-from made_up_sets import THING, add_fragments
+from synthetic_multivectors import THING, add_fragments
+from synthetic_run import THINGS, make_run, make_stage, write_config
 
 from pipeline.run import Run
 from pipeline.storage.records import read_alignments

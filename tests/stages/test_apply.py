@@ -1,4 +1,4 @@
-"""apply: photographs that the model never saw, indexed in its space; what it repeats, refuses and joins."""
+"""apply: photos that the model never saw, indexed in its space; what it repeats, refuses and joins."""
 
 import hashlib
 import json
@@ -9,8 +9,8 @@ from threading import Thread
 import numpy as np
 import pytest
 import yaml
-from made_up import retell, run_command
-from made_up_colours import COLOURS, CONFIG, draw
+from synthetic_colours import COLOURS, CONFIG, draw
+from synthetic_run import retell, run_command
 
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.search import Searcher
@@ -26,7 +26,7 @@ from stages.catalogue import declared
 
 @pytest.fixture(scope="module")
 def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle applied to 24 photographs without a sentence, in shards of 16."""
+    """The bundle applied to 24 photos without a sentence, in shards of 16."""
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")
@@ -35,13 +35,13 @@ def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def apply(source: Path, photographs: Path, output: Path, *options: str) -> str:
+def apply(source: Path, photos: Path, output: Path, *options: str) -> str:
     small = output.with_name("small.yaml")
     small.write_text(yaml.safe_dump({"shard_size": 16, "extract": CONFIG["extract"]}))
-    return run_command("apply", source / "bundle", photographs, "--output", output, "--config", small, *options)
+    return run_command("apply", source / "bundle", photos, "--output", output, "--config", small, *options)
 
 
-def test_photographs_without_sentences_are_found_in_words(applied: Path) -> None:
+def test_photos_without_sentences_are_found_in_words(applied: Path) -> None:
     searcher = Searcher(open_index(applied / "out"))
     searcher.open()
     for colour in COLOURS:
@@ -84,7 +84,7 @@ def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> No
     gone.unlink()
     vectors = (out / "index/ncca/images.faiss").read_bytes()
     said = json.loads(apply(colours, applied / "photos", out, "--json"))
-    assert (said["bundle"], said["photographs"]) == (str(out), 24)
+    assert (said["bundle"], said["photos"]) == (str(out), 24)
     assert json.loads(run_command(*said["search"], "--json"))
     again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
@@ -106,7 +106,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
 
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
-    run_command("add", colours / "bundle", applied / "out", "--output", applied / "joined")
+    run_command("add", colours / "bundle", applied / "out", "--copy-to", applied / "joined")
     return applied / "joined"
 
 
@@ -123,7 +123,7 @@ def test_what_was_applied_stands_beside_the_first(colours: Path, applied: Path, 
         assert {hit.row["bundle"] for hit in hits} == {0, 1}
 
 
-def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """Those that are there already are counted and left out, new ones of a folder follow it, and so does what was added
     a new model of the index; what was removed does not come back."""
     caplog.set_level("INFO")
@@ -147,14 +147,14 @@ def test_photographs_are_added_in_place(colours: Path, tmp_path: Path, caplog: p
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.jpg").write_text("no photo")
     with pytest.raises(InputError, match=r"copy\.rejects\.jsonl lists the reasons"):
-        run_command("add", index, tmp_path / "bad", "--output", tmp_path / "copy")
+        run_command("add", index, tmp_path / "bad", "--copy-to", tmp_path / "copy")
     assert "not-an-image" in (tmp_path / "copy.rejects.jsonl").read_text()
     caplog.clear()
     run_command("verify", index)
     assert " 0 wrong" in caplog.text
     vectors = index / "added/00-photos/embeddings/ncca/shard-00000.h5"
     vectors.write_bytes(vectors.read_bytes()[:-1])
-    with pytest.raises(IntegrityError, match=f"1 files of {index} are damaged"):
+    with pytest.raises(IntegrityError, match=f"1 file of {index} cannot be used"):
         run_command("verify", index)
 
 
@@ -179,11 +179,11 @@ def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path,
     assert open_index(index).card.images.count == 40
 
 
-def test_photographs_of_both_are_read_where_they_are(joined: Path) -> None:
+def test_photos_of_both_are_read_where_they_are(joined: Path) -> None:
     bundle = open_index(joined)
-    photographs = bundle.photographs()
+    photos = bundle.photos()
     for row in bundle.table("images").to_pylist():
-        assert hashlib.sha256(photographs.read(row)).hexdigest() == row["sha256"]
+        assert hashlib.sha256(photos.read(row)).hexdigest() == row["sha256"]
 
 
 def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(joined: Path, tmp_path: Path) -> None:
@@ -206,7 +206,7 @@ def test_what_was_removed_stays_away_from_additions(
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "1 caption left out" in caplog.text
+    assert "1 caption skipped" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import by_hand, ingest, make_stage, open_run, run_command, write_config
 from PIL import Image, ImageOps
 from scipy.ndimage import gaussian_filter
+from synthetic_run import by_hand, ingest, make_stage, open_run, run_command, write_config
 
 from pipeline.report.tables import is_probable
 from pipeline.storage.features import write_features

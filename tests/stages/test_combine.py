@@ -4,9 +4,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import by_hand, make_run, make_stage, write_config
-from made_up_sets import add_fragments, write_tokens_of_terms
-from made_up_training import read_model
+from synthetic_multivectors import add_fragments, write_tokens_of_terms
+from synthetic_run import by_hand, make_run, make_stage, write_config
+from trainable_run import read_model
 
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.linear.ensemble import Ensemble

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, make_stage
-from made_up_generators import describe, link_run, make_described_run, train
+from synthetic_generators import describe, link_run, make_described_run, train
+from synthetic_run import THINGS, make_stage
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.generate.metrics import METRICS

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 import torch
 import torchvision
-from made_up import ingest, make_stage, run_command
 from PIL import Image
+from synthetic_run import ingest, make_stage, run_command
 
 from pipeline.errors import InputError
 from pipeline.images import decode
@@ -171,10 +171,10 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
 
 def test_an_image_that_has_changed_is_named(run: Path) -> None:
     (run / "data/03.png").write_bytes((run / "data/03.png").read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"03\.png: changed: .*run `jointspace ingest` again"):
+    with pytest.raises(InputError, match=r"03\.png: changed: .*run `jointspace stage ingest` again"):
         extract(run)
     (run / "data/03.png").unlink()
-    with pytest.raises(InputError, match=r"03\.png: missing: .*run `jointspace ingest` again"):
+    with pytest.raises(InputError, match=r"03\.png: missing: .*run `jointspace stage ingest` again"):
         extract(run)
     assert not list((run / "features").rglob("shard-00000.h5"))
     # The other shard is none the worse for it.

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, make_stage, open_run
-from made_up_training import add_moments, fit, make_trainable, read_model
+from synthetic_run import THINGS, build_bundle, make_stage, open_run
+from trainable_run import add_moments, fit, make_trainable, read_model
 
 from pipeline.config.models import HubnessSettings
 from pipeline.errors import UsageError

@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
-from made_up_sets import write_region_shard
-from made_up_training import CONFIG, build_tokens, read_model
+from synthetic_multivectors import write_region_shard
+from synthetic_run import THINGS, by_colour, features_of, make_run, make_stage, write_config
+from trainable_run import CONFIG, build_tokens, read_model
 
 from pipeline.config.registry import model_spec
 from pipeline.storage.embeddings import Embeddings

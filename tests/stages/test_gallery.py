@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import run_command
-from made_up_colours import COLOURS, make_colours
+from synthetic_colours import COLOURS, make_colours
+from synthetic_run import run_command
 
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import MOMENTS, Shard
@@ -32,9 +32,9 @@ def test_they_are_counted_and_nothing_is_learned_from_them(run: Path) -> None:
 
 def test_they_are_found_and_find_sentences(run: Path) -> None:
     for colour in COLOURS:
-        hits = json.loads(run_command("search", "--index", run / "bundle", colour, "--top", 15, "--json"))
+        hits = json.loads(run_command("search", "--index", run / "bundle", colour, "--top-k", 15, "--json"))
         assert {hit["path"].partition("-")[0] for hit in hits} == {colour} and len(hits) == 15
     photograph = run / "data" / f"blue-{TOLD + 2}.png"
-    arguments = ["--index", run / "bundle", "--config", run / "config.yaml", "--json", "--top", 1]
+    arguments = ["--index", run / "bundle", "--config", run / "config.yaml", "--json", "--top-k", 1]
     (hit,) = json.loads(run_command("search", "--image", photograph, *arguments))
     assert hit["text"] == "a blue picture"

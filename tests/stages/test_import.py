@@ -9,7 +9,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
-from made_up import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
+from synthetic_run import build_bundle, by_hand, features_of, make_run, make_stage, open_run, retell, write_config
 
 from pipeline.encoders.averaged import AveragedEncoder
 from pipeline.encoders.networks import NetworkSpec, untrained
@@ -259,7 +259,7 @@ def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) ->
     with pytest.raises(UsageError, match="vectors of its text encoder tfidf were precomputed"):
         searcher.images("a dog", 3)
     *words, photograph = example_search(bundle)
-    assert words == ["search", "--index", str(bundle.folder), "--image"]
+    assert words == ["search", str(bundle.folder), "--image"]
     Path(photograph).unlink()
     assert example_search(bundle)[-1] != photograph
     shutil.rmtree(bundle.card.data_root)

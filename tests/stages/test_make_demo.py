@@ -7,7 +7,7 @@ from pathlib import Path
 import nltk
 import pytest
 from click.testing import CliRunner
-from made_up import make_stage
+from synthetic_run import make_stage
 
 from pipeline.demo import DrawingSettings, scene_record
 from pipeline.demo.words import NOUNS, plural

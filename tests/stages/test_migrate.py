@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 import yaml
-from made_up import build_bundle, ingest, make_stage, run_command
-from made_up_colours import COLOURS, CONFIG, draw
+from synthetic_colours import COLOURS, CONFIG, draw
+from synthetic_run import build_bundle, ingest, make_stage, run_command
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
@@ -63,7 +63,9 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     assert "mapped_from" not in index(run).table("images").column_names
 
 
-@pytest.mark.parametrize(("old", "new", "named"), [("eye", "new", "no features of eye"), ("eye", "other", "add it to")])
+@pytest.mark.parametrize(
+    ("old", "new", "named"), [("eye", "new", "no features of the encoder eye"), ("eye", "other", "add it to")]
+)
 def test_what_cannot_be_mapped_is_named(tmp_path: Path, old: str, new: str, named: str) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": [NEW], "results_root": str(tmp_path)}))
@@ -75,5 +77,7 @@ def test_an_encoder_that_cannot_encode_photos_is_not_called_missing(tmp_path: Pa
     config = tmp_path / "config.yaml"
     precomputed = {"name": "vectors", "kind": "imported", "path": "vectors.npy"}
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": [OLD, precomputed], "results_root": str(tmp_path)}))
-    with pytest.raises(UsageError, match="vectors cannot encode a sample of the photos, because its features are imp"):
+    with pytest.raises(
+        UsageError, match="vectors cannot encode a sample of the photos, because its features are precomputed"
+    ):
         run_command("migrate", OLD["name"], "vectors", config)

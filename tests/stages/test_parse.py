@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from made_up import make_run, make_stage
-from made_up_training import encode_parses
+from synthetic_run import make_run, make_stage
+from trainable_run import encode_parses
 
 from pipeline.errors import InputError, IntegrityError
 from pipeline.storage.shards import TOKENS, TREES, Shard, shard_path

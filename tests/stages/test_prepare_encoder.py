@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import ingest, make_stage
 from PIL import Image
+from synthetic_run import ingest, make_stage
 
 from pipeline.run.run import Run
 

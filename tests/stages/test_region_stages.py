@@ -7,8 +7,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from made_up import make_stage, run_command
-from made_up_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from synthetic_blocks import arguments, configure, copy_blocks, extract, make_blocks
+from synthetic_run import make_stage, run_command
 
 from pipeline.encoders.finetune import Finetuning
 from pipeline.encoders.image_encoder import ImageEncoder
@@ -63,7 +63,7 @@ def test_batches_and_workers_change_nothing(run: Path) -> None:
     settings["regions"] |= {"checkpoint_images": 100}
     (run / "config.yaml").write_text(json.dumps(settings))
     boxes, features = plain["boxes"][:], plain["features"][:]
-    run_command("extract_regions", *arguments(run), "--again")
+    run_command("extract_regions", *arguments(run), "--force")
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
     assert relative(features, alone["features"]).max() < 1e-3

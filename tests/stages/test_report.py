@@ -5,8 +5,8 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from made_up import by_hand, make_run, make_stage, open_run, retell, write_config
-from made_up_sets import SCORE, add_fragments, write_regions
+from synthetic_multivectors import SCORE, add_fragments, write_regions
+from synthetic_run import by_hand, make_run, make_stage, open_run, retell, write_config
 
 from pipeline.run.layout import Layout
 from pipeline.run.reading.results import results_of
@@ -54,7 +54,7 @@ def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: 
     monkeypatch.setattr("pipeline.run.reading.pictures.MIN_WORD_COUNT", 2)
     html = report(run)
     assert "What ncca finds" in html
-    assert f"--index {run / 'index/ncca'}" in html and f"--index {run / 'index/dvsa'}" not in html
+    assert f"search {run / 'index/ncca'}" in html and f"search {run / 'index/dvsa'}" not in html
     assert '<th scope="row">dvsa</th><td class="text">regions</td>' in html
     assert '<th scope="row">ncca</th><td class="text">images</td>' in html
     assert "shortlist recall@10 1.000" in html
@@ -85,7 +85,7 @@ def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Pa
     own = shutil.copytree(run, tmp_path / "run")
     write_summary(Layout(own).summary.path, [read_record(evaluation(own, "dvsa"))], "", by_hand(own))
     html = " ".join(report(own, {"models": ["dvsa"]}).split())
-    assert f"--index {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
+    assert f"search {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
     assert "How the index of regions was chosen" in html and '<th scope="row">IVF' in html
     # Each image has all that its sentences name, so that every query is answered at once.
     assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100

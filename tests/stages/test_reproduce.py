@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import yaml
-from made_up import by_hand, make_run, make_stage
+from synthetic_run import by_hand, make_run, make_stage
 
 from pipeline.config.loading import load, validate
 from pipeline.run import Run

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import torch
 import yaml
-from made_up import MADE_BY, by_colour, by_hand, make_stage
-from made_up_generators import describe, link_run, train
-from made_up_sets import write_region_shard
-from made_up_training import encode_parses
+from synthetic_generators import describe, link_run, train
+from synthetic_multivectors import write_region_shard
+from synthetic_run import MADE_BY, by_colour, by_hand, make_stage
+from trainable_run import encode_parses
 
 from pipeline.errors import InputError
 from pipeline.models.linear.views import ImageView
@@ -174,7 +174,7 @@ def described(run: Path) -> Path:
 
 
 def evaluate(run: Path) -> dict:
-    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--again")
+    make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--force")
     return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
 

@@ -9,8 +9,8 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from made_up import THINGS, build_bundle, features_of, make_stage
-from made_up_training import make_trainable, train
+from synthetic_run import THINGS, build_bundle, features_of, make_stage
+from trainable_run import make_trainable, train
 
 from pipeline.config.registry import model_spec
 from pipeline.errors import InputError, IntegrityError

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run
+from synthetic_run import make_run
 
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.storage.embeddings import Embeddings, write_embeddings

@@ -13,7 +13,7 @@ from threading import Thread
 
 import click
 import pytest
-from made_up import make_stage
+from synthetic_run import make_stage
 
 from pipeline.errors import JointspaceError
 from pipeline.storage.locks import hold, is_free

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import make_run, make_stage, open_run, write_feature_shards
+from synthetic_run import make_run, make_stage, open_run, write_feature_shards
 
 from pipeline.compute import chunks
 from pipeline.models.linear.moments import Moments

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from made_up import ingest, make_stage, write_config
 from PIL import Image
+from synthetic_run import ingest, make_stage, write_config
 
 import jointspace
 from pipeline.text.tokens import TermSettings, join_words, make_analyzer

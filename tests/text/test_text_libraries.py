@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from made_up_libraries import DIM, LENGTH, SIDES, WIDTH, WORDS, make_tokenizer, parts_of, save_dual
+from tiny_library_models import DIM, LENGTH, SIDES, WIDTH, WORDS, make_tokenizer, parts_of, save_dual
 
 from pipeline.config.loading import default_path, read_mapping, validate
 from pipeline.config.section import merge

@@ -101,17 +101,17 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
         for _ in named:  # files beside shards with given names are not part of the collection
             tally.add(None)
         return
-    tables.create({"photographs": pa.schema([("path", pa.binary())])})
+    tables.create({"found_photos": pa.schema([("path", pa.binary())])})
     for path, reason in folder.files():
         if reason is not None or path in named or (not is_image(path) and _is_read(path, form)):
             tally.add(reason)
         elif is_image(path) and form not in SHARDS:
-            tables.append("photographs", (os.fsencode(path),))
+            tables.append("found_photos", (os.fsencode(path),))
         else:
             tally.add(BESIDE_SHARDS if is_image(path) else _not_read(path))
-    count = tables.value("SELECT count(*) FROM photographs")
+    count = tables.value("SELECT count(*) FROM found_photos")
     named_paths = "SELECT encode(path) FROM images WHERE path IS NOT NULL"
-    unnamed = tables.value(f"SELECT count(*) FROM photographs WHERE path NOT IN ({named_paths})")
+    unnamed = tables.value(f"SELECT count(*) FROM found_photos WHERE path NOT IN ({named_paths})")
     tally.given += count
     tally.read += count - unnamed
     if unnamed:

@@ -301,7 +301,7 @@ def convert_processor(settings: Settings) -> dict[str, Any]:
     if "shortest_edge" in size:
         resize = int(size["shortest_edge"])
         if crop is None and not crop_fraction:
-            raise ValueError("The processor keeps the aspect ratio, but jointspace needs square inputs")
+            raise ValueError("The image processor keeps the aspect ratio, but jointspace needs square inputs")
         if crop is not None or resize < MIN_SIZE_WITHOUT_CROP:
             crop = crop or resize
             resize = int(resize / (crop_fraction or 1))

@@ -99,8 +99,8 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
     opened = list(open_photographs(run, list(rows)))
     if reasons := [reason for _, reason in opened if reason]:
         raise InputError(
-            f"{max(reasons)}. `ingest` could read this photo. Restore it, or run `jointspace ingest --run {run.root}`"
-            " again."
+            f"{max(reasons)}. `ingest` could read this photo. Restore it, or run"
+            f" `jointspace stage ingest --run {run.root}` again."
         )
     images = [image for image, _ in opened if image is not None]
     return GivenVectors(images, [], matched.names(rows), matched.features(rows))

@@ -164,7 +164,8 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: Sto
         if index is None:
             raise UsageError(
                 f"the generator in {stored.folder} needs a joint space, but the configuration does not name one. Set"
-                f" describe.space, or train it again: jointspace train-generator {stored.name} --run {run.root}"
+                f" describe.space, or train it again: jointspace stage train-generator {stored.name}"
+                f" --run {run.root}"
             )
         space, trigram = JointSpace(index, run.gpu), count_trigrams(run.config, corpus)
         require_same("joint space", {str(stored.folder): stored.space, str(index.folder): space.fingerprint})

@@ -116,7 +116,7 @@ def example_search(index: "StoredIndex") -> list[str] | None:
     parts = [*index.card.encoders.values(), *index.card.text_encoders.values()]
     import_paths = named_places([{"model": index.card.registered}, *(part.to_json() for part in parts)])
     allowed = [word for import_path in sorted(import_paths) for word in ("--allow", import_path)]
-    command = [*allowed, "search", "--index", str(index.folder)]
+    command = [*allowed, "search", str(index.folder)]
     with suppress(UsageError):
         if sentence := _known_sentence(encoder, [*_short_values(index, "sentences", "text"), FALLBACK_QUERY]):
             return [*command, tidy(sentence)]

@@ -26,7 +26,7 @@ function fileNameOf(result) {
 
 // Shown in place of a photo that the server cannot read.
 function missingPhoto() {
-  note("Some photos cannot be read. If their folder was moved, stop the server and start it again with jointspace serve INDEX --images FOLDER.");
+  note("Some photos cannot be read. If their folder was moved, stop the server and start it again with jointspace serve INDEX --data-root FOLDER.");
   return element("span", { className: "missing" }, "Cannot be read");
 }
 

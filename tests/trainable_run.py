@@ -3,8 +3,8 @@
 from pathlib import Path
 
 import numpy as np
-from made_up import CONFIG as COLOUR
-from made_up import THINGS, by_colour, features_of, make_run, make_stage, write_config
+from synthetic_run import CONFIG as COLOUR
+from synthetic_run import THINGS, by_colour, features_of, make_run, make_stage, write_config
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -23,7 +23,7 @@ CONFIG = {
 
 
 def make_trainable(folder: Path) -> Path:
-    """A run of 48 images in five shards in `folder`; every third image is of the dev split."""
+    """Make a run of 48 images in five shards in `folder`. Every third image belongs to the split dev."""
     manifest = Manifest(make_run(folder, images=48, held_out="dev") / "manifest")
     write_config(folder, CONFIG)
     build_tokens(folder)
@@ -38,34 +38,34 @@ def make_trainable(folder: Path) -> Path:
 
 
 def build_tokens(run: Path) -> None:
-    """The vocabulary of words, and the sentences over it."""
+    """Build the vocabulary of words and encode the sentences with it."""
     make_stage("build_token_vocabulary", run)
     make_stage("encode_tokens", run)
 
 
 def encode_parses(run: Path) -> None:
-    """The parses as trees over the words that `build_tokens` finds."""
+    """Encode the parses as trees over the words of `build_tokens`."""
     build_tokens(run)
     make_stage("build_label_table", run)
     make_stage("encode_trees", run)
 
 
 def train(run: Path, model: str, *settings: dict) -> Path:
-    """The folder of `model` after `train`; the run has the configuration CONFIG with `settings` over it from now on."""
+    """Train `model` and return its folder. The configuration of the run becomes CONFIG with `settings`."""
     write_config(run, CONFIG, {"models": [model]}, *settings)
     make_stage("train", run, model)
     return run / "models" / model
 
 
 def add_moments(run: Path, settings: dict) -> None:
-    """The configuration CONFIG with `settings` over it, and the moments of both splits."""
+    """Write the configuration CONFIG with `settings`, and compute the moments of both splits."""
     write_config(run, CONFIG, settings)
     for pairs in ("target", "dev"):
         make_stage("accumulate", run, pairs)
 
 
 def fit(run: Path, model: str, *more: object) -> None:
-    """`model` by the run's configuration, in `run / models`."""
+    """Fit `model` with the configuration of the run, into `run / models`."""
     make_stage("fit", run, model, *more)
 
 

@@ -1,4 +1,4 @@
-"""Small collections whose sentences say what their images show, as tasks for every registered model."""
+"""Small collections whose sentences describe their images, as training tasks for every registered model."""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -7,8 +7,8 @@ from typing import NamedTuple
 
 import numpy as np
 import torch
-from made_up_settings import TRANSFER, make_grid, own_settings, text_view
 from scipy import sparse
+from small_settings import TRANSFER, make_grid, own_settings, text_view
 
 from pipeline.config.models import RecurrentTrainSettings, TrainSettings
 from pipeline.config.registry import import_place, model_spec
@@ -63,7 +63,9 @@ OWN = {
 
 
 def make_fit_pairs() -> PairArrays:
-    """460 images of two encoders, with one to three sentences each that say what is in the first one's features."""
+    """Make 460 images with features of two encoders, and one to three sentences each that describe the features of
+    encoder `one`.
+    """
     rng = np.random.default_rng(0)
     hidden = rng.random((460, 5))
     features = {
@@ -87,8 +89,11 @@ def make_fit_task(
     view: ImageView = FIT_VIEW,
     change: Callable[[np.ndarray], np.ndarray] = lambda features: features,
 ) -> tuple[FitTask, PairArrays]:
-    """250 target images, whose features of encoder `one` are changed, 150 auxiliary ones whose words are blurred, and
-    the 60 that nothing has seen."""
+    """Make a task for the registered linear model `name`, and the pairs that are held out.
+
+    The task has 250 target images, whose features of encoder `one` pass through `change`, and 150 auxiliary images,
+    whose words are blurred. The last 60 images are held out.
+    """
     features, sentences, owners = vars(make_fit_pairs()).values()
 
     def rows_of(first: int, last: int) -> np.ndarray:
@@ -126,14 +131,15 @@ class Block(NamedTuple):
 
 
 def draw_boxes(count: int) -> np.ndarray:
-    """(count, 4) of the whole of an image of 30 by 20 pixels, and of parts of it."""
+    """Draw the boxes (count, 4) of regions: the whole image of 30 by 20 pixels, and parts of it."""
     boxes = np.sort(np.random.default_rng(count).random((count, 2, 2)) * [30, 20], axis=1).reshape(-1, 4)
     boxes[:1] = 0, 0, 30, 20
     return boxes
 
 
-class MadeUpRegions:
-    """Regions of n images, each a list of rows (k, 16), and where in its image each of k regions lies."""
+class SyntheticRegions:
+    """Regions of n images: the features (k, 16) of the k regions of each image, and a function that draws their
+    boxes."""
 
     def __init__(self, images: list[np.ndarray], draw: Callable[[int], np.ndarray] = draw_boxes) -> None:
         self.images, self.draw = images, draw
@@ -150,8 +156,10 @@ class MadeUpRegions:
 
 
 def grow(view: str, tokens: Tokens) -> Trees:
-    """Over sentences of four words a b c d: in dependency trees b and c depend on a, d on c; phrase trees are
-    (S (NP a) (X (NP b) c d))."""
+    """Make trees over sentences of four words a b c d.
+
+    In dependency trees, b and c depend on a, and d depends on c. Phrase trees are (S (NP a) (X (NP b) c d)).
+    """
     trees = []
     for a, b, c, d in map(np.ndarray.tolist, tokens):
         if view == "dependency-trees":
@@ -163,7 +171,7 @@ def grow(view: str, tokens: Tokens) -> Trees:
 
 
 def make_fitted_ncca() -> NormalizedCCA:
-    """A fitted ncca whose directions carry the signal, badly scaled."""
+    """Make a fitted ncca whose directions contain the signal with a bad scale."""
     rng = np.random.default_rng(5)
     w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
     values = np.linspace(1, 0.1, 16, dtype=np.float32)
@@ -173,8 +181,11 @@ def make_fitted_ncca() -> NormalizedCCA:
 
 
 def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **settings: object) -> TrainingTask:
-    """A task on images of four kinds of thing each, named in their two sentences in any order, in the form `view`. The
-    regions of an image are the whole of it, then one a thing."""
+    """Make a training task with sentences in the form `view`.
+
+    Each image shows four kinds of things, which its two sentences name in any order. The first region of an image is
+    the whole image, and each further region is one thing.
+    """
     rng = np.random.default_rng(0)
     looks = rng.random((WORDS - 1, 16)) ** 3
     things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(train + dev)])
@@ -189,7 +200,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
         rows = np.flatnonzero((owners >= first) & (owners < last))
         own = {"tfidf": matrix[rows]} if view == "vectors" else sentences.take(rows)
         features = {encoder: block[first:last] for encoder, block in VIEW.split(whole.astype(np.float16)).items()}
-        pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, MadeUpRegions(regions[first:last]))
+        pairs[name] = TrainingPairs(features, own, owners[rows] - first, rows, SyntheticRegions(regions[first:last]))
     return TrainingTask(
         VIEW, **pairs, settings=TrainSettings(**{**SETTINGS, **settings}), seed=seed, precision=torch.float32,
         train_words=True, words=random_vectors(WORDS, 16, 0.5, seed), noun_phrase=NOUN_PHRASE,
@@ -198,7 +209,7 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
 
 
 def make_task_of(model: str, **settings: object) -> TrainingTask:
-    """A task in the form that the registered `model` takes; fewer images for a model of regions."""
+    """Make a task in the form that the registered `model` takes. Models of regions get fewer images."""
     spec = model_spec(model)
     own = OWN.get(model, {}) | {name: settings.pop(name) for name in OWN.get(model, {}) if name in settings}
     few = {"train": 150, "dev": 40, "patience": 9} if spec.multi_vector else {}
@@ -214,14 +225,14 @@ def make_task_of(model: str, **settings: object) -> TrainingTask:
 
 
 def make_start() -> WordStart:
-    """Every word but the last one known by one term of its own."""
+    """Make the start of a recurrent model in which every word except the last word has its own term."""
     return WordStart(
         make_fitted_ncca(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32))
     )
 
 
 def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
-    """What the next process finds of it."""
+    """Write a checkpoint into `folder` and return the checkpoint that the next process would read."""
     checkpoints = Checkpoints(folder, "fingerprint", 0)
     checkpoints.offer(lambda: vars(checkpoint).values())
     found = checkpoints.latest()
@@ -232,7 +243,9 @@ def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Dependency trees in which any word may depend on any other; words from 0 to `words`, labels to `labels`."""
+    """Draw dependency trees in which any word may depend on any other. Words are numbers below `words`, and labels are
+    below `labels`.
+    """
     trees = []
     for length in lengths:
         order = rng.permutation(length)
@@ -244,7 +257,7 @@ def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, 
 
 
 def draw_phrases(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Phrase trees of one to four parts to a phrase."""
+    """Draw phrase trees whose phrases have one to four parts."""
     trees = []
     for length in lengths:
         above, inner = [-1] * length, list(range(length))

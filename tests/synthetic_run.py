@@ -1,4 +1,6 @@
-"""A tiny made-up run, small enough to know every answer: eight things, each a word, a colour and a direction."""
+"""A tiny synthetic run whose results are known: eight things, each with a word, a colour and a direction in the joint
+space.
+"""
 
 import base64
 import hashlib
@@ -12,8 +14,8 @@ import numpy as np
 import pyarrow as pa
 import yaml
 from click.testing import CliRunner
-from made_up_settings import text_view
 from PIL import Image
+from small_settings import text_view
 
 from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import model_spec
@@ -40,7 +42,7 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 SHARD_SIZE = 10
 ENCODER_SETTINGS = {"architecture": "eyes", "layer": "average", "weights": {"origin": "untrained", "seed": 0}}
 MADE_BY = {"encoder": "encoder"}
-"""The origin of features, in the details of a model that no stage has made."""
+"""Origin of features in the details of a model that was made without a stage."""
 CONFIG = {
     "encoders": [{"name": "colour", "architecture": "squeezenet1_1", "weights": "untrained"}],
     "image_view": {"normalise": []},
@@ -51,11 +53,11 @@ def make_run(
     folder: Path, registered: str = "ncca", images: int = 24, held_out: str = "test", titled: bool = False,
     first_held_out: int = 2,
 ) -> Path:  # fmt: skip
-    """Configuration, manifest, vocabulary, encoder, the model `registered` and its embeddings in the run `folder`.
+    """Write the configuration, the manifest, the vocabulary, the encoder, the model `registered` and its embeddings in
+    `folder`.
 
-    Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>"; every third image
-    from `first_held_out` on is of the split `held_out`; images with an even number have a title where images are
-    `titled`.
+    Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>". Every third image,
+    from `first_held_out` on, belongs to the split `held_out`. With `titled`, images with an even number have a title.
     """
     layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled, first_held_out)
     write_config(folder)
@@ -101,13 +103,15 @@ def make_run(
 
 
 def write_config(run: Path, *more: dict) -> None:
-    """Have the run the configuration CONFIG with `more` over it."""
+    """Write CONFIG, merged with the mappings `more`, as the configuration of the run."""
     Layout(run).config.write_text(yaml.safe_dump(reduce(merge, more, CONFIG)))
 
 
 def write_feature_shards(manifest: Manifest, folder: Path) -> None:
-    """Random features (n, 5) of every image, of which column 3 is constant but for row 0 of shard 0, which is zero, and
-    in which shard 0 holds row 1 twice."""
+    """Write random features (n, 5) of every image.
+
+    Column 3 is constant, except for row 0 of shard 0, which is zero. Row 2 of shard 0 is a copy of row 1.
+    """
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         image_id = np.arange(rows.first_image, rows.last_image)
@@ -119,7 +123,7 @@ def write_feature_shards(manifest: Manifest, folder: Path) -> None:
 
 
 def features_of(thing: str) -> dict[str, np.ndarray]:
-    """What the encoder would make of an image of `thing`."""
+    """Return the features that the encoder would give to an image of `thing`."""
     return {"colour": np.eye(len(THINGS), dtype=np.float32)[[THINGS.index(thing)]]}
 
 
@@ -161,7 +165,7 @@ def _make_manifest(folder: Path, count: int, held_out: str, titled: bool, first_
 
 
 def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
-    """Thing k of the features and the word for it both point along axis k."""
+    """Make a model in which thing k of the features and the word for this thing both point along axis k."""
     size = len(THINGS)
     u = np.zeros((size, size), np.float32)
     u[[vocabulary.index[thing] for thing in THINGS], np.arange(size)] = 1
@@ -172,18 +176,18 @@ def _make_model(registered: str, vocabulary: Vocabulary) -> LinearModel:
 
 
 def by_hand(run: Path, **inputs: str) -> Provenance:
-    """Of an artefact of the run that no stage has made."""
+    """Return the provenance of an artefact of the run that was made without a stage."""
     return Provenance(run, "by hand", 1, inputs=inputs)
 
 
 def by_colour(run: Path) -> Provenance:
-    """The same of what the encoder `colour` of the run would have made."""
+    """Return the provenance of features that the encoder `colour` of the run could have made."""
     path = Layout(run).encoder("colour").commit
     return by_hand(run, **{"encoders/colour/model.json": read_commit(path).digest} if path.exists() else {})
 
 
 def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, stored: Commit) -> None:
-    """Images a little off their axes, each by its own amount, so that no two are the same."""
+    """Write the embeddings. Each image is a little off its axis, by its own amount, so that all images differ."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
@@ -209,7 +213,7 @@ def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: V
 
 
 def run_command(name: str, *arguments: object) -> str:
-    """What the command `name` prints; its errors are raised."""
+    """Run the command `name` in this process and return its output. Errors are raised."""
     command = cli.get_command(None, name)
     result = CliRunner().invoke(command, list(map(str, arguments)), catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -217,13 +221,15 @@ def run_command(name: str, *arguments: object) -> str:
 
 
 def make_stage(name: str, run: Path, *arguments: object) -> str:
-    """What the command of the declared stage `name` prints, on the run."""
+    """Run the command of the declared stage `name` on the run, and return its output."""
     return run_command(name, *arguments, "--run", run)
 
 
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
-    """The bundle, or bundles, of a model of the run by the stage `build_index`, moved to `output`; `settings` are laid
-    over the run's configuration for it alone."""
+    """Build the index of a model of the run with the stage `build_index`, and move it to `output`.
+
+    The index has one or several index shards. `settings` change the configuration of the run for this call only.
+    """
     opened = open_run(run, *settings)
     for bundle in opened.config.bundle_names(model):
         run_stage(opened, build_index, (bundle,), **options)
@@ -232,25 +238,29 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
 
 
 def open_run(run: Path, *settings: dict) -> Run:
-    """The run by its own configuration, or the default one, with `settings` laid over it."""
+    """Open the run with its own configuration, or the default one, merged with `settings`."""
     path = Layout(run).config
     values = reduce(merge, settings, read_mapping(path) if path.exists() else {})
     return Run(run, validate(merge(read_mapping(default_path()), values)))
 
 
 def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
-    """The manifest of the collection in `data` by the run's configuration, if it has one, with `settings` over it."""
+    """Write the manifest of the collection in `data`, with the configuration of the run (if it has one) merged with
+    `settings`.
+    """
     collection = {"data_root": str(data), "demo": {"generate": False}}
     run_stage(open_run(run, collection, *settings), ingest_stage, processes=processes)
 
 
 def decoded(picture: ReportPicture) -> Image.Image:
-    """The picture in a `data:` address."""
+    """Return the image in a `data:` address."""
     return Image.open(BytesIO(base64.b64decode(picture.address.partition(",")[2])))
 
 
 def retell(path: Path, *keys: str, value: object) -> None:
-    """Have the JSON file `path` say `value` at some keys, as if its writer had."""
+    """Replace the value at `keys` in a JSON file, and renew its check sum, so that the file looks as if its writer had
+    written it.
+    """
     told = part = {name: said for name, said in json.loads(path.read_text()).items() if name != CHECK}
     for key in keys[:-1]:
         part = part[key]

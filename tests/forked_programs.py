@@ -1,8 +1,8 @@
-"""Snakemake, our commands and scripts in forks of the tests' own process, which has imported most of what they need:
-that is most of a short run's time.
+"""Runs Snakemake, commands and scripts in forks of the process of the tests.
 
-The jobs of a run of Snakemake are forks, too, which asking.py asks for in place of the command that their shell would
-start. What depends on how a process starts, or is killed, starts its own.
+This process has already imported most modules, and the imports take most of the time of a short run. The jobs of a run
+of Snakemake are forks too: fork_client.py asks for them in place of the command in the shell of the job. Tests about
+starting or killing a process start a real process.
 """
 
 import gc
@@ -32,31 +32,31 @@ IMPORTED = (
     "pyarrow.parquet", "pipeline.collections.formats", "pipeline.run.runner",
     "pipeline.run.reading.results",
 )  # fmt: skip
-"""What Snakemake, our rules and the end of a run import late."""
+"""Modules that Snakemake, the rules and the end of a run import late."""
 
 
 PROGRAM = Path(sys.executable).with_name("jointspace")
-"""What the shell of a job starts."""
+"""The program that the shell of a job starts."""
 
 
 def environment() -> dict[str, str]:
-    """This process's environment as it is now, in which Python finds this checkout and no code is allowed yet."""
+    """Return the environment of this process, in which Python finds this checkout and no code of users is allowed."""
     return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(ROOT)}
 
 
 def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python -m snakemake` does with these arguments in `folder`; its output is text."""
+    """Run `python -m snakemake` with these arguments in `folder`. The output of the result is text."""
     preload({"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments))
     return _complete(run_snakemake, folder, arguments)
 
 
 def jointspace(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What the command `jointspace` does with these arguments in `folder`."""
+    """Run the command `jointspace` with these arguments in `folder`."""
     return _complete(call_jointspace, folder, arguments)
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """What `python` does with a script and its arguments in `folder`."""
+    """Run a Python script with its arguments in `folder`."""
     return _complete(call_script, folder, arguments)
 
 
@@ -68,7 +68,7 @@ def _complete(
 
         def run() -> int:
             signal.alarm(LONGEST)
-            gc.freeze()  # else this process and its children would copy what their collector looks at
+            gc.freeze()  # otherwise the garbage collectors would cause copies of shared memory
             nothing = os.open(os.devnull, os.O_RDONLY)
             become([nothing, output.fileno(), errors.fileno()], folder, environment())
             return program(words)
@@ -80,7 +80,7 @@ def _complete(
 
 
 def fork(run: Callable[[], int]) -> int:
-    """The process id of a child that calls `run`, whose result is its exit code."""
+    """Start a child process that calls `run` and exits with its result. Return the id of the child."""
     if child := os.fork():
         return child
     code = 70
@@ -95,19 +95,19 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
-    """Give this process its input, output and errors, its folder and its environment."""
+    """Set the input, the output, the errors, the folder and the environment of this process."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # which is looked up once
-    sys.stdout = os.fdopen(1, "w", closefd=False)  # that of pytest writes elsewhere
+    tempfile.tempdir = None  # tempfile then looks up the folder again
+    sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
 
 def code_of(program: Callable[[], object]) -> int:
-    """The exit code with which `program` would end its process."""
+    """Return the exit code with which `program` would end its process."""
     try:
         program()
     except SystemExit as ended:
@@ -116,9 +116,9 @@ def code_of(program: Callable[[], object]) -> int:
 
 
 def run_snakemake(arguments: list[str]) -> int:
-    """Snakemake in a child of this process, which forks itself for its jobs; the exit code."""
+    """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code."""
     with socket.socket(socket.AF_UNIX) as listener:
-        listener.bind(f"\0warm-{os.getpid()}")
+        listener.bind(f"\0forks-{os.getpid()}")
         listener.listen()
         child = fork(lambda: call_snakemake(arguments))
         serve(listener, os.pidfd_open(child))
@@ -126,20 +126,20 @@ def run_snakemake(arguments: list[str]) -> int:
 
 
 def call_snakemake(arguments: list[str]) -> int:
-    """Snakemake in this process, whose parent runs the jobs."""
+    """Run Snakemake in this process. The parent of this process runs the jobs."""
     from snakemake import cli
     from snakemake.shell import shell
 
-    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("asking.py")), f"warm-{os.getppid()}"]
+    asking = [sys.executable, "-I", "-S", str(Path(__file__).with_name("fork_client.py")), f"forks-{os.getppid()}"]
     instead = f'function {shlex.quote(str(PROGRAM))} {{ {shlex.join(asking)} "$@"; }}; set -euo pipefail; '
     shell.prefix(instead.replace("{", "{{").replace("}", "}}"))
-    sys.path.insert(0, "")  # as `python -m` has it
+    sys.path.insert(0, "")  # `python -m` does the same
     sys.argv = [cli.__file__, *arguments]
     return code_of(lambda: cli.main(arguments))
 
 
 def serve(listener: socket.socket, ended: int) -> None:
-    """Run the commands that are asked for until the process of the descriptor `ended` has ended."""
+    """Run the commands that programs ask for, until the process of the descriptor `ended` has ended."""
     jobs: list[int] = []
     while ended not in select.select([listener, ended], [], [])[0]:
         asked, _ = listener.accept()
@@ -149,7 +149,7 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that asking.py asks for, and tell it the exit code."""
+    """Run the command that fork_client.py asks for, and send it the exit code."""
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more
@@ -162,18 +162,20 @@ def answer(asked: socket.socket) -> int:
 
 
 def call_jointspace(arguments: list[str]) -> int:
-    """One of our commands in this process."""
+    """Run a command of jointspace in this process."""
     from pipeline.compute import runtime
     from stages.cli import main
 
-    runtime.configure = limit_threads  # the libraries are there, and do not look at their variables again
+    runtime.configure = limit_threads  # the loaded libraries do not read their environment variables again
     sys.argv = [str(PROGRAM), *arguments]
     return code_of(main)
 
 
 def limit_threads(count: int | None = 1) -> None:
-    """Let our code count on `count` threads, and the libraries that are loaded use one, since a fork has lost their
-    threads: OpenMP would wait for them without end."""
+    """Tell the project to use `count` threads, and let the loaded libraries use one thread.
+
+    A fork has lost the threads of the libraries, so OpenMP would wait for them forever.
+    """
     import torch
     from threadpoolctl import threadpool_limits
 
@@ -185,7 +187,7 @@ def limit_threads(count: int | None = 1) -> None:
 
 
 def call_script(arguments: list[str]) -> int:
-    """A script of Python in this process."""
+    """Run a Python script in this process."""
     from pipeline.compute import runtime
 
     limit_threads()
@@ -196,19 +198,21 @@ def call_script(arguments: list[str]) -> int:
 
 @cache
 def preload(commands: bool) -> None:
-    """Import what Snakemake and our rules do, and all that our commands import where it runs most of these; else each
-    imports its own sooner."""
+    """Import the modules of Snakemake and the rules, and with `commands` the modules of all commands.
+
+    A run of a whole workflow uses most commands. In other runs, each command imports its modules faster by itself.
+    """
     from pipeline.config.loading import load
     from stages.catalogue import declared
 
     for name in IMPORTED:
         importlib.import_module(name)
-    load()  # pydantic makes its validators when they are first used
+    load()  # pydantic makes its validators at their first use
     declared()
     for name in ("pipeline", "stages") if commands else ():
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):
-            with suppress(ImportError):  # of an extra that is not installed
+            with suppress(ImportError):  # the module needs an extra that is not installed
                 importlib.import_module(module.name)
     if commands:
         importlib.import_module("matplotlib.figure")
-        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # which loads its dictionary
+        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # loads the dictionary

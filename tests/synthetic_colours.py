@@ -1,12 +1,12 @@
-"""A run that has learned the names of four colours from real pictures, and further pictures to apply it to."""
+"""A run that has learned the names of four colours from real images, and further images to which it can be applied."""
 
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import yaml
-from made_up import build_bundle, ingest, make_stage
 from PIL import Image
+from synthetic_run import build_bundle, ingest, make_stage
 
 COLOURS = {"red": (220, 30, 30), "green": (30, 200, 40), "blue": (30, 60, 230), "white": (235, 235, 235)}
 CONFIG = {
@@ -21,7 +21,7 @@ CONFIG = {
 
 
 def draw(folder: Path, count: int, seed: int) -> list[str]:
-    """Pictures of one colour each, with a little noise; their names."""
+    """Draw images of one colour each, with a little noise, and return their file names."""
     folder.mkdir(parents=True)
     rng, names = np.random.default_rng(seed), []
     for number in range(count):
@@ -35,8 +35,11 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
 def make_colours(
     folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format, **parts: object
 ) -> Path:
-    """The run in `folder`, with `parts` of its own in the configuration: 40 pictures with the sentence each that
-    `say` makes of their colour, then `silent` ones without; the bundle of its first model is in `bundle`."""
+    """Make the run in `folder`. Its configuration is CONFIG with `parts`.
+
+    It has 40 images with one sentence each, which `say` makes from the name of the colour, and then `silent` images
+    without sentences. The index of its first model is in `bundle`.
+    """
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])
     (folder / "data/captions.tsv").write_text("".join(captions))

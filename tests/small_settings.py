@@ -1,4 +1,4 @@
-"""Settings of linear models, small enough for made-up pairs."""
+"""Settings of linear models that are small enough for synthetic pairs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -30,11 +30,11 @@ def make_grid(
 
 
 def text_view(dim: int, sparse: bool = True) -> TextView:
-    """Of one text encoder, `tfidf`, as it is."""
+    """Return the view of one text encoder, `tfidf`, without any steps."""
     return TextView(("tfidf",), (dim,), (sparse,), ((),), (1.0,))
 
 
 def own_settings(name: str) -> Any:
-    """The settings that only the registered linear model `name` has; None where it has none."""
+    """Return the settings that only the registered linear model `name` has, or None if it has no such settings."""
     section = model_spec(name).section
     return section and OWN[section.partition(":")[2]]

@@ -91,7 +91,7 @@ def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str,
             answers[name] = str(error)
     for words in (
         ("export", folder, "--to", "npy", "--output", output / "export"),
-        ("remove", folder, 1, "--output", output / "less"), ("add", folder, folder, "--output", output / "more"),
+        ("remove", folder, 1, "--copy-to", output / "less"), ("add", folder, folder, "--copy-to", output / "more"),
     ):  # fmt: skip
         result = CliRunner().invoke(cli.get_command(None, words[0]), list(map(str, words[1:])))
         answers[words[0]] = f"{type(result.exception).__name__}: {result.exception}"

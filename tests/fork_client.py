@@ -1,6 +1,8 @@
-"""A job's shell starts this in place of `jointspace`: it asks the process at a socket (warm.py) to run the command.
+"""Asks the process at a socket (forked_programs.py) to run a command, in place of the program `jointspace`.
 
-python -I -S asking.py SOCKET ARGUMENTS...
+    python -I -S fork_client.py SOCKET ARGUMENTS...
+
+The shells of Snakemake's jobs start this program.
 """
 
 import marshal

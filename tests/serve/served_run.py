@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from made_up import THINGS, features_of, run_command
+from synthetic_run import THINGS, features_of, run_command
 
 from pipeline.images.decode import check_header, decode
 from pipeline.images.opening import ImageLimits
@@ -52,7 +52,7 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
 
 def serve_generators(run: Path, *names: str) -> FastAPI:
     """Return the application that the command `serve` starts for the index of a run and some of its generators."""
-    return serve(run, "--run", run, *(part for name in names for part in ("--generator", name)))
+    return serve(run, "--trusted-run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:

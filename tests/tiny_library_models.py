@@ -1,4 +1,4 @@
-"""Tiny networks of other libraries with random weights, as their users would have them."""
+"""Tiny networks of other libraries with random weights, stored as users of these libraries store them."""
 
 import json
 from pathlib import Path
@@ -10,15 +10,20 @@ import torch
 from pipeline.encoders.material import EncoderParts
 from pipeline.storage.parameters import LibraryFiles
 
-WIDTH, DIM, LENGTH = 16, 12, 9
+WIDTH = 16
+DIM = 12
+LENGTH = 9
 SIDES = {"hidden_size": WIDTH, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2}
-"""Of transformers' text and image sides."""
+"""Settings of the text side and of the image side of a model of transformers."""
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "red", "dog", "runs", "on", "the", "beach")
-CLIP_MEAN, CLIP_STD = (0.48, 0.46, 0.41), (0.27, 0.26, 0.28)
+CLIP_MEAN = (0.48, 0.46, 0.41)
+CLIP_STD = (0.27, 0.26, 0.28)
 
 
 def store(kind: str, side: int, root: Path) -> Path:
-    """`root`, with what an encoder of the kind `kind` that takes images of this side is made from."""
+    """Write into `root` the files from which an encoder of the kind `kind` is made, for images of this side. Return
+    `root`.
+    """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
         STORES.get(kind, lambda *_: None)(side, root)
@@ -26,7 +31,9 @@ def store(kind: str, side: int, root: Path) -> Path:
 
 
 def parts_of(encoder: Any, folder: Path) -> EncoderParts:
-    """The parts of an encoder as a run stores them: its settings as JSON, and the files of its library in `folder`."""
+    """Return the parts of an encoder as a run stores them: its settings as JSON, and the files of its library in
+    `folder`.
+    """
     (library := folder / "library").mkdir()
     encoder.save(library)
     names = frozenset(path.relative_to(library).as_posix() for path in library.rglob("*") if path.is_file())
@@ -35,7 +42,8 @@ def parts_of(encoder: Any, folder: Path) -> EncoderParts:
 
 
 def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
-    """Of words between spaces, of which the first four stand for padding, the unknown, and both ends."""
+    """Make a tokenizer of words between spaces. The first four words are the padding, the unknown word, and both
+    ends."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -48,8 +56,10 @@ def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
 
 
 def save_dual(kind: str, folder: Path, side: int, words: tuple[str, ...] = WORDS) -> tuple[Any, Any]:
-    """A model of images and text of transformers, `CLIP` or `Siglip`, in a folder with its preprocessing; the model and
-    its tokenizer."""
+    """Save a model of images and text of transformers, `CLIP` or `Siglip`, with its preprocessing in a folder.
+
+    Returns the model and its tokenizer.
+    """
     transformers = pytest.importorskip("transformers")
     ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
     text = {**SIDES, "vocab_size": len(words), "max_position_embeddings": LENGTH, **ends}

@@ -1,18 +1,19 @@
-"""A run of pictures of one red or blue block each, whose regions are extracted by hand."""
+"""A run of images that show one red or blue block each, with functions that extract its regions."""
 
 import json
 import shutil
 from pathlib import Path
 
 import numpy as np
-from made_up import ingest, make_stage, run_command
 from PIL import Image, ImageDraw
+from synthetic_run import ingest, make_stage, run_command
 
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.regions import RegionShard
 from pipeline.storage.shards import shard_path
 
-COUNT, SIDE = 20, 32
+COUNT = 20
+SIDE = 32
 COLOURS = {"red": (220, 40, 40), "blue": (40, 60, 220)}
 SETTINGS = {
     "collection": {"format": "folder", "reject_limit": 0.2},
@@ -39,7 +40,9 @@ def configure(folder: Path, section: str = "regions", **changes: object) -> Path
 
 
 def make_blocks(folder: Path) -> Path:
-    """The run in `folder`: pictures of one red or blue block each, with its box; the last of them have none."""
+    """Make the run in `folder`. Each image shows one red or blue block and has its box. The last two images have no
+    boxes.
+    """
     (folder / "data/images").mkdir(parents=True)
     rng, boxes, captions, splits = np.random.default_rng(0), ["file\tx1\ty1\tx2\ty2\tscore\tlabel"], [], []
     for i in range(COUNT):
@@ -61,7 +64,7 @@ def make_blocks(folder: Path) -> Path:
 
 
 def copy_blocks(made: Path, run: Path) -> Path:
-    """A copy that a test may spoil; the manifest's root is the copy's."""
+    """Copy the run, so that a test may change the copy. The root of its manifest is the folder of the copy."""
     shutil.copytree(made, run)
     summary = run / "manifest/manifest.json"
     publish_json(summary, {**json.loads(summary.read_text()), "root": str(run / "data")})
@@ -75,7 +78,7 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """One shard, which is a part."""
+    """Extract the regions of one part of the run, which is one shard, and return the shard."""
     configure(run, section, **changes)
-    run_command("extract_regions", *arguments(run, part, encoder), *["--again"] * again)
+    run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)
     return RegionShard(shard_path(run / "regions" / encoder, part))

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 
 import numpy as np
-from made_up import CONFIG, THINGS, by_colour, make_run, make_stage, write_config
-from made_up_training import build_tokens
+from synthetic_run import CONFIG, THINGS, by_colour, make_run, make_stage, write_config
+from trainable_run import build_tokens
 
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -22,7 +22,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
-"""Generators of the run; `gated` is a variant of mrnn."""
+"""Generators of the run. `gated` is a variant of mrnn."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},

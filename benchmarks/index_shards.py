@@ -1,12 +1,12 @@
-"""One bundle against several of the same vectors: the time of a search, and the memory that building takes.
+"""Compares one index with several index shards of the same vectors: the time of a search and the memory for building.
 
-    python benchmarks/bundles.py [--tiny]
+    python benchmarks/index_shards.py [--tiny]
 
-The vectors are made up, in clusters. Each index is an inverted file of the square root of its own vectors in lists,
-visited in the same share. `ours` are the searches of all indices and the merging of their answers, `reference` is the
-search of the one, and `recall` are those at ten of both, against exact search. Then a process for each builds the
-largest of the several indices, and the one, and says how much memory it has had at most beyond that of its vectors
-(`mebibytes`).
+The vectors are synthetic and form clusters. Each index is an inverted file whose number of lists is the square root of
+the number of its vectors, and every search visits the same share of the lists. `ours` is the time for searching all
+index shards and merging their results, and `reference` is the time for searching the one index. `recall` has the
+recall@10 of both compared with exact search. Then separate processes build the largest index shard and the one index.
+`mebibytes` has the peak memory of both, without the memory of the vectors.
 """
 
 import argparse
@@ -35,11 +35,11 @@ CLUSTERS = 2000
 QUERIES = 200
 TOP = 10
 PROBED_SHARE = 1 / 16
-BUNDLES = (2, 4, 8)
+SHARD_COUNTS = (2, 4, 8)
 
 
 def make_vectors(rows: int, seed: int) -> np.ndarray:
-    """(rows, DIM) float32 of unit length, near one of CLUSTERS centres."""
+    """Draw vectors (rows, DIM) in float32, of unit length, near one of CLUSTERS centres."""
     centres = np.random.default_rng(0).standard_normal((CLUSTERS, DIM), dtype=np.float32)
     rng = np.random.default_rng(seed)
     vectors = centres[rng.integers(CLUSTERS, size=rows)] + rng.standard_normal((rows, DIM), dtype=np.float32)
@@ -65,7 +65,7 @@ def recall(gallery: Gallery, queries: np.ndarray, right: np.ndarray) -> float:
 
 
 def building_memory(rows: int) -> int:
-    """MiB that building an index of so many vectors takes a process of its own, beyond the vectors."""
+    """Return the MiB that a process needs to build an index of `rows` vectors, without the memory of the vectors."""
     command = [sys.executable, __file__, "--build", str(rows)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 
@@ -81,16 +81,16 @@ def main() -> None:
         make_gallery(vectors)
         print(max(1, most_memory() - before))
         return
-    parse_options(argparse.ArgumentParser(description=__doc__), globals(), VECTORS=3000, QUERIES=20, BUNDLES=(2,))
+    parse_options(argparse.ArgumentParser(description=__doc__), globals(), VECTORS=3000, QUERIES=20, SHARD_COUNTS=(2,))
     vectors = make_vectors(VECTORS, 1)
     queries = make_vectors(QUERIES, 2)
     right = search_exact(queries, [vectors], TOP, "inner_product").rows
     one = make_gallery(vectors)
     memory = building_memory(VECTORS)
-    for count in BUNDLES:
+    for count in SHARD_COUNTS:
         several = make_merged(vectors, count)
         line = compare(
-            f"search of {count} bundles over one of {VECTORS} vectors",
+            f"search of {count} index shards compared with one index of {VECTORS} vectors",
             partial(several.search, queries, TOP), partial(one.search, queries, TOP), 7, runtime.threads(),
         )  # fmt: skip
         recalls = [recall(gallery, queries, right) for gallery in (several, one)]

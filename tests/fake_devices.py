@@ -1,8 +1,9 @@
-"""A device that is only pretended: its tensors are computed by the processor, but refuse what a GPU would refuse; and a
-GPU that has too little memory.
+"""A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and a GPU whose memory is
+full.
 
-Within `pretending()`, tensors on `DEVICE` do not mix with the processor's, have no `numpy()`, and go there and back
-only where they are told to. By name it is torch's device `meta`, whose tensors have no values otherwise.
+Within `fake_device()`, tensors on `DEVICE` do not mix with CPU tensors, have no `numpy()`, and are copied between
+devices only by explicit calls. The name of the device is `meta`, because torch knows this name and its tensors have no
+values otherwise.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -19,14 +20,14 @@ from pipeline.compute.device import OomBatcher
 
 DEVICE = torch.device("meta")
 CROSSING = {torch.ops.aten.copy_.default, torch.ops.aten._to_copy.default}
-"""What may take tensors of both devices."""
+"""Operators that may take tensors of both devices."""
 
 
-class Elsewhere(torch.Tensor):
-    """`inner`, a tensor of the processor, as one of `DEVICE`."""
+class FakeDeviceTensor(torch.Tensor):
+    """A CPU tensor, `inner`, that pretends to be on `DEVICE`."""
 
     @staticmethod
-    def __new__(cls, inner: torch.Tensor) -> "Elsewhere":
+    def __new__(cls, inner: torch.Tensor) -> "FakeDeviceTensor":
         return torch.Tensor._make_wrapper_subclass(
             cls, inner.size(), strides=inner.stride(), storage_offset=inner.storage_offset(), dtype=inner.dtype,
             layout=inner.layout, device=DEVICE, requires_grad=inner.requires_grad,
@@ -36,7 +37,7 @@ class Elsewhere(torch.Tensor):
         self.inner = inner
 
     def __repr__(self) -> str:
-        return f"Elsewhere({self.inner!r})"
+        return f"FakeDeviceTensor({self.inner!r})"
 
     def tolist(self) -> Any:
         return self.inner.tolist()
@@ -46,21 +47,25 @@ class Elsewhere(torch.Tensor):
         return compute(function, arguments, named or {})
 
 
-class Pretending(TorchDispatchMode):
-    """Makes what is asked for on `DEVICE`."""
+class FakeDeviceMode(TorchDispatchMode):
+    """Mode of torch in which new tensors for `DEVICE` are made as tensors of the class `FakeDeviceTensor`."""
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         return compute(function, arguments, named or {})
 
 
 def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
-    """`function`, whose result is on `DEVICE` where it is told to be or where one of its tensors is."""
+    """Call `function`. The result is on `DEVICE` if the call names this device, or if one of its tensors is there."""
     tensors = [one for one in leaves((*arguments, *named.values())) if isinstance(one, torch.Tensor)]
-    elsewhere = [one for one in tensors if isinstance(one, Elsewhere)]
+    elsewhere = [one for one in tensors if isinstance(one, FakeDeviceTensor)]
     asked = named.get("device")
     there = bool(elsewhere) if asked is None else torch.device(asked) == DEVICE
-    if elsewhere and function not in CROSSING and any(one.dim() for one in tensors if not isinstance(one, Elsewhere)):
-        shapes = [("there" if isinstance(one, Elsewhere) else "here", tuple(one.shape)) for one in tensors]
+    if (
+        elsewhere
+        and function not in CROSSING
+        and any(one.dim() for one in tensors if not isinstance(one, FakeDeviceTensor))
+    ):
+        shapes = [("there" if isinstance(one, FakeDeviceTensor) else "here", tuple(one.shape)) for one in tensors]
         raise RuntimeError(f"{function} takes tensors of two devices: {shapes}")
     if asked is not None:
         named = {**named, "device": torch.device("cpu")}
@@ -76,11 +81,11 @@ def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
 
 
 def moved(value: Any) -> Any:
-    return Elsewhere(value) if type(value) is torch.Tensor else value
+    return FakeDeviceTensor(value) if type(value) is torch.Tensor else value
 
 
 def leaves(values: Iterable[Any]) -> Iterator[Any]:
-    """What is in lists and tuples of lists and tuples, as which operators take their tensors."""
+    """Yield the values in nested lists and tuples, because operators take tensors in such lists."""
     for one in values:
         if isinstance(one, list | tuple):
             yield from leaves(one)
@@ -89,26 +94,26 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def inner_of(value: Any) -> Any:
-    """The processor's tensors in place of those that are elsewhere, in lists and tuples too."""
-    if isinstance(value, Elsewhere):
+    """Replace tensors of the simulated device by their CPU tensors, also in lists and tuples."""
+    if isinstance(value, FakeDeviceTensor):
         return value.inner
     return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value
 
 
 @cache
 def gives_back(function: Any) -> bool:
-    """Whether a result of an operator is one of its tensors, or a view of it."""
+    """Return whether a result of an operator is one of its arguments, or a view of one of them."""
     return any(one.alias_info is not None for one in function._schema.returns)
 
 
 @contextmanager
-def pretending() -> Iterator[torch.device]:
-    """Within, `DEVICE` computes. Its random numbers are the processor's."""
+def fake_device() -> Iterator[torch.device]:
+    """Let `DEVICE` compute within the context. Its random numbers are the random numbers of the CPU."""
     with ExitStack() as stack:
-        # Tensors of a class of our own cannot be made in inference mode.
+        # A subclass of torch.Tensor cannot be made in inference mode.
         stack.enter_context(patch.object(torch.inference_mode, "__enter__", _enter_without_gradients))
         stack.enter_context(patch.object(torch.inference_mode, "__exit__", _leave_without_gradients))
-        stack.enter_context(Pretending())
+        stack.enter_context(FakeDeviceMode())
         yield DEVICE
 
 
@@ -122,9 +127,11 @@ def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
 
 
 class FullOnce(TorchDispatchMode):
-    """A memory that is full at the operation number `at` (from 0) that takes memory, and then no more. `count` is the
-    number of such operations so far. A product takes memory even if its result has a place, because cuBLAS needs room
-    to work in."""
+    """A memory that is full once, at operation number `at` (from 0) of the operations that take memory.
+
+    `count` is the number of such operations so far. A matrix product takes memory even if its result has a place,
+    because cuBLAS needs working memory.
+    """
 
     def __init__(self, at: int | None = None) -> None:
         super().__init__()
@@ -139,7 +146,9 @@ class FullOnce(TorchDispatchMode):
 
 
 def full_beyond(most: int, done: list[int]) -> Callable[..., list[Any]]:
-    """`OomBatcher.map` as on a GPU that has memory for `most` rows; the rows of each portion are added to `done`."""
+    """Return a replacement of `OomBatcher.map` for a GPU that has memory for `most` rows. It appends the rows of each
+    portion to `done`.
+    """
     original = OomBatcher.map
 
     def map_portions(self: OomBatcher, function: Callable[[slice], Any], count: int) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Images that are small as files and take long to decode."""
+"""Images whose files are small and whose decoding takes long."""
 
 import io
 
@@ -6,7 +6,9 @@ from PIL import Image
 
 
 def many_scans(count: int, side: int = 2000) -> bytes:
-    """A progressive JPEG, one grey, of `count` scans: its last one, of 14 bytes at this side, again and again."""
+    """Make a progressive JPEG of one grey with `count` scans. The last scan, which has 14 bytes at this side, is
+    repeated.
+    """
     buffer = io.BytesIO()
     Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)
     data = buffer.getvalue()
@@ -15,5 +17,5 @@ def many_scans(count: int, side: int = 2000) -> bytes:
 
 
 def slow_image() -> bytes:
-    """An image that is within all limits and takes two seconds of a processor."""
+    """Make an image that is within all limits and takes two CPU seconds to decode."""
     return many_scans(100, 7900)

@@ -1,10 +1,12 @@
-"""A row of fragments for the made-up run: every image has three regions, every word one vector."""
+"""Embeddings of a multi-vector model for the synthetic run: every image has three regions, and every word has one
+vector.
+"""
 
 import json
 from pathlib import Path
 
 import numpy as np
-from made_up import MADE_BY, THINGS, by_colour, by_hand
+from synthetic_run import MADE_BY, THINGS, by_colour, by_hand
 
 from pipeline.compute.multivectors import MultiVectors, ScoreRule
 from pipeline.models.linear.views import ImageView
@@ -21,14 +23,17 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 SCORE = {"sum": "words", "global_weight": 0}
-THING, OTHER = [5.0, 5.0, 25.0, 35.0], [30.0, 5.0, 50.0, 35.0]
-"""Where in every image its thing is seen, and where a weaker look of the next thing."""
+THING = [5.0, 5.0, 25.0, 35.0]
+"""Box in every image in which its thing is seen."""
+OTHER = [30.0, 5.0, 50.0, 35.0]
+"""Box in every image in which the next thing is seen less clearly."""
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write `embeddings/<row>` and `models/<row>`, an untrained model of that fingerprint, which did not make these.
+    """Write the embeddings `embeddings/<row>`, and a model `models/<row>` that is untrained and did not make them.
 
-    It reads words by the vocabulary of the terms, unless the run has tokens of its own."""
+    The model reads words with the vocabulary of the terms, unless the run has tokens.
+    """
     layout, manifest = Layout(run), Manifest(run / "manifest")
     if not layout.token_vocabulary.path.exists():
         write_tokens_of_terms(run)
@@ -63,7 +68,7 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
 
 def write_regions(run: Path, encoder: str = "colour") -> None:
-    """The regions of every image: the whole, its thing and the next."""
+    """Write the regions of every image: the whole image, its thing, and the next thing."""
     manifest = Manifest(run / "manifest")
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
@@ -76,7 +81,8 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
 def write_region_shard(
     run: Path, encoder: str, boxes: list[np.ndarray], features: list[np.ndarray], number: int = 0, first: int = 0
 ) -> None:
-    """A shard whose images, from `first`, have `boxes` (k, 4) each, and `features` (k, dim)."""
+    """Write a shard of regions. Its images, from number `first` on, have `boxes` (k, 4) and `features` (k, dim)
+    each."""
     arrays = {
         "features": np.concatenate(features).astype(np.float32), "boxes": np.concatenate(boxes).astype(np.float32),
         "scores": np.ones(sum(map(len, boxes)), np.float32), "offsets": np.cumsum([0, *map(len, boxes)]),
@@ -87,7 +93,7 @@ def write_region_shard(
 
 
 def write_tokens_of_terms(run: Path) -> None:
-    """The vocabulary of the terms as that of the words."""
+    """Write the vocabulary of the terms as the vocabulary of the words."""
     settings = json.loads(Layout(run).text_encoder("tfidf").commit.read_text())["details"]["settings"]
     value = Vocabulary.from_dict(settings).to_dict()
     value = {"fingerprint": fingerprint("vocabulary", 1, value), **value}
@@ -95,12 +101,14 @@ def write_tokens_of_terms(run: Path) -> None:
 
 
 def whole_length(ids: np.ndarray) -> np.ndarray:
-    """How long the vector of an image as a whole is; its thing's has length 1."""
+    """Return the length of the vectors of whole images. The vectors of their things have length 1."""
     return (0.5 + 0.001 * ids).astype(np.float32)
 
 
 def _images(manifest: Manifest, ids: np.ndarray) -> MultiVectors:
-    """The whole image, each by its own amount, its thing, and the next thing, less clearly."""
+    """Return the vectors of the images: the whole image with its own length, its thing, and the next thing with a
+    smaller length.
+    """
     axes = np.eye(len(THINGS), dtype=np.float32)
     own, following = axes[ids % 8], axes[(ids + 1) % 8]
     vectors = np.stack([whole_length(ids)[:, None] * own, own, 0.6 * following], axis=1).reshape(-1, 8)
