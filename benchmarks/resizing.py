@@ -15,7 +15,7 @@ from functools import partial
 from pathlib import Path
 
 from interleave import compare, parse_options, report
-from one_decode import photographs  # which chooses the BLAS kernels before numpy is imported
+from one_decode import make_photos  # which chooses the BLAS kernels before numpy is imported
 
 import numpy as np  # isort: skip
 import torch  # isort: skip
@@ -58,7 +58,7 @@ def main() -> None:
     torch.set_num_threads(1)
     data = Path(os.environ["JOINTSPACE_DATA"]) if "JOINTSPACE_DATA" in os.environ else None
     for width, height in SIZES:
-        jpegs = list(photographs(data, options.images, width * height / 1e6)[1].values())
+        jpegs = list(make_photos(data, options.images, width * height / 1e6)[1].values())
 
         def all_by(function, jpegs: list[bytes] = jpegs) -> list:
             return [function(jpeg) for jpeg in jpegs]

@@ -25,6 +25,7 @@ from pipeline.run.reading.results import search_command
 from pipeline.storage.json_files import read_json
 from pipeline.storage.parameters import ENCODER, MODEL, read_parameters
 from stages.catalogue import COMMANDS
+from stages.cli import stage
 
 MINE = (
     re.search(r"```python\n(.*?)```", (ROOT / "docs/extending.md").read_text(), re.S)[1]
@@ -107,8 +108,8 @@ def test_a_model_and_encoders_may_be_in_a_users_module(mine: Path) -> None:
     assert registered == "mine:Mirrored"
     make_stage("evaluate", run, "mirrored", "test", "all-sentences")
     make_stage("build_index", run, "mirrored")
-    for stage in ("summarise", "report"):
-        make_stage(stage, run)
+    for name in ("summarise", "report"):
+        make_stage(name, run)
     page = (run / "report/index.html").read_text()
     assert "mirrored" in page and "CellColours" in page
     allowed = [word for place in places for word in ("--allow", place)]
@@ -141,6 +142,7 @@ def test_a_stage_is_added_by_one_file(mine: Path, monkeypatch: pytest.MonkeyPatc
     run = make_run(mine / "run")
     (mine / "count_lengths.py").write_text(LENGTHS)
     monkeypatch.setitem(COMMANDS, "count-lengths", "count_lengths")  # as if the file were in a folder of `stages`
+    monkeypatch.setitem(stage.titled, "Text", [*stage.titled["Text"], "count-lengths"])
     (mine / "mine.yaml").write_text(yaml.safe_dump(PARTS))
     assert {"count_lengths", "fit"} <= rules_of(snakemake(mine, "all", "-n", "--configfile", "mine.yaml"))
     printed(forked_programs.jointspace(mine, "stage", "count-lengths", "--run", run))

@@ -116,7 +116,9 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
         done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
         assert done.returncode == 3
         last = done.stderr.splitlines()[-1]
-        assert last.startswith("jointspace: the run is done with 2 warnings") and "gone.txt names 'lost.png'" in last
+        assert (
+            last.startswith("jointspace: The run is complete, with 2 warnings.") and "gone.txt names 'lost.png'" in last
+        )
     lost, other = results_of(folder / "results/mine")["warnings"]
     assert "photo of photos has that name" in lost and "has that name and caption" in other
     lines = closing_lines(folder / "results/mine")

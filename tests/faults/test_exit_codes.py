@@ -60,7 +60,7 @@ def test_a_folder_that_is_not_a_run_has_one_message_and_exit_code_2(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(runtime, "configure", lambda threads: None)  # a process may call it only once
-    with pytest.raises(UsageError, match="is not the folder of a run; ") as error:
+    with pytest.raises(UsageError, match="is not the folder of a run") as error:
         cli([str(tmp_path) if word == "RUN" else word for word in words], standalone_mode=False)
     assert str(error.value) == str(not_a_run(tmp_path)) and error.value.exit_code == 2
 

@@ -77,5 +77,5 @@ def test_a_name_that_may_be_two_images_is_not_traced(run: Path, tmp_path: Path) 
 
 @pytest.mark.parametrize("name", ["zebra.jpg", str(10**23), "9" * 5000], ids=["name", "large", "endless"])
 def test_an_unknown_name_says_so(run: Path, name: str) -> None:
-    with pytest.raises(InputError, match=f"has no {name}"):
+    with pytest.raises(InputError, match=f"has no photo {name}"):
         explain(run, name)

@@ -143,7 +143,7 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     values |= {"results_root": str(run.parent), "name": run.name}
     (run / "config.yaml").write_text(yaml.safe_dump(values))
     told = CliRunner().invoke(command, [str(run)])
-    assert f"{run}/text/tfidf/part-00000.json: left from an earlier configuration" in told.stdout
+    assert f"{run}/text/tfidf/shard-00000.h5.json: made with an earlier configuration" in told.stdout
     assert "text/tfidf" not in str(told.exception) and "embeddings/ncca" in str(told.exception)
     for line in told.stdout.splitlines():
         if "so you can delete it" in line:
@@ -161,13 +161,13 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     for_programs = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout.splitlines()[0])
     assert for_programs["checked"] == examine(run).checked
     assert str(run / SHARD) in [fault["path"] for fault in for_programs["faults"]]
-    rebuild = shlex.split(str(result.exception).partition("remake them: ")[2])
+    rebuild = shlex.split(str(result.exception).partition("To rebuild them, run: ")[2])
     place = f"{run.parent.name}/{run.name}"
     again = f"jointspace run {place}/config.yaml -- --forcerun {place}/features/colour/part-00001.json"
     assert rebuild == ["cd", str(run.parents[1]), "&&", *again.split()]
     copy = shutil.copytree(run, run.with_name("copy") / "inner", ignore=shutil.ignore_patterns("inner"))
     result = CliRunner().invoke(command, [str(copy)])
-    assert f"made as {place}: move it back" in str(result.exception)
+    assert f"made in {place}. Move it back" in str(result.exception)
     with pytest.raises(IntegrityError, match=f"such as {copy}"):
         examine(copy.parent)
 
@@ -182,7 +182,7 @@ def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> 
     (copy / "stray.faiss").write_bytes(b"more")
     faults = examine(copy).faults
     assert [(fault.path.name, fault.target) for fault in faults] == [("images.faiss", None), ("stray.faiss", None)]
-    with pytest.raises(IntegrityError, match="copy them"):
+    with pytest.raises(IntegrityError, match="Copy them"):
         command.callback(copy, sweep=False, quick=False, as_json=True)
 
 
@@ -216,7 +216,7 @@ def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> No
         found = examine(run)
         assert not found.faults and found.temporaries == {dead: True, living: False, free: True, held: False}
         shown = CliRunner().invoke(command, [str(run)])
-        assert shown.exit_code == 0 and f"{dead}: temporary, left by a dead writer" in shown.stdout
+        assert shown.exit_code == 0 and f"{dead}: temporary, its process has ended" in shown.stdout
         assert f"{living}: temporary, being written" in shown.stdout and dead.exists()
         CliRunner().invoke(command, [str(run), "--sweep"], catch_exceptions=False)
         assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]
@@ -256,7 +256,7 @@ def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
     found = {fault.path.relative_to(run).as_posix(): fault.reason for fault in examine(run).faults}
     assert found["features"].startswith("unread: it is a link")
     assert found["text/pipe.json"].startswith("unread: it is a pipe")
-    with pytest.raises(IntegrityError, match="empty is not the folder of a run"):
+    with pytest.raises(IntegrityError, match="empty has no commit record"):
         examine(tmp_path / "empty")
 
 

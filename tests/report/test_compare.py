@@ -110,5 +110,5 @@ def test_refits_have_learned_from_dev_and_sae_from_weak(
 
 
 def test_a_missing_evaluation_names_those_that_the_run_has(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="compare with --split test --protocol all-sentences or --split train"):
+    with pytest.raises(InputError, match="It has these: --split test --protocol all-sentences, --split train"):
         run_command("compare", run, "--split", "dev", "--output", tmp_path / "page.html")

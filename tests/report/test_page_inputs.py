@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 from outline import report
-from pipeline.report.photos import Photographs
 from synthetic_run import by_hand, make_run
 
 from pipeline.errors import IntegrityError
 from pipeline.images.opening import ImageLimits
+from pipeline.report.photographs import Photographs
 from pipeline.run.layout import Layout
 from pipeline.storage.json_files import CHECK, read_json
 from pipeline.storage.manifest import Manifest

@@ -87,7 +87,7 @@ def test_omitted_names_select_the_wanted_choices() -> None:
 
 
 def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="is not the folder of a run, .*Name the folder.*`jointspace run CONFIG`"):
+    with pytest.raises(UsageError, match="is not the folder of a run.*Name the folder.*`jointspace run CONFIG`"):
         make_stage("embed", tmp_path, "ncca")
 
 

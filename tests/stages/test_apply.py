@@ -84,7 +84,7 @@ def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> No
     gone.unlink()
     vectors = (out / "index/ncca/images.faiss").read_bytes()
     said = json.loads(apply(colours, applied / "photos", out, "--json"))
-    assert (said["bundle"], said["photos"]) == (str(out), 24)
+    assert (said["bundle"], said["photographs"]) == (str(out), 24)
     assert json.loads(run_command(*said["search"], "--json"))
     again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
@@ -181,7 +181,7 @@ def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path,
 
 def test_photos_of_both_are_read_where_they_are(joined: Path) -> None:
     bundle = open_index(joined)
-    photos = bundle.photos()
+    photos = bundle.photographs()
     for row in bundle.table("images").to_pylist():
         assert hashlib.sha256(photos.read(row)).hexdigest() == row["sha256"]
 
@@ -210,7 +210,7 @@ def test_what_was_removed_stays_away_from_additions(
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert "2 photos left out, since you removed the same before" in caplog.text
+    assert "2 photos skipped, because they were removed before" in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
