@@ -358,8 +358,9 @@ def test_torchvision_obeys_the_limits_on_pixels_scans_and_time() -> None:
     slow = encoded(Image.linear_gradient("L").resize((6000, 6000)).convert("RGB"), "JPEG")
     with pytest.raises(UnreadableImage, match="too-slow: took longer than"):
         decode_pixels(slow, ImageLimits(64_000_000, 8, 20, 0.001), [None])
-    limited = partial(decode_pixels, limits=ImageLimits(64_000_000, 8, 20, 0.05), sides=[None])
-    outcomes = isolated_map(limited, [slow, data], 1, preload=RESIZING)
+    limited = partial(decode_pixels, limits=ImageLimits(64_000_000, 8, 20, 0.5), sides=[None])
+    slower = many_scans(100, 7000)  # takes more than a second, and the first photo of a process up to 0.1 s
+    outcomes = isolated_map(limited, [slower, data], 1, preload=RESIZING)
     failure, (pixels,) = outcomes
     assert isinstance(failure, Failure) and failure.reason.startswith("too-slow: took longer than")
     assert isinstance(pixels, np.ndarray) and pixels.shape == (900, 900, 3)
