@@ -35,7 +35,7 @@ def see(data: bytes) -> dict[str, np.ndarray]:
 
 
 def open_gallery(*folders: Path) -> ServedGallery:
-    """Open the indexes in `folders` as one gallery. Its encoder is `see`."""
+    """Open the indexes in `folders` as one gallery with the encoder `see`."""
     bundle = open_index(*folders)
     return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
 
@@ -47,6 +47,7 @@ def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool
 
 
 def photograph(run: Path, name: str = "dog-0.png") -> dict:
+    """Return a form with a photo of the run as the upload, for the argument `files` of a client."""
     return {"photograph": (name, (run / "data" / name).read_bytes())}
 
 
