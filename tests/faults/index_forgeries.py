@@ -140,9 +140,9 @@ def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
 
 
 def _write_random_index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
-    """Replace a FAISS index by random vectors, as many as the card says, with ids that begin at `first`.
+    """Replace a FAISS index by an index of random vectors, as many as the card says, with ids from `first` on.
 
-    `dim` is their number of dimensions. Without it, the vectors have as many dimensions as the card says.
+    The vectors have `dim` dimensions. Without `dim`, the card says how many dimensions they have.
     """
     card = json.loads((folder / "card.json").read_text())[name]
     index = faiss.index_factory(dim or card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
@@ -313,7 +313,7 @@ def _raise_ids(index: faiss.Index) -> None:
 
 
 def _link_to_lower_level(index: faiss.Index) -> None:
-    """Link a vertex of an HNSW graph, on a higher level, to a vertex that exists on the lowest level only."""
+    """Link the entry point of an HNSW graph, on the second level, to a vertex that exists only on the lowest level."""
     graph = index.hnsw
     levels, links = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.neighbors)
     start = int(graph.offsets.at(graph.entry_point))

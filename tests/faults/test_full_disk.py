@@ -56,7 +56,7 @@ def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
 
 
 def inodes(disk: Disk) -> dict[str, int]:
-    """Return the inode of each file except those of unfinished shards, as relative path -> number."""
+    """Return the inodes of all files that do not belong to an unfinished shard, as relative path -> number."""
     return {file: path.stat().st_ino for file, path in files_of(disk.root).items() if ".parts/" not in file}
 
 

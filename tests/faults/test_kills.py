@@ -28,8 +28,8 @@ CHANGE_EVENTS = ("os.rename", "os.remove", "os.link")
 def run_in_fork(command: str, arguments: list[str], last: int = 0) -> tuple[int, int]:
     """Run a command in a forked process, and return its exit code and the number of writes that it began.
 
-    A write opens a file of the run for writing, or renames, links or removes one. The process kills itself when it
-    begins write number `last`, counted from 1. With 0, it runs to its end.
+    A write opens a file of the run for writing, or renames, links or removes such a file. The process kills itself
+    when it begins write number `last`, counted from 1. With 0, the process runs to its end.
     """
     run, count = arguments[arguments.index("--run") + 1], itertools.count(1)
     reading, writing = os.pipe()
@@ -86,7 +86,10 @@ def kill(run: Path, expected: Path, command: str, calls: list[list[str]], made: 
 def test_killed_commands_are_completed_to_the_same_bytes(
     finished: Path, collection: Path, tmp_path: Path, seed: int
 ) -> None:
-    """Seed 1 kills a command for a sharded table, one for a model and one for an index. The nightly seeds kill all."""
+    """Seed 1 kills `ingest`, `fit` and `build_index`, which write tables, a model and an index.
+
+    The other seeds are tested nightly and kill every fast stage.
+    """
     rng, killed = Random(seed), shutil.copytree(finished, tmp_path / "killed")
     stages = tiny_run.stages(collection, killed)
     for command in ["ingest", "fit", "build_index"] if seed == 1 else stages:

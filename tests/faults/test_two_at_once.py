@@ -86,6 +86,7 @@ IN_03 = range(30, 40)
 IN_04 = range(40, 50)
 """Numbers of the photos in the index `04` of the same model."""
 BUSY = "is being written by "
+"""Part of the message with which a change of a locked index is refused."""
 Change = Callable[[Path], None]
 REMOVE_OPTIONS = {"list_path": None, "where": None, "yes": False}
 """Values of the options of `remove` that these tests do not use."""
@@ -107,6 +108,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["one", "two"])
 def run(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Path:
+    """Return a copy of a run whose index has one shard, or of a run whose index has two shards."""
     return shutil.copytree(made / request.param, tmp_path / request.param)
 
 
@@ -120,15 +122,18 @@ def call(name: str, **arguments: object) -> None:
 
 
 def add(run: Path, source: str) -> None:
+    """Add the index `03` or `04` to the index of the run."""
     call("add", index=index_of(run), source=run / "new" / source)
 
 
 def remove(run: Path, number: int) -> None:
+    """Remove the photo with this number from the index of the run."""
     name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
     call("remove", index=index_of(run), names=(name,), **REMOVE_OPTIONS)
 
 
 def build(run: Path, shard: str = "") -> None:
+    """Build the index again. In the run with two shards, `/00` or `/01` builds only one shard."""
     opened = open_run(run, {"index": {"bundles": 2 if run.name == "two" else 1}})
     run_stage(opened, declared()["build_index"], (f"ncca{shard if run.name == 'two' else ''}",), again=True)
 
@@ -171,13 +176,13 @@ def attempt(run: Path, name: str) -> bool:
     return True
 
 
-PAIRS = [
+PAIRS_OF_CHANGES = [
     ("add 03", "add 03"), ("add 03", "add 04"), ("add 03", "remove 5"), ("remove 5", "add 03"),
     ("remove 5", "remove 21"), ("add 03", "build 00"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize(("first", "second"), PAIRS_OF_CHANGES)
 def test_a_change_that_begins_during_another_is_refused(
     first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -303,19 +308,21 @@ def begin(barrier: object) -> None:
 
 
 def attempt_together(run: Path, name: str) -> bool:
+    """Wait until the other process is ready, too, and then make the change `name`."""
     together.wait(60)
     return attempt(run, name)
 
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPoolExecutor]:
+    """Provide two processes that share a barrier."""
     context = get_context("spawn")
     with ProcessPoolExecutor(2, context, begin, (context.Barrier(2),)) as pool:
         yield pool
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("first", "second"), [*PAIRS, ("build 00", "build 01")])
+@pytest.mark.parametrize(("first", "second"), [*PAIRS_OF_CHANGES, ("build 00", "build 01")])
 def test_two_processes_lose_nothing(
     first: str, second: str, rounds: int, made: Path, processes: ProcessPoolExecutor, tmp_path: Path
 ) -> None:

@@ -133,7 +133,7 @@ def test_random_damage_that_changes_a_file_is_found(run: Path, count: int, seed:
     assert not examine(run).faults
 
 
-# --- kinds of faults, and the remedy
+# --- kinds of faults, and the command that repairs them
 
 
 def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:

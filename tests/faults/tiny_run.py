@@ -1,4 +1,4 @@
-"""A small run for the fault tests: 40 synthetic photos and all commands that take a second or less."""
+"""A small run for the fault tests: 40 synthetic photos, and the stages that are fast on them."""
 
 from pathlib import Path
 
@@ -40,9 +40,9 @@ CONFIG = {
 
 
 def make_collection(root: Path) -> None:
-    """Write a collection: a photo in the grey of its thing, two captions, weak texts and precomputed features for each.
+    """Write a collection of COUNT photos with two captions, weak texts and precomputed features for each photo.
 
-    The first photo also has a box, and the captions also name the photo MISSING.
+    The grey of a photo stands for its thing. The first photo also has a box. A caption names the photo MISSING.
     """
     (root / "images").mkdir(parents=True)
     rng = np.random.default_rng(0)

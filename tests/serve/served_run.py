@@ -17,9 +17,9 @@ from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery, ServedIndex
 from pipeline.storage.stored_index import open_index
 
-SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
-PIXELS = partial(decode, limits=SIZES)
-CHECK = partial(check_header, limits=SIZES)
+IMAGE_LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
+PIXELS = partial(decode, limits=IMAGE_LIMITS)
+CHECK = partial(check_header, limits=IMAGE_LIMITS)
 LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_seconds=5, max_descriptions=2)
 
 

@@ -34,7 +34,7 @@ def test_a_photo_finds_captions(client: TestClient, run: Path) -> None:
         assert all(name in result["text"] for result in answer["results"]) and len(answer["results"]) == 4
 
 
-def test_arithmetic(client: TestClient, run: Path) -> None:
+def test_words_are_added_to_and_subtracted_from_a_photo(client: TestClient, run: Path) -> None:
     words = {"minus": ["dog"], "plus": ["cat"]}
     answer = client.post("/api/models/ncca/arithmetic?top=3", files=photograph(run), data=words).json()
     assert all(result["name"].startswith("cat") for result in answer["results"])

@@ -20,7 +20,7 @@ PHOTO_PATH = "/api/models/ncca/photographs/1"
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    """Address of a server with one index under two names. Its encoder recognises the synthetic photos."""
+    """Start a server with one index under two names, and return the address. The encoder is `served_run.see`."""
     from served_run import serve
 
     with listening(serve(run, run / "bundle")) as found:
@@ -47,7 +47,7 @@ def listening(app: object) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A new browser page. The test fails if a script raises an error or a request goes to another server."""
+    """Open a new browser page. The test fails if a script raises an error or a request goes to another server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page, wrong = context.new_page(), []
     page.set_default_timeout(60_000)

@@ -122,7 +122,7 @@ def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Pa
         except UsageError as error:
             refused += 1
             assert "own" in str(error) and "nothing" not in str(error)
-    assert refused >= 3  # no type of values can be compared with numbers, dates, texts and truth
+    assert refused >= 3  # Values of one type cannot be compared with numbers, texts and truth values alike.
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

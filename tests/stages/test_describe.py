@@ -19,6 +19,7 @@ from pipeline.storage.parameters import MODEL, read_parameters
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with features, tokens and an index, configured for all generators."""
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
 
 

@@ -29,7 +29,7 @@ from pipeline.storage.texts import VectorShard
 from stages.models.fit_hubness import fit_hubness
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
-ROWS = {
+SETTINGS = {
     "fit": GRID,
     "hubness": {"neighbours": [2, 4], "weight": [0.25, 0.5], "sharpness": [1, 3], "bank": 20},
     "variants": {
@@ -58,7 +58,7 @@ def correct(run: Path, row: str) -> Parameters:
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a run with the models `ncca` and `bow`, their refits, and two variants of `ncca`, one of them corrected."""
     run = make_trainable(tmp_path_factory.mktemp("run"))
-    add_moments(run, ROWS)
+    add_moments(run, SETTINGS)
     for model in ("ncca", "stern", "ncca-refit"):
         fit(run, model)
     for model in ("bow", "bow-refit"):
@@ -131,7 +131,7 @@ def test_the_correction_that_is_best_on_dev_is_chosen_and_embedded(run: Path) ->
     manifest = Manifest(run / "manifest")
     plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
     x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
-    terms, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**ROWS["hubness"]))
+    terms, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**SETTINGS["hubness"]))
     correction = HubnessCorrection(bank, terms)
     assert log["chosen"] == again["chosen"]
     assert found.settings["hubness"] == {side: list(map(list, of_side)) for side, of_side in terms.items()}

@@ -19,6 +19,7 @@ UNLABELLED = 20
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run of 40 photos with captions and 20 photos without captions, with an index in `bundle`."""
     return make_colours(tmp_path_factory.mktemp("gallery") / "colours", UNLABELLED)
 
 

@@ -26,7 +26,7 @@ def configure(run: Path, encoder: dict, **extract: object) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoders": [encoder], "extract": extract}))
 
 
-def index(run: Path) -> StoredIndex:
+def build_index(run: Path) -> StoredIndex:
     """Fit a model, embed the images with it, and build an index."""
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
@@ -47,7 +47,7 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     configure(run, NEW, **MAPPED)
     for stage in ("prepare_encoder", "fit_map", "map_features"):
         make_stage(stage, run)
-    bundle = index(run)
+    bundle = build_index(run)
     origins = bundle.table("images")["mapped_from"].to_pylist()
     assert (origins.count("eye"), origins.count(None)) == (14, 50)
     for colour in COLOURS:
@@ -66,7 +66,7 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     configure(run, NEW, **MAPPED)
     make_stage("map_features", run)  # This must keep the extracted features.
     assert [commit.stat().st_mtime_ns for commit in commits] == times
-    assert "mapped_from" not in index(run).table("images").column_names
+    assert "mapped_from" not in build_index(run).table("images").column_names
 
 
 @pytest.mark.parametrize(

@@ -28,7 +28,7 @@ def sentences(images: int = 24) -> list[tuple[str, list[str]]]:
 
 
 def conllu(rows: list[tuple[str, list[str]]]) -> str:
-    """Return CoNLL-U in which every word depends on the thing, which is the second or third word."""
+    """Return parses in CoNLL-U. The thing (the second or third word) is the root, and all other words depend on it."""
     text = ""
     for name, words in rows:
         head = 2 if len(words) == 2 else 3
@@ -137,7 +137,7 @@ def test_errors_in_a_file_of_parses_are_located(run: Path, text: str, message: s
 
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Write a small treebank, in which each sentence ends with a full stop."""
+    """Write a small treebank. Each sentence ends with a full stop."""
     folder = tmp_path_factory.mktemp("treebank")
     (folder / "all.conllu").write_text(conllu([(name, [*words, "."]) for name, words in sentences()]))
     return folder

@@ -24,11 +24,13 @@ from stages.cli import cli
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run of images that show a red or blue block, most of them with the box of the block."""
     return make_blocks(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run that a test may change."""
     return copy_blocks(made, tmp_path / "run")
 
 

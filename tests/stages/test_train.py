@@ -31,6 +31,7 @@ class Killed(Exception):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a small run with everything that training a model needs."""
     return make_trainable(tmp_path_factory.mktemp("run"))
 
 
