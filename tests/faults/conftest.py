@@ -1,4 +1,4 @@
-"""One tiny run for all tests of faults."""
+"""Fixtures for the fault tests: a small collection, a finished run of it, and a disk that can be filled."""
 
 import shutil
 from collections.abc import Iterator
@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 import tiny_run
-from disks import Disk, mounted
+from disks import Disk, mount_disk
 
 
 @pytest.fixture(scope="session")
 def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make the collection of `tiny_run` and return its folder."""
     root = tmp_path_factory.mktemp("faults") / "data"
     tiny_run.make_collection(root)
     return root
@@ -18,7 +19,7 @@ def collection(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def finished(collection: Path) -> Path:
-    """The undisturbed run; never to be written to."""
+    """Return the folder of a finished run of the collection. Tests must not write to it."""
     run = collection.parent / "run"
     tiny_run.make_run(collection, run)
     return run
@@ -26,7 +27,7 @@ def finished(collection: Path) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """A copy of it to be spoilt, with a shard of each kind that the fast commands do not make."""
+    """Return a copy of the finished run that a test may damage. It also has the shards that only slow commands make."""
     copy = shutil.copytree(finished, tmp_path / "run")
     tiny_run.add_other_kinds(copy, copy)
     return copy
@@ -34,4 +35,5 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    yield from mounted(tmp_path / "disk")
+    """Provide an empty file system of 32 MiB that a test can fill."""
+    yield from mount_disk(tmp_path / "disk")

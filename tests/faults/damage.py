@@ -1,21 +1,24 @@
-"""What can happen to the bytes of a file."""
+"""Kinds of damage to the bytes of a file. Each function returns a damaged copy of `data`."""
 
 from random import Random
 
 PAGE = 4096
+"""Number of bytes that `zero_page` overwrites."""
 
 
 def truncate(data: bytes, rng: Random) -> bytes:
+    """Cut off a random number of bytes at the end, always more than trailing white space."""
     return data[: rng.randrange(max(len(data.rstrip()), 1))]
 
 
 def flip(data: bytes, rng: Random) -> bytes:
-    """One bit."""
-    place = rng.randrange(len(data))
-    return data[:place] + bytes([data[place] ^ 1 << rng.randrange(8)]) + data[place + 1 :]
+    """Invert one random bit."""
+    position = rng.randrange(len(data))
+    return data[:position] + bytes([data[position] ^ 1 << rng.randrange(8)]) + data[position + 1 :]
 
 
 def zero_page(data: bytes, rng: Random) -> bytes:
+    """Overwrite a random page with zeros."""
     start = PAGE * rng.randrange(-(-len(data) // PAGE))
     return data[:start] + bytes(min(PAGE, len(data) - start)) + data[start + PAGE :]
 
@@ -29,21 +32,24 @@ def empty(data: bytes, rng: Random) -> bytes:
 
 
 def prolong(data: bytes, rng: Random) -> bytes:
+    """Append 1 to 98 random bytes."""
     return data + rng.randbytes(rng.randrange(1, 99))
 
 
 def exchange(data: bytes, rng: Random) -> bytes:
-    """Two parts change places."""
+    """Swap two neighbouring pieces of random lengths."""
     a, b, c = sorted(rng.randrange(len(data) + 1) for _ in range(3))
     return data[:a] + data[b:c] + data[a:b] + data[c:]
 
 
 def insert(data: bytes, rng: Random) -> bytes:
-    place = rng.randrange(len(data) + 1)
-    return data[:place] + rng.randbytes(rng.randrange(1, 9)) + data[place:]
+    """Insert 1 to 8 random bytes at a random position."""
+    position = rng.randrange(len(data) + 1)
+    return data[:position] + rng.randbytes(rng.randrange(1, 9)) + data[position:]
 
 
 ALL = {
     function.__name__: function
     for function in (truncate, flip, zero_page, zero_all, empty, prolong, exchange, insert)
 }  # fmt: skip
+"""Name of a kind of damage -> its function."""

@@ -1,4 +1,4 @@
-"""A disk that is too small: a tmpfs of its own, which takes whole pages, filled up to as many as are wanted."""
+"""A disk that is too small: a tmpfs that is filled until only a chosen number of free pages is left."""
 
 import json
 import os
@@ -10,15 +10,17 @@ from typing import NamedTuple
 import pytest
 
 PAGE = os.sysconf("SC_PAGESIZE")
-SIZE = 32 << 20
-MEASURED = {
+"""Size in bytes of the pages that a tmpfs allocates."""
+DISK_BYTES = 32 << 20
+"""Size of the tmpfs."""
+MEASURED_KEYS = {
     "build_seconds", "queries_per_second", "exact_queries_per_second", "latency_ms", "rates", "seconds", "check",
 }  # fmt: skip
-"""Keys of JSON files whose values are measured times, or follow from them."""
+"""Keys of JSON files whose values are measured times or depend on measured times."""
 
 
 class Disk(NamedTuple):
-    """A file system of its own at `root`, whose `ballast` leaves as much room as is wanted."""
+    """A file system that is mounted at `root`. The file `ballast` takes up room in it."""
 
     root: Path
 
@@ -27,15 +29,18 @@ class Disk(NamedTuple):
         return self.root / "ballast"
 
     def leave(self, pages: int) -> None:
+        """Write the ballast so that exactly `pages` pages stay free."""
         stat = os.statvfs(self.root)
         with open(self.ballast, "wb") as file:
             os.posix_fallocate(file.fileno(), 0, (stat.f_bavail - pages) * stat.f_bsize)
 
 
-def mounted(root: Path) -> Iterator[Disk]:
-    """The disk at `root` until the generator ends; the test is skipped where this machine allows none."""
+def mount_disk(root: Path) -> Iterator[Disk]:
+    """Mount a disk at `root` and unmount it at the end. The test is skipped if this machine does not allow mounting."""
     root.mkdir()
-    if subprocess.run(["mount", "-t", "tmpfs", "-o", f"size={SIZE}", "tmpfs", root], capture_output=True).returncode:
+    if subprocess.run(
+        ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", root], capture_output=True
+    ).returncode:
         pytest.skip("this machine does not allow mounting a tmpfs, which needs root")
     try:
         yield Disk(root)
@@ -44,31 +49,33 @@ def mounted(root: Path) -> Iterator[Disk]:
 
 
 def files_of(root: Path) -> dict[str, Path]:
-    """The files under `root`, but for links."""
+    """Return the regular files under `root` without links, as relative path -> path."""
     files = (path for path in root.rglob("*") if path.is_file() and not path.is_symlink())
     return {path.relative_to(root).as_posix(): path for path in files}
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """The bytes of the files under `root`, but for where they name it, as a report does."""
+    """Return the bytes of the files under `root`, with `root` itself replaced where a file names it, as reports do."""
     return {name: path.read_bytes().replace(os.fsencode(root), b"ROOT") for name, path in files_of(root).items()}
 
 
-def same(ours: bytes, theirs: bytes) -> bool:
-    """Whether the contents of two files are equal, but for times that were measured if they are JSON."""
-    if ours == theirs:
+def equal_except_times(first: bytes, second: bytes) -> bool:
+    """Return whether two files have the same content. Measured times in JSON files may differ."""
+    if first == second:
         return True
     try:
-        return without_times(json.loads(ours)) == without_times(json.loads(theirs))
+        return without_times(json.loads(first)) == without_times(json.loads(second))
     except ValueError:
         return False
 
 
 def without_times(value: object) -> object:
+    """Remove the measured times from a JSON value, and the key `files`, whose digests depend on them."""
     if isinstance(value, dict):
-        return {key: without_times(value[key]) for key in value.keys() - MEASURED - {"files"}}
-    return [without_times(part) for part in value] if isinstance(value, list) else value
+        return {key: without_times(value[key]) for key in value.keys() - MEASURED_KEYS - {"files"}}
+    return [without_times(item) for item in value] if isinstance(value, list) else value
 
 
-def pages(paths: Iterable[Path]) -> int:
+def count_pages(paths: Iterable[Path]) -> int:
+    """Return the number of pages that the files occupy."""
     return sum(-(-path.stat().st_size // PAGE) for path in paths)

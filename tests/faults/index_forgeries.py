@@ -1,4 +1,4 @@
-"""Bundles that were made up: every file is what the card says, and some of them are not what their readers need."""
+"""Forgeries of indexes. The card lists the right digest of every file, but the contents are wrong for their readers."""
 
 import copy
 import hashlib
@@ -19,23 +19,27 @@ import safetensors.numpy
 
 from pipeline.storage.json_files import CHECK, to_json
 
-GONE = object()
-VALUES = (GONE, None, -1, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {})
-"""What a value of a JSON file is replaced by."""
-JSON = (
+REMOVED = object()
+"""Stands for the removal of a key."""
+VALUES = (REMOVED, None, -1, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {})
+"""Values that replace a value of a JSON file."""
+JSON_FILES = (
     "card.json", "model.json", "vocabulary.json", "text_encoders/tfidf/model.json", "encoders/colour/model.json",
 )  # fmt: skip
-ARRAYS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
+"""Files of an index in which JSON values are replaced."""
+ARRAY_CHANGES: dict[str, Callable[[np.ndarray], np.ndarray]] = {
     "half": lambda x: np.atleast_1d(x)[: x.size // 2], "flat": lambda x: x.reshape(-1), "more axes": lambda x: x[None],
     "nothing": lambda x: np.empty(0, x.dtype), "not a number": lambda x: np.full(x.shape, np.nan, np.float32),
     "twice": lambda x: np.concatenate([np.atleast_1d(x)] * 2), "negative": lambda x: -x,
 }  # fmt: skip
+"""Name of a change -> the function that changes an array."""
 
 Forgery = Callable[[Path], object]
+"""A function that changes the index in a folder."""
 
 
 def seal(folder: Path, *names: str) -> None:
-    """Have the card vouch for these files as they are now."""
+    """Write the sizes and digests of these files to the card, and the checksum of the card itself."""
     card = json.loads((folder / "card.json").read_text())
     for name in names:
         data = (folder / name).read_bytes()
@@ -44,21 +48,21 @@ def seal(folder: Path, *names: str) -> None:
     (folder / "card.json").write_bytes(to_json(card))
 
 
-def leaves(value: Any, path: tuple = ()) -> Iterator[tuple]:
-    """The places of a JSON value; of a list only the first."""
+def json_paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
+    """Yield `path` and the key path of each value inside a JSON value. Only the first item of a list is used."""
     yield path
-    parts = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
-    for key, part in parts:
-        yield from leaves(part, (*path, key))
+    items = value.items() if isinstance(value, dict) else enumerate(value[:1]) if isinstance(value, list) else ()
+    for key, item in items:
+        yield from json_paths(item, (*path, key))
 
 
-def told(folder: Path, name: str, path: tuple, new: object) -> None:
-    """Put `new` at a place of a JSON file."""
+def edit_json(folder: Path, name: str, path: tuple, new: object) -> None:
+    """Replace the value at a key path of a JSON file, or remove it, and update the checksums."""
     value = whole = json.loads((folder / name).read_text())
     whole.pop(CHECK, None)
     for key in path[:-1]:
         value = value[key]
-    if new is GONE:
+    if new is REMOVED:
         value.pop(path[-1])
     else:
         value[path[-1]] = copy.deepcopy(new)
@@ -68,48 +72,51 @@ def told(folder: Path, name: str, path: tuple, new: object) -> None:
 
 
 def json_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
+    """Return all replacements of one value in the JSON file `name`, by their names."""
     value = json.loads((bundle / name).read_text())
     value.pop(CHECK, None)
     return {
-        f"{name} {'.'.join(map(str, path))} {'gone' if new is GONE else new!r}": partial(
-            told, name=name, path=path, new=new
+        f"{name} {'.'.join(map(str, path))} {'gone' if new is REMOVED else new!r}": partial(
+            edit_json, name=name, path=path, new=new
         )
-        for path in leaves(value)
+        for path in json_paths(value)
         if path
         for new in VALUES
     }
 
 
-def _array(folder: Path, name: str, key: str, change: Callable[[np.ndarray], np.ndarray] | None) -> None:
-    """Another array in a file of arrays, or none."""
+def _replace_array(folder: Path, name: str, key: str, change: Callable[[np.ndarray], np.ndarray] | None) -> None:
+    """Change the array `key` of a safetensors file, or remove it if `change` is None."""
     arrays = safetensors.numpy.load_file(folder / name)
     array = arrays.pop(key)
     if change is not None:
         arrays[key] = np.ascontiguousarray(change(array))
     data = safetensors.numpy.save(arrays)
     (folder / name).write_bytes(data)
-    if name == "model.safetensors":  # which has a sidecar of its own
-        told(folder, "model.json", ("bytes",), len(data))
-        told(folder, "model.json", ("sha256",), hashlib.sha256(data).hexdigest())
+    if name == "model.safetensors":  # model.json also has the digest of this file.
+        edit_json(folder, "model.json", ("bytes",), len(data))
+        edit_json(folder, "model.json", ("sha256",), hashlib.sha256(data).hexdigest())
     seal(folder, name)
 
 
 def array_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
+    """Return all changes of one array in the safetensors file `name`, by their names."""
     return {
-        f"{name} {key} {what}": partial(_array, name=name, key=key, change=change)
+        f"{name} {key} {what}": partial(_replace_array, name=name, key=key, change=change)
         for key in safetensors.numpy.load_file(bundle / name)
-        for what, change in {**ARRAYS, "gone": None}.items()
+        for what, change in {**ARRAY_CHANGES, "gone": None}.items()
     }
 
 
-def _table(folder: Path, modality: str, change: Callable[[pa.Table], pa.Table], rows: int = 8192) -> None:
+def _replace_table(folder: Path, modality: str, change: Callable[[pa.Table], pa.Table], rows: int = 8192) -> None:
+    """Change the table of images or sentences, and write it in row groups of `rows` rows."""
     name = f"{modality}.parquet"
     pq.write_table(change(pq.read_table(folder / name)), folder / name, row_group_size=rows)
     seal(folder, name)
 
 
 def _not_text(table: pa.Table) -> pa.Table:
-    """Strings that are not UTF-8."""
+    """Replace the texts or paths of a table by strings that are not UTF-8."""
     column = "text" if "text" in table.column_names else "path"
     raw = pa.array([b"\xff\xfe"] * len(table), pa.binary())
     strings = pa.StringArray.from_buffers(len(table), *raw.buffers()[1:])
@@ -117,6 +124,7 @@ def _not_text(table: pa.Table) -> pa.Table:
 
 
 def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
+    """Return changes of the rows, the columns and the row groups of a table, by their names."""
     changes: dict[str, Callable[[pa.Table], pa.Table]] = {
         "half": lambda t: t.slice(0, len(t) // 4), "no rows": lambda t: t.slice(0, 0), "not text": _not_text,
         "no columns": lambda t: pa.table({}),
@@ -126,13 +134,16 @@ def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
         changes[f"numbers for {name}"] = lambda t, name=name: t.set_column(
             t.column_names.index(name), name, pa.array(np.arange(len(t), dtype=np.float32))
         )
-    forge = partial(_table, modality=modality)
+    forge = partial(_replace_table, modality=modality)
     found = {f"{modality} {what}": partial(forge, change=change) for what, change in changes.items()}
     return found | {f"{modality} in other groups": partial(forge, change=lambda t: t, rows=5)}
 
 
-def _index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
-    """As many random vectors as the card says, numbered from `first` on."""
+def _write_random_index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
+    """Replace a FAISS index by an index of random vectors, as many as the card says, with ids from `first` on.
+
+    The vectors have `dim` dimensions. Without `dim`, the card says how many dimensions they have.
+    """
     card = json.loads((folder / "card.json").read_text())[name]
     index = faiss.index_factory(dim or card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
     vectors = np.random.default_rng(0).standard_normal((max(card["count"], 400), index.d)).astype(np.float32)
@@ -144,25 +155,30 @@ def _index(folder: Path, name: str, factory: str, dim: int | None = None, first:
 
 
 def index_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
-    """One that numbers rows which are not there; and all of other dimensions, as the card says, too."""
+    """Return FAISS indexes with ids beyond the rows of the table, and a change of the dimensions of all FAISS indexes.
+
+    The card agrees with the changed dimensions.
+    """
 
     def widen(folder: Path) -> None:
         card = json.loads((folder / "card.json").read_text())
-        for part in (part for part in ("images", "sentences", "regions", "words") if f"{part}.faiss" in card["files"]):
-            _index(folder, part, "Flat", 2 * card["dim"])
-            told(folder, "card.json", (part, "dim"), 2 * card["dim"])
-        told(folder, "card.json", ("dim",), 2 * card["dim"])
+        for item in ("images", "sentences", "regions", "words"):
+            if f"{item}.faiss" in card["files"]:
+                _write_random_index(folder, item, "Flat", 2 * card["dim"])
+                edit_json(folder, "card.json", (item, "dim"), 2 * card["dim"])
+        edit_json(folder, "card.json", ("dim",), 2 * card["dim"])
 
     return {
-        f"{name} of far rows": lambda folder: _index(folder, name, "IDMap,Flat", first=10**9),
-        f"{name} of far rows in lists": lambda folder: _index(folder, name, "IVF4,Flat", first=10**9),
+        f"{name} of far rows": lambda folder: _write_random_index(folder, name, "IDMap,Flat", first=10**9),
+        f"{name} of far rows in lists": lambda folder: _write_random_index(folder, name, "IVF4,Flat", first=10**9),
         f"{name} of other dimensions, as the card": widen,
     }
 
 
 def all_forgeries(bundle: Path) -> dict[str, Forgery]:
+    """Return every forgery of the index `bundle`, by name."""
     found: dict[str, Forgery] = {}
-    for name in filter(lambda name: (bundle / name).exists(), JSON):
+    for name in filter(lambda name: (bundle / name).exists(), JSON_FILES):
         found |= json_forgeries(bundle, name)
     sets = (bundle / "fragments.safetensors").exists()
     for name in ("model.safetensors", *(["fragments.safetensors"] if sets else [])):
@@ -175,14 +191,14 @@ def all_forgeries(bundle: Path) -> dict[str, Forgery]:
 
 
 def put_index(folder: Path, index: faiss.Index) -> None:
-    """Have `index` be that of the images, by the card too."""
+    """Replace the FAISS index of the images by `index`, and update the card."""
     (folder / "images.faiss").write_bytes(bytes(faiss.serialize_index(index)))
-    told(folder, "card.json", ("images", "count"), index.ntotal)
+    edit_json(folder, "card.json", ("images", "count"), index.ntotal)
     seal(folder, "images.faiss")
 
 
-def inverted(folder: Path) -> faiss.IndexIVFFlat:
-    """An index of one list, of as many vectors as the bundle has images."""
+def one_list_index(folder: Path) -> faiss.IndexIVFFlat:
+    """Return an inverted-file index with one list and one random vector per image."""
     card = json.loads((folder / "card.json").read_text())["images"]
     vectors = np.random.default_rng(0).standard_normal((card["count"], card["dim"])).astype(np.float32)
     index = faiss.index_factory(card["dim"], "IVF1,Flat", faiss.METRIC_INNER_PRODUCT)
@@ -192,8 +208,8 @@ def inverted(folder: Path) -> faiss.IndexIVFFlat:
 
 
 def lists_elsewhere(folder: Path, victim: Path) -> None:
-    """The lists of the index in the file `victim`."""
-    index = inverted(folder)
+    """Store the lists of the FAISS index in the file `victim`, outside of the index folder."""
+    index = one_list_index(folder)
     mapped = faiss.OnDiskInvertedLists(1, index.code_size, str(victim))
     mapped.merge_from_1(index.invlists)
     index.replace_invlists(mapped, False)
@@ -202,8 +218,8 @@ def lists_elsewhere(folder: Path, victim: Path) -> None:
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
-    """Inside of a known one."""
-    index = inverted(folder)
+    """Put a FAISS index of a type that jointspace does not use inside a transform, whose type it uses."""
+    index = one_list_index(folder)
     inner = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
     inner.ntotal = index.ntotal
     outer = faiss.IndexPreTransform(inner)
@@ -211,8 +227,8 @@ def unknown_type(folder: Path, victim: Path) -> None:
     put_index(folder, outer)
 
 
-def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
-    """Another value in a row of a table."""
+def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
+    """Return a function that replaces one value of a table."""
 
     def change(table: pa.Table) -> pa.Table:
         if column not in table.column_names:
@@ -222,11 +238,11 @@ def cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[P
         kind = table.schema.field(column).type
         return table.set_column(table.column_names.index(column), column, pa.array(values, kind))
 
-    return lambda folder, victim: _table(folder, modality, change)
+    return lambda folder, victim: _replace_table(folder, modality, change)
 
 
-def _bomb(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
-    """Sentences of which a column is `values`; the card says as many of them."""
+def _write_large_column(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
+    """Replace the table of sentences by a table with the column `values`. The card keeps the old count of sentences."""
     table = pq.read_table(folder / "sentences.parquet")
     table = table.take(pa.array(np.arange(len(values)) % len(table)))
     table = table.set_column(0, "sentence_id", pa.array(np.arange(len(values))))
@@ -239,22 +255,22 @@ def _bomb(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
 
 
 def long_texts(folder: Path, victim: Path) -> None:
-    """A text of 4 MiB that stands in a dictionary once and in 300 rows."""
+    """Write a text of 4 MiB that a Parquet dictionary stores once and that 300 rows use."""
     once = pa.array(["red " * (1 << 20)])
-    _bomb(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), once))
+    _write_large_column(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), once))
 
 
 def wide_bytes(folder: Path, victim: Path) -> None:
-    """200 MB of bytes of a fixed width in 500 rows, in a column of the sender's own."""
+    """Write an additional column of 500 rows with 400,000 bytes each. The Parquet dictionary stores the value once."""
     once = pa.array([b"x" * 400_000], pa.binary(400_000))
-    _bomb(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
+    _write_large_column(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
 
 
-# --- FAISS indexes of allowed types whose parts do not fit
+# --- FAISS indexes of allowed types whose components do not fit together
 
 
-def _built(folder: Path, factory: str) -> faiss.Index:
-    """An index of random vectors by its factory string, as many as the bundle has images."""
+def _random_index(folder: Path, factory: str) -> faiss.Index:
+    """Build a FAISS index from a factory string, with one random vector per image."""
     card = json.loads((folder / "card.json").read_text())["images"]
     vectors = np.random.default_rng(0).standard_normal((max(card["count"], 400), card["dim"])).astype(np.float32)
     index = faiss.index_factory(card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
@@ -263,16 +279,16 @@ def _built(folder: Path, factory: str) -> faiss.Index:
     return index
 
 
-def _other_refinement(index: faiss.Index) -> None:
-    """Vectors of twice the dimensions to refine by, for which FAISS has no room."""
+def _widen_refinement(index: faiss.Index) -> None:
+    """Replace the vectors for refinement by vectors of twice the dimensions, which overflow the buffers of FAISS."""
     wide = faiss.IndexFlat(2 * index.d, index.metric_type)
     wide.add(np.ones((index.ntotal, wide.d), np.float32))
     index.refine_index = wide
     faiss.class_wrappers.add_to_referenced_objects(index, wide)
 
 
-def _short(attribute: str, size: int = 1) -> Callable[[faiss.Index], None]:
-    """Another size of an array of the first transform."""
+def _resize_transform(attribute: str, size: int = 1) -> Callable[[faiss.Index], None]:
+    """Return a function that resizes an array of the first transform."""
 
     def change(index: faiss.Index) -> None:
         transform = faiss.downcast_VectorTransform(index.chain.at(0))
@@ -282,21 +298,22 @@ def _short(attribute: str, size: int = 1) -> Callable[[faiss.Index], None]:
     return change
 
 
-def _more_centroids(index: faiss.Index) -> None:
+def _add_centroids(index: faiss.Index) -> None:
+    """Add centroids that have no list."""
     quantizer = faiss.downcast_index(index.quantizer)
     quantizer.add(np.ones((3, index.d), np.float32))
 
 
-def _far_ids(index: faiss.Index) -> None:
-    """Ids that a refinement would look up beyond its vectors."""
+def _raise_ids(index: faiss.Index) -> None:
+    """Raise the ids, so that the refinement would read beyond its vectors."""
     base = faiss.downcast_index(index.base_index)
     for number in range(base.nlist):
         if size := base.invlists.list_size(number):
             faiss.rev_swig_ptr(base.invlists.get_ids(number), size)[:] += 1 << 30
 
 
-def _low_links(index: faiss.Index) -> None:
-    """Links of a higher level to a vertex that is on the lowest level alone."""
+def _link_to_lower_level(index: faiss.Index) -> None:
+    """Link the entry point of an HNSW graph, on the second level, to a vertex that exists only on the lowest level."""
     graph = index.hnsw
     levels, links = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.neighbors)
     start = int(graph.offsets.at(graph.entry_point))
@@ -305,87 +322,90 @@ def _low_links(index: faiss.Index) -> None:
     faiss.copy_array_to_vector(links, graph.neighbors)
 
 
-def _no_lists(index: faiss.Index) -> None:
-    """An inverted file that FAISS writes without its lists."""
+def _remove_lists(index: faiss.Index) -> None:
+    """Remove the inverted lists, so that FAISS writes the index without them."""
     index.own_invlists = False
     index.invlists = None
 
 
-def _same_ids(index: faiss.Index) -> None:
-    """Ids of which two are the same."""
+def _repeat_id(index: faiss.Index) -> None:
+    """Give two vectors of one list the same id."""
     number = next(number for number in range(index.nlist) if index.invlists.list_size(number) > 1)
     ids = faiss.rev_swig_ptr(index.invlists.get_ids(number), 2)
     ids[1] = ids[0]
 
 
-def _put(name: str, value: float, part: str = "") -> Callable[[faiss.Index], None]:
-    """Another value of an attribute of the index, or of a part of it."""
+def _set(name: str, value: float) -> Callable[[faiss.Index], None]:
+    """Return a function that sets an attribute of an index, or of a component of an index."""
 
     def change(index: faiss.Index) -> None:
-        setattr(getattr(index, part) if part else index, name, value)
+        setattr(index, name, value)
 
     return change
 
 
-def _remapped(index: faiss.Index) -> None:
-    """A transform that reads anywhere."""
+def _remap_dimensions(index: faiss.Index) -> None:
+    """Add a transform that reads components far beyond the vectors."""
     remap = faiss.RemapDimensionsTransform(index.d, index.d, True)
     faiss.copy_array_to_vector(np.full(index.d, 1 << 30, np.int32), remap.map)
-    remap.this.disown()  # the index deletes it
+    remap.this.disown()  # The index deletes the transform.
     index.prepend_transform(remap)
 
 
-UNFIT: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
-    "wide refinement": ("PQ4x4fs,Refine(SQ8)", _other_refinement, "its refine_index dimension does not fit"),
-    "far ids in a refinement": ("IVF2,SQ8,RFlat", _far_ids, "has ids beyond the"),
-    "remapped dimensions": ("RR8,Flat", _remapped, "contains an RemapDimensionsTransform"),
-    "short rotation": ("RR8,SQ8", _short("A"), "its transform does not fit"),
-    "short bias": ("PCA2,Flat", _short("b"), "its transform does not fit"),
-    "more vectors than codes": ("PQ4x4fs", _put("ntotal2", 1 << 40), "its ntotal2 does not fit"),
-    "unknown implementation": ("PQ4x4fs", _put("implem", 99), "its implem does not fit"),
-    "huge blocks": ("IVF2,PQ4x4fs", _put("bbs", 1 << 30), "its bbs does not fit"),
-    "huge query blocks": ("IVF2,PQ4x4fs", _put("qbs2", 1 << 30), "its qbs does not fit"),
-    "no lists": ("IVF2,Flat", _no_lists, "its lists does not fit"),
-    "no lists visited": ("IVF2,Flat", _put("nprobe", 0), "images.faiss"),
-    "many lists visited": ("IVF2,Flat", _put("nprobe", 1 << 40), "its nprobe does not fit"),
-    "more centroids than lists": ("IVF2,Flat", _more_centroids, "its quantizer count does not fit"),
-    "endless search of a graph": ("HNSW8", lambda index: _put("efSearch", (1 << 31) - 1)(index.hnsw), "its efSearch"),
-    "an id twice": ("IVF2,SQ8", _same_ids, "images.faiss has an id twice"),
-    "links to a lower level": ("HNSW4", _low_links, "its graph does not fit"),
-    "a graph without an entry": ("HNSW4", lambda index: _put("entry_point", -1)(index.hnsw), "its graph does not fit"),
-    "untrained": ("SQ8", _put("is_trained", False), "images.faiss"),
-    "another metric inside": ("IVF2,Flat", lambda index: _put("metric_type", 1)(index.quantizer), "quantizer metric"),
-    "other codes": ("SQ8", lambda index: _put("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
+UNFIT_INDEXES: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
+    "wide refinement": ("PQ4x4fs,Refine(SQ8)", _widen_refinement, "its refine_index dimension does not fit"),
+    "far ids in a refinement": ("IVF2,SQ8,RFlat", _raise_ids, "has ids beyond the"),
+    "remapped dimensions": ("RR8,Flat", _remap_dimensions, "contains an RemapDimensionsTransform"),
+    "short rotation": ("RR8,SQ8", _resize_transform("A"), "its transform does not fit"),
+    "short bias": ("PCA2,Flat", _resize_transform("b"), "its transform does not fit"),
+    "more vectors than codes": ("PQ4x4fs", _set("ntotal2", 1 << 40), "its ntotal2 does not fit"),
+    "unknown implementation": ("PQ4x4fs", _set("implem", 99), "its implem does not fit"),
+    "huge blocks": ("IVF2,PQ4x4fs", _set("bbs", 1 << 30), "its bbs does not fit"),
+    "huge query blocks": ("IVF2,PQ4x4fs", _set("qbs2", 1 << 30), "its qbs does not fit"),
+    "no lists": ("IVF2,Flat", _remove_lists, "its lists does not fit"),
+    "no lists visited": ("IVF2,Flat", _set("nprobe", 0), "images.faiss"),
+    "many lists visited": ("IVF2,Flat", _set("nprobe", 1 << 40), "its nprobe does not fit"),
+    "more centroids than lists": ("IVF2,Flat", _add_centroids, "its quantizer count does not fit"),
+    "endless search of a graph": ("HNSW8", lambda index: _set("efSearch", (1 << 31) - 1)(index.hnsw), "its efSearch"),
+    "an id twice": ("IVF2,SQ8", _repeat_id, "images.faiss has an id twice"),
+    "links to a lower level": ("HNSW4", _link_to_lower_level, "its graph does not fit"),
+    "a graph without an entry": ("HNSW4", lambda index: _set("entry_point", -1)(index.hnsw), "its graph does not fit"),
+    "untrained": ("SQ8", _set("is_trained", False), "images.faiss"),
+    "another metric inside": ("IVF2,Flat", lambda index: _set("metric_type", 1)(index.quantizer), "quantizer metric"),
+    "other codes": ("SQ8", lambda index: _set("qtype", faiss.ScalarQuantizer.QT_4bit)(index.sq), "images.faiss"),
     "lists within lists": (
         "IVF2(IVF2,Flat),Flat", lambda index: None, "contains an IndexIVFFlat, which jointspace does not use there",
     ),
-    "endless refinement": ("SQ8,RFlat", _put("k_factor", 1e9), "images.faiss"),
+    "endless refinement": ("SQ8,RFlat", _set("k_factor", 1e9), "images.faiss"),
 }  # fmt: skip
-"""What does not fit -> the factory string of an index, how it is changed, and what the refusal says."""
+"""Name of a forgery -> a factory string, the function that changes the index, and a part of the error message."""
 
 
-def unfit(folder: Path, what: str) -> None:
-    """Put one of UNFIT in the place of the index of the images."""
-    factory, change, _ = UNFIT[what]
-    index = faiss.downcast_index(made := _built(folder, factory))
+def put_unfit_index(folder: Path, name: str) -> None:
+    """Replace the FAISS index of the images by one of UNFIT_INDEXES."""
+    factory, change, _ = UNFIT_INDEXES[name]
+    index = faiss.downcast_index(built := _random_index(folder, factory))
     change(index)
-    put_index(folder, made)
+    put_index(folder, built)
 
 
-def end_process(*_: object) -> None:
-    """In the place of a trial: what a forged index does to FAISS."""
+def abort_process(*_: object) -> None:
+    """Crash the process. Stands for reading an index that makes FAISS crash."""
     os.abort()
 
 
 class Commands:
-    """Calls commands in another process, which they may end, one after another: see `answer`."""
+    """Caller of commands in a separate process that runs `answer`. A call after a crash starts a new process."""
 
     def __init__(self) -> None:
         self._process: subprocess.Popen[str] | None = None
 
     def __call__(self, *words: object) -> str:
+        """Call the command with the name and the arguments `words`, and return the answer, or `died: CODE`."""
         if self._process is None or self._process.poll() is not None:
-            program = "import sys, json; sys.path = json.loads(sys.argv[1]); import index_forgeries as b; b.answer()"
+            program = (
+                "import sys, json; sys.path = json.loads(sys.argv[1]); from index_forgeries import answer; answer()"
+            )
             self._process = subprocess.Popen(
                 [sys.executable, "-c", program, json.dumps(sys.path)],
                 stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
@@ -401,7 +421,10 @@ class Commands:
 
 
 def answer() -> None:
-    """Call the commands whose words are the lines of stdin, and print what each says, or why it refuses, as a line."""
+    """Read a JSON list of a command's name and arguments from each line of stdin, call it, and print a JSON string.
+
+    The string is `accepted: OUTPUT`, `refused: MESSAGE` for a JointspaceError, or `traceback: MESSAGE`.
+    """
     from click.testing import CliRunner
 
     from pipeline.errors import JointspaceError

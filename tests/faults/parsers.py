@@ -1,4 +1,4 @@
-"""Every parser of untrusted data: a function that lets it read some bytes, and sound examples of its data."""
+"""Parsers of untrusted data, each with a function that parses some bytes and with valid samples of its format."""
 
 import io
 import json
@@ -22,16 +22,21 @@ from pipeline.text.phrase_trees import read_brackets
 from pipeline.text.wordvectors import read_binary_vectors, read_text_vectors
 
 Read = Callable[[bytes, Path], object]
-"""A function that parses all the data. It may write files into a folder."""
+"""A function that parses all the data. It may write files to the given folder."""
 DEFAULTS = read_mapping(default_path())
+"""The default configuration."""
 
 
-def ingests(kind: str, name: str, **beside: bytes) -> Read:
-    """Return a function that reads a collection, whose file `name` holds the data, into the tables of intake."""
+def ingests(kind: str, name: str, **other_files: bytes) -> Read:
+    """Return a function that writes the data to the file `name` of a collection and reads the collection.
+
+    `kind` is the format of the collection, and `other_files` maps the names of its other files to
+    their contents.
+    """
 
     def read(data: bytes, folder: Path) -> object:
-        if not (folder / "images").exists():  # once for all inputs: writing these files takes as long as a parser
-            for other, content in beside.items():
+        if not (folder / "images").exists():  # Written only once, because writing these files takes as long as parsing.
+            for other, content in other_files.items():
                 (folder / other).write_bytes(content)
             (folder / "images").mkdir()
         (folder / name).write_bytes(data)
@@ -43,6 +48,8 @@ def ingests(kind: str, name: str, **beside: bytes) -> Read:
 
 
 def boxes(ending: str) -> Read:
+    """Return a function that parses a file of boxes with this suffix and matches the boxes to an image."""
+
     def read(data: bytes, folder: Path) -> object:
         return list(parse_boxes(data, f"boxes.{ending}")), match_boxes([(f"boxes.{ending}", data)], ["images/a.jpg"])
 
@@ -116,6 +123,8 @@ def lines_of(data: bytes) -> list[str]:
 
 
 def foreign(name: str) -> Read:
+    """Return a function that reads precomputed features from the file `name`, whose two rows are named a and b."""
+
     def read(data: bytes, folder: Path) -> object:
         (folder / "f.txt").write_text("a\nb\n")
         (folder / name).write_bytes(data)
@@ -152,4 +161,4 @@ PARSERS: dict[str, tuple] = {
     "features.npy": (foreign("f.npy"), npy(np.ones((2, 3), np.float32))),
     "features.parquet": (foreign("f.parquet"), parquet({"file": ["a", "b"], "x": [[1.0, 2.0], [3.0, 4.0]]})),
 }  # fmt: skip
-"""Name of a parser -> the function that lets it read bytes, and sound examples of its data."""
+"""Name of a parser -> the function that parses bytes, followed by valid samples."""

@@ -1,6 +1,6 @@
-"""Files that are whole by their commits and hostile all the same: they claim what they lack, or unpack without end.
+"""Hostile files with valid commit records: they declare more data than they contain, or unpack to very much data.
 
-What a whole command takes of memory for such a file is measured in test_forged_indexes.py.
+test_forged_indexes.py measures how much memory a whole command needs for such a file.
 """
 
 import json
@@ -20,18 +20,20 @@ from pipeline.storage.tables import read_table, to_parquet
 
 
 def tensors(header: object, length: int | None = None, body: bytes = b"") -> bytes:
+    """Return a safetensors file with this header. `length` replaces the true length of the header."""
     text = json.dumps(header).encode()
     return (len(text) if length is None else length).to_bytes(8, "little") + text + body
 
 
 def table(column: pa.Array, **options: object) -> bytes:
+    """Return a Parquet file with the column `x`."""
     sink = pa.BufferOutputStream()
     pq.write_table(pa.table({"x": column}), sink, compression="zstd", **options)
     return sink.getvalue().to_pybytes()
 
 
 def repeats(rows: int, value: object) -> pa.Array:
-    """A value that a dictionary holds once."""
+    """Return a column that repeats a value, which its dictionary stores once."""
     return pa.DictionaryArray.from_arrays(pa.array(np.zeros(rows, np.int8)), pa.array([value]))
 
 
@@ -46,6 +48,7 @@ HOSTILE = {
     "footer of 4 GB.parquet": lambda: b"PAR1" + b"\xff\xff\xff\x7fPAR1",
     "no footer.parquet": lambda: bytes(to_parquet(pa.table({"x": [1]})))[:-5],
 }
+"""Name of a file -> the function that makes its bytes."""
 
 
 @pytest.mark.parametrize("name", HOSTILE)
@@ -57,11 +60,11 @@ def test_hostile_files_are_refused_by_name(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "claimed", [{"shape": (3, 1 << 48)}, {"shape": (3, 1 << 30), "chunks": (1, 1 << 26), "compression": "gzip"}]
+    "declared", [{"shape": (3, 1 << 48)}, {"shape": (3, 1 << 30), "chunks": (1, 1 << 26), "compression": "gzip"}]
 )
-def test_features_from_elsewhere_that_claim_too_much_are_refused_by_name(claimed: dict, tmp_path: Path) -> None:
+def test_precomputed_features_that_declare_too_much_data_are_refused_by_name(declared: dict, tmp_path: Path) -> None:
     with h5py.File(path := tmp_path / "features.h5", "w") as file:
-        file.create_dataset("x", dtype="f4", **claimed)
+        file.create_dataset("x", dtype="f4", **declared)
         file.create_dataset("names", data=["a.jpg", "b.jpg", "c.jpg"])
     with pytest.raises(InputError, match=f"{path} declares "):
         open_foreign(Source(path, None, None))

@@ -1,4 +1,4 @@
-"""Exit codes: 0 done, 1 failed, 2 wrong use, 3 done with rejects above the limit; one sentence for each."""
+"""Exit codes 1 (failure), 2 (wrong usage) and 130 (interrupted), and the index that a command uses by default."""
 
 import contextlib
 import os
@@ -17,36 +17,38 @@ from stages.cli import cli, main
 from stages.commands import only_index
 
 
-def test_1_failed_and_2_wrong_use(run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture) -> None:
+def test_a_failure_exits_with_1_and_wrong_usage_with_2(
+    run: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # which is for once in a process
-    monkeypatch.setattr("gc.disable", lambda: None)  # as at the end of one
-    for code, said, *words in (
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
+    monkeypatch.setattr("gc.disable", lambda: None)  # main() calls it, because the process normally ends then.
+    for code, message, *words in (
         (1, "jointspace: 1 file of", "--quiet", "verify", str(run)),
         (2, "jointspace: unknown command serch; did you mean search?", "serch", "a dog"),
     ):
         monkeypatch.setattr("sys.argv", ["jointspace", *words])
         with pytest.raises(SystemExit) as ended:
             main()
-        assert ended.value.code == code and capsys.readouterr().err.startswith(said)
+        assert ended.value.code == code and capsys.readouterr().err.startswith(message)
 
 
-def test_130_interrupted(tmp_path: Path) -> None:
-    """Ctrl-C while the command waits for what it reads, a pipe."""
+def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
+    """SIGINT arrives while the command waits for input from a pipe."""
     os.mkfifo(tmp_path / "pipe")
     program = [sys.executable, "-m", "stages.cli", "remove", tmp_path / "index", "--from-file", tmp_path / "pipe"]
     process = subprocess.Popen(
         program, stderr=subprocess.PIPE, text=True,
-        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # which CI may have us ignore
+        preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # CI may start the tests with SIGINT ignored.
     )  # fmt: skip
-    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # which takes until the command opens it, too
-    for _ in range(10):  # as Python does not see a signal that comes just before it waits in a read
+    writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # Waits until the command opens the pipe, too.
+    for _ in range(10):  # Python does not handle a signal that arrives just before a blocking read.
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
-            process.wait(timeout=30)  # a second signal would interrupt the end of a slow one
+            process.wait(timeout=30)  # A signal that follows too early would interrupt the end of the command.
             break
-    said = process.communicate(timeout=300)[1]
-    assert process.returncode == 130 and said.strip() == "jointspace: interrupted"
+    message = process.communicate(timeout=300)[1]
+    assert process.returncode == 130 and message.strip() == "jointspace: interrupted"
     os.close(writer)
     assert [path.name for path in tmp_path.iterdir()] == ["pipe"]
 
@@ -59,7 +61,7 @@ def test_130_interrupted(tmp_path: Path) -> None:
 def test_a_folder_that_is_not_a_run_has_one_message_and_exit_code_2(
     words: tuple[str, ...], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # a process may call it only once
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
     with pytest.raises(UsageError, match="is not the folder of a run") as error:
         cli([str(tmp_path) if word == "RUN" else word for word in words], standalone_mode=False)
     assert str(error.value) == str(not_a_run(tmp_path)) and error.value.exit_code == 2

@@ -1,4 +1,4 @@
-"""`explain`: where an image is, and why one is nowhere."""
+"""The command `explain`: the rows of an image in the files of a run, and the reason why an image has none."""
 
 import json
 from pathlib import Path
@@ -17,13 +17,14 @@ from stages.operations.verify import explain as command
 
 
 def explain(run: Path, image: str) -> dict:
+    """Return the JSON output of the command `explain`."""
     result = CliRunner().invoke(command, [str(run), image, "--json"], catch_exceptions=False)
     return json.loads(result.stdout)
 
 
 @pytest.mark.parametrize("name", ["35", "id:35", "35.png", "images/35.png"])
 def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
-    """Image 35 is row 3 of shard 2, and row 3 of the indices, whose splits are only dev and test there."""
+    """Image 35 is row 3 of shard 2 and row 35 of the index. The moments leave it out, because its split is test."""
     value = explain(run, name)
     (found,) = value["images"]
     assert (found["image"]["path"], found["shard"], value["rejects"]) == ("images/35.png", 2, [])
@@ -54,7 +55,7 @@ def test_a_reject_has_its_reason(run: Path) -> None:
     assert value["images"] == [] and value["rejects"][0]["reason"].startswith("missing")
 
 
-def test_what_was_removed_is_said_to_be(run: Path) -> None:
+def test_a_removed_image_is_reported_as_removed(run: Path) -> None:
     (index,) = run.glob("index/*")
     run_command("remove", index, "images/35.png")
     notes = {Path(place["file"]).name: place["note"] for place in explain(run, "35")["images"][0]["places"]}

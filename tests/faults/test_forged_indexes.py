@@ -1,7 +1,7 @@
-"""Forged bundles with valid hashes: what they cannot do is refused in one sentence; nothing ends in a traceback.
+"""Forged indexes with valid digests: every reader and command refuses them with a clear message.
 
-What a stranger may send is given to every command that opens a bundle: none may hang, touch a file outside of the
-bundle, ask a server, or take a gigabyte.
+No command that opens such an index may end in a traceback, hang, touch a file outside of the index, connect to a
+server, or need a gigabyte of memory.
 """
 
 import hashlib
@@ -21,19 +21,19 @@ import faiss
 import numpy as np
 import pytest
 from index_forgeries import (
-    JSON,
-    UNFIT,
+    JSON_FILES,
+    UNFIT_INDEXES,
     Commands,
     Forgery,
+    abort_process,
     all_forgeries,
-    cell,
-    end_process,
-    inverted,
+    edit_json,
+    forge_cell,
     lists_elsewhere,
     long_texts,
+    one_list_index,
     put_index,
-    told,
-    unfit,
+    put_unfit_index,
     unknown_type,
     wide_bytes,
 )
@@ -57,12 +57,15 @@ from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.stored_index import open_index
 from stages.index.serve import _open_gallery
 
-SECONDS, SAMPLE = 20, 24
-"""After which a forgery counts as a hang, and how many forgeries are tried of each bundle."""
+MAX_SECONDS = 20
+"""Time after which a reader of a forgery counts as hanging."""
+SAMPLED_FORGERIES = 24
+"""Number of forgeries that the fast test tries for each index."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with two indexes: `bundle` of a model with one vector per image, and `sets` of a region model."""
     run = make_run(tmp_path_factory.mktemp("forged") / "run")
     build_bundle(run)
     add_fragments(run, "dvsa", SCORE)
@@ -71,8 +74,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def use(folder: Path) -> None:
-    """All that a bundle can be asked."""
+def query_everything(folder: Path) -> None:
+    """Open the index in `folder`, check it, and make every kind of query."""
     bundle = open_index(folder)
     bundle.check()
     searcher = Searcher(bundle)
@@ -83,7 +86,7 @@ def use(folder: Path) -> None:
         assert isinstance(hit.row["path"], str | None)
     for name in bundle.card.encoders:
         bundle.first.encoder(name)
-        with suppress(UsageError):  # of the made-up architecture
+        with suppress(UsageError):  # The synthetic encoder has no architecture that can be restored.
             StoredEncoder(bundle, name).open().encode([Image.new("RGB", (40, 30))])
     if bundle.card.kind == "fragments":
         searcher.regions("a dog", 3)
@@ -95,11 +98,13 @@ def use(folder: Path) -> None:
 
 
 class Hang(BaseException):
-    pass
+    """Error that is raised when the time of the alarm is over."""
 
 
 @pytest.fixture
 def clock() -> Iterator[None]:
+    """Raise Hang when an alarm that a test has set goes off."""
+
     def ring(*_: object) -> None:
         raise Hang
 
@@ -110,20 +115,23 @@ def clock() -> Iterator[None]:
 
 
 def attempt(bundle: Path, folder: Path, forge: Forgery) -> str:
-    """What becomes of a forgery of `bundle` in the empty `folder`."""
+    """Copy `bundle` to the new folder `folder`, forge the copy, query it, and return the outcome.
+
+    The outcomes `refused`, `read` and `not possible` are allowed. Any other string describes a fault.
+    """
     shutil.copytree(bundle, folder)
     try:
         forge(folder)
-    except (ValueError, TypeError, OverflowError):  # of numpy or JSON, which cannot say so
+    except (ValueError, TypeError, OverflowError):  # NumPy or JSON cannot express the forged value.
         return "not possible"
     commit._sha256.cache_clear()
     commit._read.cache_clear()
-    signal.alarm(SECONDS)
+    signal.alarm(MAX_SECONDS)
     try:
-        use(folder)
+        query_everything(folder)
     except IntegrityError as error:
         sound = "\n" not in str(error) and str(folder) in str(error)
-        return "refused" if sound else f"refused without its name: {error}"
+        return "refused" if sound else f"refused without the name of the folder, or on several lines: {error}"
     except (InputError, UsageError):
         return "refused"
     except Hang:
@@ -136,7 +144,8 @@ def attempt(bundle: Path, folder: Path, forge: Forgery) -> str:
     return "read"
 
 
-def check(bundle: Path, folder: Path, forgeries: dict[str, Forgery]) -> Counter[str]:
+def check_outcomes(bundle: Path, folder: Path, forgeries: dict[str, Forgery]) -> Counter[str]:
+    """Try all forgeries of an index, assert that each outcome is allowed, and count the outcomes."""
     outcomes = {name: attempt(bundle, folder / "forged", forge) for name, forge in forgeries.items()}
     bad = {name: said for name, said in outcomes.items() if said not in ("refused", "read", "not possible")}
     assert not bad, bad
@@ -144,14 +153,17 @@ def check(bundle: Path, folder: Path, forgeries: dict[str, Forgery]) -> Counter[
 
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])
-def test_forgeries_of_every_part_are_refused(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
-    """Some at random, as many of JSON files as of others: what is not needed may say anything."""
+def test_random_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
+    """Half of the forgeries change JSON files. A forged value that no reader needs may be accepted."""
     forgeries = all_forgeries(run / kind)
-    told = [name for name in forgeries if name.startswith(JSON)]
-    others = [name for name in forgeries if not name.startswith(JSON)]
+    of_json = [name for name in forgeries if name.startswith(JSON_FILES)]
+    others = [name for name in forgeries if not name.startswith(JSON_FILES)]
     rng = Random(kind)
-    chosen = [*rng.sample(told, SAMPLE // 2), *rng.sample(others, min(SAMPLE // 2, len(others)))]
-    counts = check(run / kind, tmp_path, {name: forgeries[name] for name in chosen})
+    chosen = [
+        *rng.sample(of_json, SAMPLED_FORGERIES // 2),
+        *rng.sample(others, min(SAMPLED_FORGERIES // 2, len(others))),
+    ]
+    counts = check_outcomes(run / kind, tmp_path, {name: forgeries[name] for name in chosen})
     assert counts["refused"] > counts["read"]
     assert attempt(run / kind, tmp_path / "sound", lambda folder: None) == "read"
 
@@ -159,54 +171,63 @@ def test_forgeries_of_every_part_are_refused(kind: str, run: Path, tmp_path: Pat
 @pytest.mark.nightly
 @pytest.mark.parametrize("kind", ["bundle", "sets"])
 def test_all_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
-    check(run / kind, tmp_path, all_forgeries(run / kind))
+    check_outcomes(run / kind, tmp_path, all_forgeries(run / kind))
 
 
 GIGABYTE = 1 << 30
-ALL = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
-IMAGES = {
+"""Number of bytes that a command must not exceed for a forged index."""
+ALL_COMMANDS = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
+"""Commands that open an index, by the keys of `arguments`."""
+FORGED_INDEXES = {
     "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
     "an unknown type": (unknown_type, "images.faiss contains an IndexIVFIndependentQuantizer", ("search",)),
     "another count": (
-        lambda folder, _: told(folder, "card.json", ("images", "count"), 9),
+        lambda folder, _: edit_json(folder, "card.json", ("images", "count"), 9),
         "but its card declares",
-        ALL[:1],
+        ALL_COMMANDS[:1],
     ),
-    "a path outside": (cell("images", "path", "../../etc/passwd"), "images.parquet row 3: its path", ALL),
-    "an absolute path": (cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
-    "a member outside": (cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
-    "a negative offset": (cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
-    "a huge id": (cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (cell("images", "image_id", 2), "another row has the same image_id 2", ("add",)),
-    "a huge sentence_id": (cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
+    "a path outside": (
+        forge_cell("images", "path", "../../etc/passwd"),
+        "images.parquet row 3: its path",
+        ALL_COMMANDS,
+    ),
+    "an absolute path": (forge_cell("images", "path", "/etc/passwd"), "images.parquet row 3: its path", ("serve",)),
+    "a member outside": (forge_cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
+    "a negative offset": (forge_cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
+    "a huge id": (forge_cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
+    "an id twice": (forge_cell("images", "image_id", 2), "another row has the same image_id 2", ("add",)),
+    "a huge sentence_id": (forge_cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),
 }
-"""What is forged, what every reader says of it, and the commands that read it."""
+"""Name of a forgery -> the function that makes it, a part of the error message, and the commands that refuse it."""
 
 
 @pytest.fixture(scope="module")
 def colours(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose bundle can be applied, and photographs to apply it to."""
+    """Make a run whose index `bundle` can be applied to photos, and a folder `photos` with four photos."""
     root = shutil.copytree(colours, tmp_path_factory.mktemp("forged") / "run")
     draw(root / "photos", 4, 1)
     return root
 
 
 def kilobytes(name: str) -> int:
-    """Of this process, as the kernel counts them."""
+    """Return a memory figure of this process, such as VmSize or VmHWM, from `/proc/self/status`."""
     return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 
-def ask(command: str, *given: object) -> tuple[str, int]:
-    """What a command says with 12 GB of addresses more than this process has, and how many bytes more it took."""
+def run_limited(command: str, *arguments: object) -> tuple[str, int]:
+    """Call a command with at most 12 GiB of additional address space.
+
+    Returns `accepted: OUTPUT` or `refused: MESSAGE`, and the number of bytes by which the peak memory grew.
+    """
     limits = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, ((kilobytes("VmSize") << 10) + 12 * GIGABYTE, limits[1]))
-    Path("/proc/self/clear_refs").write_text("5")  # the most memory is counted from now on
+    Path("/proc/self/clear_refs").write_text("5")  # The kernel measures the peak memory from here.
     before = kilobytes("VmHWM")
-    signal.alarm(SECONDS)
+    signal.alarm(MAX_SECONDS)
     try:
-        said = f"accepted: {look_around(*given) if command == 'serve' else run_command(command, *given)}"
+        said = f"accepted: {open_and_browse(*arguments) if command == 'serve' else run_command(command, *arguments)}"
     except JointspaceError as error:
         said = f"refused: {error}"
     finally:
@@ -215,8 +236,8 @@ def ask(command: str, *given: object) -> tuple[str, int]:
     return said, kilobytes("VmHWM") - before << 10
 
 
-def look_around(folder: Path) -> None:
-    """Open the bundle as `serve` does, and look at all that it shows."""
+def open_and_browse(folder: Path) -> None:
+    """Open an index as `serve` does, search it, and read the photos that the start page shows."""
     served = _open_gallery(folder, None, None, loading.load(), None, None, None, skip_verified=False)
     served.images("a red picture", 9)
     for row, _ in served.browse(9)[1]:
@@ -225,6 +246,7 @@ def look_around(folder: Path) -> None:
 
 
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
+    """Return the name and the arguments of a command that opens the index `bundle`."""
     sound = colours / "bundle"
     return {
         "search": ["search", "--index", bundle, "a red picture", "--top-k", 40],
@@ -238,46 +260,47 @@ def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[o
     }[command]
 
 
-@pytest.mark.parametrize("case", IMAGES)
-def test_no_command_obeys_a_stranger(case: str, colours: Path, tmp_path: Path, clock: None) -> None:
-    forge, refusal, commands = IMAGES[case]
-    forged, victim = shutil.copytree(colours / "bundle", tmp_path / "forged"), tmp_path / "victim"
+@pytest.mark.parametrize("case", FORGED_INDEXES)
+def test_every_command_refuses_a_forged_index(case: str, colours: Path, tmp_path: Path, clock: None) -> None:
+    forge, refusal, commands = FORGED_INDEXES[case]
+    forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
+    victim = tmp_path / "victim"
     forge(forged, victim)
     before = victim.read_bytes() if victim.exists() else None
     for command in commands:
-        said, memory = ask(*arguments(command, forged, colours, tmp_path / "out" / command))
+        said, memory = run_limited(*arguments(command, forged, colours, tmp_path / "out" / command))
         assert said.startswith("refused: ") and refusal in said and memory < GIGABYTE, (command, said, memory)
         assert not list((tmp_path / "out").glob(f"{command}/**/card.json"))
     assert (victim.read_bytes() if victim.exists() else None) == before
 
 
-def test_ids_that_are_far_apart_take_no_memory(colours: Path, tmp_path: Path, clock: None) -> None:
+def test_an_index_with_a_large_id_needs_little_memory(colours: Path, tmp_path: Path, clock: None) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
-    cell("images", "image_id", (1 << 31) - 1, row=39)(forged, tmp_path)
+    forge_cell("images", "image_id", (1 << 31) - 1, row=39)(forged, tmp_path)
     for command in ("search", "add", "remove"):
-        said, memory = ask(*arguments(command, forged, colours, tmp_path / command))
+        said, memory = run_limited(*arguments(command, forged, colours, tmp_path / command))
         assert said.startswith("accepted") and memory < GIGABYTE // 2, (command, said, memory)
     assert 39 not in IndexShard(tmp_path / "remove").table("images")["image_id"].to_pylist()
 
 
-@pytest.mark.parametrize("more", [False, True])
-def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path, clock: None) -> None:
+@pytest.mark.parametrize("two_shards", [False, True])
+def test_a_url_in_a_card_is_never_requested(two_shards: bool, colours: Path, tmp_path: Path, clock: None) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
     with socket.create_server(("127.0.0.1", 0)) as server:
         url = f"http://127.0.0.1:{server.getsockname()[1]}/internal"
-        told(forged, "card.json", ("data_root",), url)
-        if more:
+        edit_json(forged, "card.json", ("data_root",), url)
+        if two_shards:
             shutil.copytree(colours / "bundle", tmp_path / "both/00")
             forged = forged.rename(tmp_path / "both/01").parent
         for command in ("serve", "search"):
-            assert ask(*arguments(command, forged, colours, tmp_path / command))[0].startswith("accepted")
+            assert run_limited(*arguments(command, forged, colours, tmp_path / command))[0].startswith("accepted")
         server.settimeout(0.2)
         with pytest.raises(TimeoutError):
             server.accept()
     bundle = open_index(forged)
     table = bundle.packed_table("images")
     row = table.records([table.num_rows - 1])[0]
-    for named in (None, colours / "data") if more else (None,):
+    for named in (None, colours / "data") if two_shards else (None,):
         with pytest.raises(InputError, match="missing: there is no file"):
             bundle.photographs(named).read(row)
     first = table.records([0])[0]
@@ -285,13 +308,14 @@ def test_a_url_in_a_card_is_not_asked(more: bool, colours: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("name", ["../secret", "k/../../secret", "k/secret"])
-def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tmp_path: Path) -> None:
-    forged, secret = shutil.copytree(run / "bundle", tmp_path / "forged"), b"precious"
+def test_files_outside_of_an_index_are_neither_read_nor_written(name: str, run: Path, tmp_path: Path) -> None:
+    forged = shutil.copytree(run / "bundle", tmp_path / "forged")
+    secret = b"precious"
     (tmp_path / "secret").write_bytes(secret)
     if name.startswith("k/"):
         (forged / "k").symlink_to(tmp_path)
-    about = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
-    told(forged, "card.json", ("files", name), about)
+    listed = {"bytes": len(secret), "sha256": hashlib.sha256(secret).hexdigest()}
+    edit_json(forged, "card.json", ("files", name), listed)
     with pytest.raises(IntegrityError, match="card.json names the file '|forged/k is a link"):
         IndexShard(forged).check()
     with pytest.raises(IntegrityError, match="names"):
@@ -301,13 +325,17 @@ def test_nothing_outside_of_a_bundle_is_read_or_written(name: str, run: Path, tm
 
 @pytest.fixture(scope="module")
 def commands() -> Iterator[Commands]:
+    """Provide a caller of commands in a separate process."""
     commands = Commands()
     yield commands
     commands.close()
 
 
-def reasons(commands: Commands, index: Path) -> list[str]:
-    """Why searches with and without a condition refuse an index, each in one line; `verify` says the same."""
+def refusals(commands: Commands, index: Path) -> list[str]:
+    """Return the first line of the errors of a search without a condition and of a search with a condition.
+
+    Both searches must refuse the index, and `verify` must give the reason of the first one.
+    """
     search = ("search", "--index", index, "a red dog")
     said = [commands(*words) for words in (search, (*search, "--where", "split = 'test'"))]
     assert all(one.startswith("refused: ") for one in said), said
@@ -317,40 +345,42 @@ def reasons(commands: Commands, index: Path) -> list[str]:
     return [one.splitlines()[0] for one in said]
 
 
-@pytest.mark.parametrize("what", UNFIT)
-def test_parts_of_an_index_that_do_not_fit_are_refused(
-    what: str, run: Path, tmp_path: Path, commands: Commands
+@pytest.mark.parametrize("name", UNFIT_INDEXES)
+def test_a_faiss_index_whose_components_do_not_fit_is_refused(
+    name: str, run: Path, tmp_path: Path, commands: Commands
 ) -> None:
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
-    unfit(forged, what)
-    assert all(UNFIT[what][2] in reason for reason in reasons(commands, forged))
+    put_unfit_index(forged, name)
+    assert all(UNFIT_INDEXES[name][2] in reason for reason in refusals(commands, forged))
 
 
 @pytest.mark.parametrize("factory", ["Flat", "SQ8", "PQ4x4fs"])
-def test_more_vectors_than_rows_are_refused(factory: str, run: Path, tmp_path: Path, commands: Commands) -> None:
+def test_an_index_with_more_vectors_than_rows_is_refused(
+    factory: str, run: Path, tmp_path: Path, commands: Commands
+) -> None:
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
-    index = inverted(forged)
+    index = one_list_index(forged)
     more = faiss.index_factory(index.d, factory, faiss.METRIC_INNER_PRODUCT)
     vectors = np.random.default_rng(1).standard_normal((400, index.d)).astype(np.float32)
     more.train(vectors)
     more.add(vectors[: index.ntotal + 1])
     put_index(forged, more)
-    assert all("has 25 vectors, but its table has only 24 rows" in reason for reason in reasons(commands, forged))
+    assert all("has 25 vectors, but its table has only 24 rows" in reason for reason in refusals(commands, forged))
 
 
-# --- the first time that an index is opened
+# --- the trial when an index is first opened
 
 
-def test_an_index_that_ends_its_reader_is_refused_in_a_sentence(
+def test_an_index_that_crashes_its_reader_is_refused(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
-    monkeypatch.setattr(gallery, "_try_index", end_process)
+    monkeypatch.setattr(gallery, "_try_index", abort_process)
     with pytest.raises(IntegrityError, match=r"images\.faiss crashed the process that read it for trial"):
         gallery.open_faiss(IndexShard(run / "bundle"), "images")
 
 
-def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
+def test_an_index_is_tried_once_and_remembered_in_a_private_folder(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     tried: list[Path] = []
@@ -362,21 +392,21 @@ def test_an_index_is_tried_once_and_remembered_for_this_user_alone(
     assert tried == [tmp_path / "one/images.faiss"]
     remembered = tmp_path / "state/jointspace/tried"
     assert remembered.stat().st_mode & 0o077 == 0 and len(list(remembered.iterdir())) == 1
-    remembered.chmod(0o777)  # anybody could have written what is there
+    remembered.chmod(0o777)  # Another user could now write to it, so its digests are not trusted.
     gallery.open_faiss(IndexShard(folder), "images")
     assert tried == [tmp_path / "one/images.faiss", tmp_path / "two/images.faiss"]
 
 
-def test_the_trial_of_a_large_file_may_take_its_size_more_memory(tmp_path: Path) -> None:
+def test_the_memory_limit_of_a_trial_grows_with_the_file(tmp_path: Path) -> None:
     for name, size in (("large", 2 << 30), ("small", 1)):
         with open(tmp_path / name, "wb") as file:
-            file.truncate(size)  # without taking room on the disk
+            file.truncate(size)  # A sparse file, which takes no room on the disk.
     try_first(tmp_path / "large", bytearray, 5 << 30)
     with pytest.raises(InputError, match="small"):
         try_first(tmp_path / "small", bytearray, 5 << 30)
 
 
-def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
+def test_a_daemonic_process_says_where_to_open_an_index(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
@@ -387,7 +417,9 @@ def test_a_process_that_may_have_no_children_says_where_to_open_an_index(
         gallery.open_faiss(IndexShard(run / "bundle"), "images")
 
 
-def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_this_machine_built_needs_no_trial(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     built = build_bundle(run, output="built")
     monkeypatch.setattr(gallery, "try_first", lambda *_: pytest.fail("it was tried"))
@@ -396,32 +428,35 @@ def test_what_this_machine_builds_needs_no_trial(run: Path, tmp_path: Path, monk
     run_command("search", "--index", tmp_path / "less", "a dog", "--top-k", 1)
 
 
-# --- what a card says of encoders
+# --- values on a card
 
-SIZES = {
+INVALID_PREPROCESSING = {
     "resize": (0, -5, "224", 4097, 10**9, True, None), "crop": (0, 20000, "224", 1.5), "std": ([0, 1, 1], [1, 1]),
     "mean": ([1e400, 0, 0], "abc"), "interpolation": ("__class__", 3, "cubic"),
 }  # fmt: skip
+"""Key of an encoder's preprocessing -> values that are refused."""
 
 
-@pytest.mark.parametrize("key", SIZES)
-def test_sizes_of_images_on_a_card_are_bounded(key: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
-    for value in SIZES[key]:
+@pytest.mark.parametrize("key", INVALID_PREPROCESSING)
+def test_invalid_preprocessing_on_a_card_is_refused(
+    key: str, colours: Path, tmp_path: Path, commands: Commands
+) -> None:
+    for value in INVALID_PREPROCESSING[key]:
         forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
         name = next(iter(IndexShard(forged).card.encoders))
         try:
-            told(forged, "card.json", ("encoders", name, "preprocessing", key), value)
-        except ValueError:  # of JSON, which has no infinity
+            edit_json(forged, "card.json", ("encoders", name, "preprocessing", key), value)
+        except ValueError:  # JSON has no infinity.
             value = 1e300
-            told(forged, "card.json", ("encoders", name, "preprocessing", key), [value, "", 0])
-        said, memory = ask("search", "--index", forged, "--image", next((colours / "data").rglob("*.png")))
+            edit_json(forged, "card.json", ("encoders", name, "preprocessing", key), [value, "", 0])
+        said, memory = run_limited("search", "--index", forged, "--image", next((colours / "data").rglob("*.png")))
         assert said.startswith("refused: ") and f"preprocessing.{key}" in said, (value, said)
         assert "card.json" in said and memory < GIGABYTE // 4
         shutil.rmtree(forged)
 
 
-def test_settings_that_are_sizes_of_layers_are_bounded_by_what_was_stored() -> None:
-    """A network of torchvision with 2.5 GB of weights, which is built before weights are looked at."""
+def test_a_network_that_is_larger_than_its_stored_weights_is_not_built() -> None:
+    """The network has 2.5 GB of weights, and would be built before the stored weights are read."""
     settings = {"architecture": "vit_h_14", "layer": "average", "flip": False, "node": "encoder.ln", "weights": {}}
     settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
     before = kilobytes("VmSize")
@@ -431,12 +466,12 @@ def test_settings_that_are_sizes_of_layers_are_bounded_by_what_was_stored() -> N
 
 
 @pytest.mark.parametrize("count", [1024, 1025, 300_000])
-def test_a_card_names_at_most_a_thousand_files(count: int, run: Path, tmp_path: Path, clock: None) -> None:
+def test_a_card_names_at_most_1024_files(count: int, run: Path, tmp_path: Path, clock: None) -> None:
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
     files = json.loads((forged / "card.json").read_text())["files"]
-    about = next(iter(files.values()))
-    files |= {f"more/{number}": about for number in range(count - len(files))}
-    told(forged, "card.json", ("files",), files)
+    listed = next(iter(files.values()))
+    files |= {f"more/{number}": listed for number in range(count - len(files))}
+    edit_json(forged, "card.json", ("files",), files)
     if count == 1024:
         assert len(read_card(forged).files) == count
     else:
@@ -444,55 +479,57 @@ def test_a_card_names_at_most_a_thousand_files(count: int, run: Path, tmp_path: 
             read_card(forged)
 
 
-FACTORIES = ("IVF1048577,Flat", "IVF99999999999,Flat", "HNSW60000", "PQ70000x8", "F" * 300)
+INVALID_FACTORIES = ("IVF1048577,Flat", "IVF99999999999,Flat", "HNSW60000", "PQ70000x8", "F" * 300)
+"""FAISS factory strings that are too large or too long."""
 
 
-@pytest.mark.parametrize("factory", FACTORIES)
-def test_an_index_is_not_built_again_by_any_factory_string(factory: str, run: Path, tmp_path: Path) -> None:
+@pytest.mark.parametrize("factory", INVALID_FACTORIES)
+def test_an_excessive_factory_string_on_a_card_is_refused(factory: str, run: Path, tmp_path: Path) -> None:
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
-    told(forged, "card.json", ("images", "factory"), factory)
+    edit_json(forged, "card.json", ("images", "factory"), factory)
     with pytest.raises(IntegrityError, match="images.factory: "):
         read_card(forged)
 
 
-@pytest.mark.parametrize(("number", "good"), [((1 << 31) - 1, True), (1 << 31, False), (-1, False)])
-def test_the_greatest_id_of_a_row_is_the_last_before_the_limit(
-    number: int, good: bool, run: Path, tmp_path: Path
-) -> None:
+@pytest.mark.parametrize(("image_id", "valid"), [((1 << 31) - 1, True), (1 << 31, False), (-1, False)])
+def test_ids_must_be_below_2_to_the_31(image_id: int, valid: bool, run: Path, tmp_path: Path) -> None:
     forged = shutil.copytree(run / "bundle", tmp_path / "forged")
-    cell("images", "image_id", number)(forged, tmp_path)
-    if good:
-        assert number in IndexShard(forged).table("images")["image_id"].to_pylist()
+    forge_cell("images", "image_id", image_id)(forged, tmp_path)
+    if valid:
+        assert image_id in IndexShard(forged).table("images")["image_id"].to_pylist()
     else:
-        with pytest.raises(IntegrityError, match=f"its image_id is {number}, but must be from 0 to {(1 << 31) - 1}"):
+        with pytest.raises(IntegrityError, match=f"its image_id is {image_id}, but must be from 0 to {(1 << 31) - 1}"):
             IndexShard(forged).table("images")
 
 
 # --- links
 
 
-def link(place: Path, target: Path) -> None:
-    """Put a link to `target` in the place of what is there."""
-    if place.is_dir():
-        shutil.rmtree(place)
-    place.unlink(missing_ok=True)
-    place.parent.mkdir(exist_ok=True)
-    place.symlink_to(target)
+def replace_by_link(path: Path, target: Path) -> None:
+    """Replace the file or folder at `path`, if it exists, by a symbolic link to `target`."""
+    if path.is_dir():
+        shutil.rmtree(path)
+    path.unlink(missing_ok=True)
+    path.parent.mkdir(exist_ok=True)
+    path.symlink_to(target)
 
 
-PLACES = ("removed.txt", "added", "added/00-other", "card.json", "images.parquet", "images.faiss", "encoders", "notes")
+LINKED_PATHS = (
+    "removed.txt", "added", "added/00-other", "card.json", "images.parquet", "images.faiss", "encoders", "notes",
+)  # fmt: skip
+"""Files and folders of an index that a link replaces. Some of them do not exist before."""
 
 
-@pytest.mark.parametrize("place", PLACES)
-def test_no_command_follows_a_link_in_an_index(place: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
-    """Each of them names the link; nothing is written, there or elsewhere."""
+@pytest.mark.parametrize("path", LINKED_PATHS)
+def test_no_command_follows_a_link_in_an_index(path: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
+    """Each command names the link in its message and changes no file."""
     forged, victim = tmp_path / "forged", tmp_path / "victim"
     shutil.copytree(colours / "bundle", forged)
     shutil.copytree(colours / "bundle", victim)
     (victim / "removed.txt").write_text("-----BEGIN PRIVATE KEY-----\n")
-    target = victim / place if (victim / place).exists() else victim
-    link(forged / place, target)
-    before = {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()}
+    target = victim / path if (victim / path).exists() else victim
+    replace_by_link(forged / path, target)
+    before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
     photos, output = colours / "photos", tmp_path / "output"
     for words in (
         ("search", "--index", forged, "a red one"), ("remove", forged, 1), ("remove", forged, 1, "--copy-to", output),
@@ -500,13 +537,13 @@ def test_no_command_follows_a_link_in_an_index(place: str, colours: Path, tmp_pa
         ("apply", forged, photos, "--output", output), ("export", forged, "--to", "npy", "--output", output),
     ):  # fmt: skip
         said = commands(*words)
-        assert said.startswith("refused: ") and f"forged/{place} is a link" in said, (words, said)
+        assert said.startswith("refused: ") and f"forged/{path} is a link" in said, (words, said)
     verified = commands("verify", forged)
-    assert verified.startswith("refused: ") and f"forged/{place}" in verified and "is a link" in verified, verified
-    assert {path: path.read_bytes() for path in tmp_path.rglob("*") if path.is_file()} == before
+    assert verified.startswith("refused: ") and f"forged/{path}" in verified and "is a link" in verified, verified
+    assert {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()} == before
 
 
-def test_parts_of_an_index_are_no_links_but_the_folder_that_is_named_may_be(
+def test_the_folder_of_an_index_may_be_a_link_but_its_shards_may_not(
     colours: Path, tmp_path: Path, commands: Commands
 ) -> None:
     shutil.copytree(colours / "bundle", tmp_path / "real")
@@ -526,31 +563,32 @@ def test_verify_and_search_agree_on_a_sound_index(colours: Path, tmp_path: Path,
 
 
 @pytest.mark.parametrize("value", [None, "x", []])
-def test_verify_reads_a_card_with_any_value_in_the_place_of_its_commit(
+def test_verify_accepts_any_value_of_commit_on_a_card(
     value: object, colours: Path, tmp_path: Path, commands: Commands
 ) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
-    told(forged, "card.json", ("commit",), value)
+    edit_json(forged, "card.json", ("commit",), value)
     assert commands("verify", forged).startswith("accepted: ")
 
 
-AGREED = {
-    "a path outside": cell("images", "path", "../x"),
-    "another count": lambda folder, _: told(folder, "card.json", ("images", "count"), 9),
-    "a huge preprocessing": lambda folder, _: told(folder, "card.json", ("encoders", "boxes", "preprocessing"), {}),
-    "no model": lambda folder, _: told(folder, "card.json", ("registered",), "sae, perhaps"),
-    "a huge efSearch": lambda folder, _: told(folder, "card.json", ("images", "efSearch"), 1 << 20),
+def enlarge_preprocessing(folder: Path, _: Path) -> None:
+    """Set the size of photos for the first encoder of an index to a million pixels."""
+    name = next(iter(IndexShard(folder).card.encoders))
+    edit_json(folder, "card.json", ("encoders", name, "preprocessing", "resize"), 10**6)
+
+
+REFUSED_BY_BOTH = {
+    "a path outside": forge_cell("images", "path", "../x"),
+    "another count": lambda folder, _: edit_json(folder, "card.json", ("images", "count"), 9),
+    "a huge preprocessing": enlarge_preprocessing,
+    "no model": lambda folder, _: edit_json(folder, "card.json", ("registered",), "sae, perhaps"),
+    "a huge efSearch": lambda folder, _: edit_json(folder, "card.json", ("images", "efSearch"), 1 << 20),
 }  # fmt: skip
+"""Name of a forgery -> the function that makes it."""
 
 
-@pytest.mark.parametrize("what", AGREED)
-def test_verify_gives_the_reason_for_which_a_search_refuses(
-    what: str, colours: Path, tmp_path: Path, commands: Commands
-) -> None:
+@pytest.mark.parametrize("name", REFUSED_BY_BOTH)
+def test_verify_gives_the_same_reason_as_search(name: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
     forged = shutil.copytree(colours / "bundle", tmp_path / "forged")
-    if what == "a huge preprocessing":
-        name = next(iter(IndexShard(forged).card.encoders))
-        told(forged, "card.json", ("encoders", name, "preprocessing", "resize"), 10**6)
-    else:
-        AGREED[what](forged, tmp_path)
-    reasons(commands, forged)
+    REFUSED_BY_BOTH[name](forged, tmp_path)
+    refusals(commands, forged)

@@ -1,4 +1,7 @@
-"""Stored encoders of other libraries as a stranger may have written them: one clear sentence, and no code is run."""
+"""Forged encoders of transformers, sentence-transformers, open_clip and timm: a message refuses each forgery.
+
+Code that a forged folder contains or names is never run.
+"""
 
 import json
 import os
@@ -20,15 +23,18 @@ from pipeline.errors import IntegrityError
 from pipeline.storage.parameters import LibraryFiles
 
 Forge = Callable[[Path], None]
+"""A function that changes the folder of an encoder."""
 
 
 def listed(folder: Path) -> LibraryFiles:
-    """The folder with a commit record that lists whatever is in it, as a stranger would write it."""
+    """Return the folder as if its commit record listed every file in it."""
     names = [path for path in folder.rglob("*") if not path.is_dir() or path.is_symlink()]
     return LibraryFiles(folder, frozenset(path.relative_to(folder).as_posix() for path in names))
 
 
 def write(name: str, content: str) -> Forge:
+    """Return a function that writes a file."""
+
     def forge(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
         (folder / name).write_text(content)
@@ -37,7 +43,7 @@ def write(name: str, content: str) -> Forge:
 
 
 def change(name: str, /, **values: Any) -> Forge:
-    """Put some values into a JSON file."""
+    """Return a function that sets top-level keys of a JSON file, which is created if it does not exist."""
 
     def forge(folder: Path) -> None:
         path = folder / name
@@ -47,6 +53,8 @@ def change(name: str, /, **values: Any) -> Forge:
 
 
 def link(name: str) -> Forge:
+    """Return a function that makes a link to a file outside of the folder."""
+
     def forge(folder: Path) -> None:
         os.symlink("/etc/passwd", folder / name)
 
@@ -55,15 +63,15 @@ def link(name: str) -> Forge:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """The folder of an honest encoder, without the library that has written it."""
-    (made := tmp_path / "library").mkdir()
-    (made / "config.json").write_text(json.dumps({"model_type": "clip", "text_config": {"num_hidden_layers": 2}}))
-    (made / "model.safetensors").write_bytes(b"\0" * 16)
-    (made / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
-    return made
+    """Return the folder of a valid encoder. It is written by hand, so that no library is needed."""
+    (folder := tmp_path / "library").mkdir()
+    (folder / "config.json").write_text(json.dumps({"model_type": "clip", "text_config": {"num_hidden_layers": 2}}))
+    (folder / "model.safetensors").write_bytes(b"\0" * 16)
+    (folder / "model.safetensors.index.json").write_text(json.dumps({"weight_map": {"a": "model.safetensors"}}))
+    return folder
 
 
-def test_an_honest_folder_is_accepted(folder: Path) -> None:
+def test_a_valid_folder_is_accepted(folder: Path) -> None:
     assert check_folder(listed(folder)) == folder
 
 
@@ -118,11 +126,11 @@ def test_a_file_that_the_commit_record_does_not_list_is_refused(folder: Path) ->
         check_folder(LibraryFiles(linked, files.names))
 
 
-# --- with the libraries
+# --- encoders that the libraries themselves have written
 
 
 def prepare(kind: str, modality: str, root: Path, folder: str) -> EncoderParts:
-    """The parts of an encoder of a folder under `root`."""
+    """Prepare the encoder in a folder under `root`, and return its parts. `modality` is image or text."""
     section = "encoders" if modality == "image" else "text_encoders"
     config = validate({section: [{"name": "theirs", "kind": kind, "architecture": folder}]})
     entry = (config.encoder if modality == "image" else config.text_encoder)("theirs")
@@ -130,8 +138,8 @@ def prepare(kind: str, modality: str, root: Path, folder: str) -> EncoderParts:
     return parts_of(entry.spec.load().prepare(entry, EncoderMaterial(0, root)), saved)
 
 
-def refused(expected: type, parts: EncoderParts, forge: Forge) -> str:
-    """What is said of the encoder after its folder was forged."""
+def refusal(expected: type, parts: EncoderParts, forge: Forge) -> str:
+    """Forge the folder of an encoder, and return the message with which restoring the encoder fails."""
     assert parts.library is not None
     forge(parts.library.folder)
     with pytest.raises(IntegrityError, match="has a form that this version cannot read") as caught:
@@ -140,19 +148,20 @@ def refused(expected: type, parts: EncoderParts, forge: Forge) -> str:
 
 
 def swap_tensors(name: str) -> Forge:
-    """Replace the first tensor of a file by one of another shape."""
+    """Return a function that replaces the largest tensor of a file by a tensor of another shape."""
 
     def forge(folder: Path) -> None:
         import safetensors.numpy
 
         tensors = safetensors.numpy.load_file(folder / name)
-        first = max(tensors, key=lambda key: tensors[key].size)
-        safetensors.numpy.save_file({**tensors, first: np.zeros((2, 3), np.float32)}, folder / name)
+        largest = max(tensors, key=lambda key: tensors[key].size)
+        safetensors.numpy.save_file({**tensors, largest: np.zeros((2, 3), np.float32)}, folder / name)
 
     return forge
 
 
 def store_sentence_transformer(root: Path) -> None:
+    """Write a small random sentence-transformers model to the folder `st`."""
     library = pytest.importorskip("sentence_transformers")
     transformers = pytest.importorskip("transformers")
     from sentence_transformers import models
@@ -166,6 +175,8 @@ def store_sentence_transformer(root: Path) -> None:
 
 
 def edit_modules(number: int, **values: str) -> Forge:
+    """Return a function that sets keys of one module in `modules.json`."""
+
     def forge(folder: Path) -> None:
         modules = json.loads((folder / "modules.json").read_text())
         modules[number] |= values
@@ -196,7 +207,7 @@ def test_a_forged_pipeline_of_sentence_transformers_is_refused(tmp_path: Path, f
     store_sentence_transformer(tmp_path)
     parts = prepare("sentence-transformers", "text", tmp_path, "st")
     restore_encoder(TextEncoder, parts)
-    assert message in refused(TextEncoder, parts, forge)
+    assert message in refusal(TextEncoder, parts, forge)
 
 
 @pytest.mark.parametrize("modality", ["image", "text"])
@@ -217,10 +228,12 @@ def test_a_forged_dual_encoder_of_transformers_is_refused(
     parts = prepare("transformers", modality, tmp_path, "clip")
     expected = ImageEncoder if modality == "image" else TextEncoder
     restore_encoder(expected, parts)
-    assert message in refused(expected, parts, forge)
+    assert message in refusal(expected, parts, forge)
 
 
 def edit_open_clip(**values: Any) -> Forge:
+    """Return a function that sets keys in sections of the configuration of an open_clip model."""
+
     def forge(folder: Path) -> None:
         config = json.loads((folder / "open_clip_config.json").read_text())
         for section, changed in values.items():
@@ -245,7 +258,7 @@ def test_a_forged_model_of_open_clip_is_refused(tmp_path: Path, forge: Forge, me
     pytest.importorskip("open_clip")
     parts = prepare("open_clip", "image", store("open_clip", 32, tmp_path), "open_clip")
     restore_encoder(ImageEncoder, parts)
-    assert message in refused(ImageEncoder, parts, forge)
+    assert message in refusal(ImageEncoder, parts, forge)
 
 
 @pytest.mark.parametrize(
@@ -264,4 +277,4 @@ def test_a_forged_network_of_timm_is_refused(tmp_path: Path, forge: Forge, messa
     timm.models.save_for_hf(timm.create_model("test_resnet"), tmp_path / "net", safe_serialization=True)
     parts = prepare("timm", "image", tmp_path, "net")
     restore_encoder(ImageEncoder, parts)
-    assert message in refused(ImageEncoder, parts, forge)
+    assert message in refusal(ImageEncoder, parts, forge)

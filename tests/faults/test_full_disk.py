@@ -1,4 +1,4 @@
-"""Every kind of writer on a disk that is too small: one sentence, nothing half-written, the old artefact as it was."""
+"""Writers on a full disk: each one fails with a clear message, leaves no half-written file and keeps the old files."""
 
 import os
 import re
@@ -6,7 +6,7 @@ from functools import partial
 from pathlib import Path
 
 import pytest
-from disks import Disk, contents, files_of, pages, same
+from disks import Disk, contents, count_pages, equal_except_times, files_of
 from writers import ONE_BY_ONE, RESUMED, WRITERS
 
 from pipeline.errors import JointspaceError
@@ -19,9 +19,10 @@ REFUSAL = (
 
 
 @pytest.mark.parametrize("name", WRITERS)
-def test_a_full_disk_is_one_sentence_and_costs_nothing(
+def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
     name: str, disk: Disk, finished: Path, collection: Path, tmp_path: Path
 ) -> None:
+    """The disk first lacks one page for a new artefact, and then lacks room to replace the finished artefact."""
     write = partial(WRITERS[name], run=finished, collection=collection)
 
     def refused(room: int) -> None:
@@ -31,29 +32,31 @@ def test_a_full_disk_is_one_sentence_and_costs_nothing(
         assert caught.value.exit_code == 1 and re.match(REFUSAL.format(root=disk.root), str(caught.value))
         disk.ballast.unlink()
 
-    (elsewhere := tmp_path / "afar").mkdir()  # as long a name as the disk's
+    (
+        elsewhere := tmp_path / "afar"
+    ).mkdir()  # The name is as long as "disk", so that files that contain the path have equal sizes.
     write(elsewhere)
     whole = contents(elsewhere)
-    refused(pages(files_of(elsewhere).values()) - 1)
+    refused(count_pages(files_of(elsewhere).values()) - 1)
     left = {file: data for file, data in contents(disk.root).items() if ".parts/" not in file}
     assert name in ONE_BY_ONE or not left
-    assert all(same(data, whole[file]) for file, data in left.items()), "one of several is whole or not there"
+    assert all(equal_except_times(data, whole[file]) for file, data in left.items()), "a file is incomplete"
     write(disk.root)
     found = contents(disk.root)
-    assert found.keys() == whole.keys() and all(same(found[file], data) for file, data in whole.items())
+    assert found.keys() == whole.keys() and all(equal_except_times(found[file], data) for file, data in whole.items())
     if name in RESUMED:
         return
-    first = numbers(disk)
+    first = inodes(disk)
     write(disk.root)
-    second, data = numbers(disk), contents(disk.root)
-    made = pages(path for file, path in files_of(disk.root).items() if first.get(file) != second[file])
-    # Where one artefact follows the other, the first ones take the place of their old ones; the last needs the most.
+    second, data = inodes(disk), contents(disk.root)
+    made = count_pages(path for file, path in files_of(disk.root).items() if first.get(file) != second[file])
+    # A writer of several artefacts publishes them one after another, so free pages would let it replace the first ones.
     refused(0 if name in ONE_BY_ONE else made - 1)
-    assert numbers(disk) == second and contents(disk.root) == data, "no file of the old one is touched"
+    assert inodes(disk) == second and contents(disk.root) == data, "an old file was changed"
 
 
-def numbers(disk: Disk) -> dict[str, int]:
-    """The inode of each file of artefacts."""
+def inodes(disk: Disk) -> dict[str, int]:
+    """Return the inodes of all files that do not belong to an unfinished shard, as relative path -> number."""
     return {file: path.stat().st_ino for file, path in files_of(disk.root).items() if ".parts/" not in file}
 
 

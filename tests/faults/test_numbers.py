@@ -1,4 +1,4 @@
-"""Numbers that no sound encoder gives, through a model of every family: a message with the cause, or unit vectors."""
+"""Features with extreme values: every family of models names the cause in an error, or gives finite unit vectors."""
 
 import warnings
 from collections.abc import Callable
@@ -19,7 +19,7 @@ GRID = make_grid([4], [0.1], [0.1], [1])
 
 
 def degenerate(features: np.ndarray) -> np.ndarray:
-    """With a constant column, rows of zeros, and columns that are there twice."""
+    """Return the features with a constant column, 20 rows of zeros, and repeated columns."""
     features = features.copy()
     features[:, 2] = 1
     features[:20] = 0
@@ -27,40 +27,45 @@ def degenerate(features: np.ndarray) -> np.ndarray:
     return features
 
 
-def put(value: float) -> Callable[[np.ndarray], np.ndarray]:
+def fill_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
+    """Return a function that sets all values of row 3."""
     return lambda features: np.where(np.arange(len(features))[:, None] == 3, value, features).astype(np.float32)
 
 
 FAMILIES = ("ncca", "kcca", "wsabie-sgd", "gru", "dvsa")
-"""A model of each family of computations: moments, kernels, descent, trained, trained on sets."""
-FEATURES = {
-    "nan": put(np.nan),
-    "infinite": put(np.inf),
+"""One model per family: from moments, kernels, gradient descent, a trained network, and a trained region model."""
+CHANGES = {
+    "nan": fill_row(np.nan),
+    "infinite": fill_row(np.inf),
     "degenerate": degenerate,
     "huge": lambda x: x * np.float32(1e30),
     "denormal": lambda x: x * np.float32(1e-42),
 }
+"""Name of a case -> the function that changes the features."""
 
 
 def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Fit on spoilt pairs, embed sound and spoilt ones."""
+    """Fit a model on changed features. Returns the embeddings of the original images, changed images and sentences."""
     task, sound = make_fit_task(name, view=VIEW, change=change)
     fitted = model_spec(name).load().fit(replace(task, grid=GRID)).model
-    spoilt = {**sound.features, "one": change(np.asarray(sound.features["one"], np.float32))}
-    images = [fitted.embed_images(features) for features in (sound.features, spoilt)]
+    changed = {**sound.features, "one": change(np.asarray(sound.features["one"], np.float32))}
+    images = [fitted.embed_images(features) for features in (sound.features, changed)]
     return [*images, fitted.embed_sentences(sound.sentences)]
 
 
 def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Train two epochs on images, and regions, that are spoilt, embed sound and spoilt ones."""
+    """Train a model for two epochs on changed features of images and regions.
+
+    Returns the embeddings of the original dev images, the changed training images, and the dev sentences.
+    """
     task = make_task_of(name, train=90, dev=30, epochs=2, patience=2)
     features = {**task.train.features, "one": change(np.asarray(task.train.features["one"], np.float32))}
     images = task.train.regions.images
     rows = np.concatenate(images)
     rows[:, :10] = change(rows[:, :10].astype(np.float32))
     regions = SyntheticRegions(np.split(rows, np.cumsum([len(image) for image in images])[:-1]))
-    spoilt = replace(task.train, features=features, regions=regions)
-    trained = train(model_spec(name).load(), replace(task, train=spoilt), None, lambda training: None).model
+    changed = replace(task.train, features=features, regions=regions)
+    trained = train(model_spec(name).load(), replace(task, train=changed), None, lambda training: None).model
     more = [(task.dev.regions,), (regions,)] if trained.multi_vector else [(), ()]
     found = [trained.embed_images(x, *own) for x, own in zip((task.dev.features, features), more, strict=True)]
     found.append(trained.embed_sentences(task.dev.sentences))
@@ -68,6 +73,7 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
+    """Fit or train the model `name` without warnings, and return its embeddings."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return {"train": embed_trained, "fit": embed_fitted}[model_spec(name).made_by](name, change)
@@ -80,21 +86,21 @@ NOT_FINITE = {
     "gru": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
     "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
 }
-"""Family -> its message for features that are no numbers."""
+"""Model -> a pattern of its error for features that are not finite."""
 MESSAGES = {
     **{(name, case): message for name, message in NOT_FINITE.items() for case in ("nan", "infinite")},
     ("wsabie-sgd", "huge"): "diverged at the learning rate .* scale the features to unit length",
 }
-"""Family and case -> its message. All others are learned from."""
+"""Model and case -> a pattern of the error. In all other cases the model must learn from the features."""
 
 
-@pytest.mark.parametrize("case", FEATURES)
+@pytest.mark.parametrize("case", CHANGES)
 @pytest.mark.parametrize("name", FAMILIES)
-def test_each_case_is_learned_from_or_refused_by_its_cause(name: str, case: str) -> None:
+def test_extreme_features_give_unit_vectors_or_an_error_with_the_cause(name: str, case: str) -> None:
     if (name, case) in MESSAGES:
         with pytest.raises(JointspaceError, match=MESSAGES[name, case]):
-            embed(name, FEATURES[case])
+            embed(name, CHANGES[case])
         return
-    for block in embed(name, FEATURES[case]):
+    for block in embed(name, CHANGES[case]):
         assert np.isfinite(block).all(), case
-        assert name == "dvsa" or np.linalg.norm(block, axis=1).min() > 0.99, "vectors of no length"
+        assert name == "dvsa" or np.linalg.norm(block, axis=1).min() > 0.99, "a vector does not have unit length"

@@ -1,8 +1,9 @@
-"""Fuzzing: whatever bytes a parser of outside data is given, only our own errors come out of it.
+"""Fuzzing of all parsers of untrusted data: for arbitrary bytes, a parser may raise only errors of jointspace.
 
-pytest -m nightly tests/faults/test_parsers.py        JOINTSPACE_FUZZ inputs for each parser, 100,000 by default
+    pytest -m nightly tests/faults/test_parsers.py
 
-A parser of collections gets a fiftieth of them, because each input starts a database: 10 to 50 ms of CPU time.
+tries as many inputs per parser as the environment variable JOINTSPACE_FUZZ says, or 100,000 without it. A parser of
+collections gets a fiftieth of them, because each of its inputs starts a database, which takes 10 to 50 ms of CPU time.
 """
 
 import os
@@ -22,11 +23,11 @@ PIECES = (
     b"nan", b"9" * 25, b"\xe2\x80\xa8", b"\xef\xbb\xbf", b"\xed\xa0\x80", b"../", b"null", b"true", b"[" * 1200, b"&a;",
     b"<!", b"*a",
 )  # fmt: skip
-"""What parsers stumble over."""
+"""Byte sequences that often break parsers."""
 
 
 def invent(rng: Random, samples: list[bytes]) -> bytes:
-    """A changed sample, any text that can be encoded, or any bytes."""
+    """Return a changed sample (half of the time), random text, or random bytes."""
     match rng.randrange(4):
         case 0:
             drawn = ("\t\n,(){}[]:#\"'0-", [chr(rng.randrange(0x110000))])
@@ -38,25 +39,25 @@ def invent(rng: Random, samples: list[bytes]) -> bytes:
 
 
 def mutate(rng: Random, sample: bytes) -> bytes:
-    """One to four changes: damage, or pieces put in, put over or doubled."""
+    """Change a sample one to four times: damage it, insert or overwrite a piece, or repeat a section."""
     for _ in range(rng.randrange(1, 5)):
-        place = rng.randrange(len(sample) + 1)
+        position = rng.randrange(len(sample) + 1)
         match rng.randrange(4):
             case 0:
-                sample = sample[:place] + rng.choice(PIECES) + sample[place:]
+                sample = sample[:position] + rng.choice(PIECES) + sample[position:]
             case 1:
                 piece = rng.choice(PIECES)
-                sample = sample[:place] + piece + sample[place + len(piece) :]
+                sample = sample[:position] + piece + sample[position + len(piece) :]
             case 2:
-                end = rng.randrange(place, len(sample) + 1)
-                sample = sample[:end] + sample[place:end] + sample[end:]
+                end = rng.randrange(position, len(sample) + 1)
+                sample = sample[:end] + sample[position:end] + sample[end:]
             case 3:
                 sample = damage.ALL[rng.choice(list(damage.ALL))](sample, rng) if sample else b"\n"
     return sample
 
 
-def give(name: str, data: bytes, folder: Path) -> bool:
-    """Whether the parser takes the data; False where it refuses them with an error of ours."""
+def parse(name: str, data: bytes, folder: Path) -> bool:
+    """Return whether the parser accepts the data. False means that it raises a JointspaceError."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         try:
@@ -69,15 +70,15 @@ def give(name: str, data: bytes, folder: Path) -> bool:
 
 @pytest.mark.parametrize("name", PARSERS)
 @pytest.mark.parametrize("count", [40, pytest.param(COUNT, marks=pytest.mark.nightly)])
-def test_sound_data_is_taken_and_no_bytes_break_a_parser(name: str, count: int, tmp_path: Path) -> None:
+def test_samples_are_accepted_and_no_bytes_break_a_parser(name: str, count: int, tmp_path: Path) -> None:
     _, *samples = PARSERS[name]
-    assert all(give(name, sample, tmp_path) for sample in samples)
+    assert all(parse(name, sample, tmp_path) for sample in samples)
     if count == COUNT and PARSERS[name][0].__qualname__.startswith(ingests.__qualname__):
         count //= 50
     for seed in range(count):
         data = invent(Random(seed), samples)
         try:
-            give(name, data, tmp_path)
+            parse(name, data, tmp_path)
         except Exception as error:
-            error.add_note(f"of {data!r}")
+            error.add_note(f"The input was {data!r}.")
             raise

@@ -1,4 +1,4 @@
-"""The study of Gong et al. in this process: every table from a tiny run, and no number measured twice."""
+"""The study of Gong et al. on a tiny run: it fills every table, and a rerun measures nothing again."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,8 @@ from synthetic_run import by_hand
 from pipeline.config.loading import merge
 from pipeline.storage.records import write_summary
 
-DOCUMENTS = ("title", "tags", "description")
-STUDY = {
+WEAK_TEXTS = ("title", "tags", "description")
+STUDY_SETTINGS = {
     "auxiliary": {"splits": ["train"]}, "reproduce": {"papers": ["gong"]}, "evaluate": {"splits": []},
     "transfer": {"beta": [0.3], "auxiliary_dimensions": [4], "features": 12, "neighbours": 3},
     **dict.fromkeys(
@@ -24,22 +24,22 @@ STUDY = {
 }  # fmt: skip
 
 
-def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) -> None:
+def test_the_study_fills_every_table_and_measures_nothing_twice(tmp_path: Path) -> None:
     root, results = tmp_path / "data", tmp_path / "run"
     tiny_run.make_collection(root)
     tiny_run.make_encoder(results)
     config = yaml.safe_load((root / "config.yaml").read_text())
-    (root / "study.yaml").write_text(yaml.safe_dump(merge(config, STUDY)))
+    (root / "study.yaml").write_text(yaml.safe_dump(merge(config, STUDY_SETTINGS)))
 
     def call(command: str, *names: str, config: str = "study.yaml") -> None:
         tiny_run.call(command, [*names, "--run", str(results), "--set-config", str(root / config)])
 
     for command in ("ingest", "import_vectors", "prepare_encoder", "encode_sentences", "encode_documents"):
         tiny_run.call_all(command, tiny_run.stages(root, results)[command][0])
-    for name in DOCUMENTS:
+    for name in WEAK_TEXTS:
         call("encode_documents", name, "tfidf")
     call("accumulate", "study/target")
-    for name in ("all", *DOCUMENTS):
+    for name in ("all", *WEAK_TEXTS):
         call("accumulate", f"study/auxiliary/{name}")
     call("study")
     write_summary(results / "evaluation/summary.json", [], "", by_hand(results))
@@ -54,14 +54,14 @@ def test_every_table_has_its_numbers_and_none_is_measured_again(tmp_path: Path) 
     assert all(0 <= float(recall) <= 100 for recall in recalls.split(" / ")) and trainings == "1"
     train = {line.split("\t")[0] for line in (root / "splits.tsv").read_text().splitlines() if line.endswith("train")}
     weak = [line.split("\t") for line in (root / "weak.tsv").read_text().splitlines()]
-    titles = [len(row[1].split()) for row in weak if row[0] in train and row[1]]  # of words and spaces alone
+    titles = [len(row[1].split()) for row in weak if row[0] in train and row[1]]  # Titles have only words and spaces.
     assert f"| Title, {sum(titles) / len(titles):.2f} words (published: 2.93) |" in text
     shown = json.loads((study / "study.json").read_text())["transfer"]
     for case in shown:
         assert list(case["answers"])[0] == "Fully Supervised Only" and len(case["answers"]) == 2
         assert [len(images) for images in case["nearest"].values()] == [4, 4]
     right = [answer["right"] for case in shown for answer in case["answers"]["Fully Supervised Only"]]
-    assert sum(right) >= len(shown) > 0  # every pair is found in this run
+    assert sum(right) >= len(shown) > 0  # The model ranks a correct caption for every image of this run.
     assert {image["text"] for case in shown for image in case["nearest"]["auxiliary set"]} - {""}
     before = {path: path.stat().st_mtime_ns for path in (study / "cells").iterdir()}
     (study / "study.json").unlink()

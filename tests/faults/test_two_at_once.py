@@ -1,4 +1,4 @@
-"""Two writers at once: a reader finds one of them whole, or nothing, and two changes of one index lose nothing."""
+"""Two writers at once: a reader gets one complete file or an error, and no change of an index is lost."""
 
 import shutil
 import subprocess
@@ -79,17 +79,22 @@ def test_a_reader_sees_one_of_two_writers_whole_or_is_refused(tmp_path: Path) ->
 
 # --- two changes of one index
 
-HERE, FIRST, SECOND = range(24), range(30, 40), range(40, 50)
-"""The numbers of the photos in the index, and in the indexes `03` and `04` of the same model."""
+INDEXED = range(24)
+"""Numbers of the photos in the index."""
+IN_03 = range(30, 40)
+"""Numbers of the photos in the index `03` of the same model."""
+IN_04 = range(40, 50)
+"""Numbers of the photos in the index `04` of the same model."""
 BUSY = "is being written by "
+"""Part of the message with which a change of a locked index is refused."""
 Change = Callable[[Path], None]
-NAMES_ALONE = {"list_path": None, "where": None, "yes": False}
-"""The other options of `remove`, which these tests do not use."""
+REMOVE_OPTIONS = {"list_path": None, "where": None, "yes": False}
+"""Values of the options of `remove` that these tests do not use."""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose index has one part, and a copy with an index of two parts. Both have further indexes in `new`."""
+    """Make a run whose index has one shard, and a copy whose index has two shards. Both have more indexes in `new`."""
     folder = tmp_path_factory.mktemp("changed")
     others = build_bundle(make_run(folder / "others", images=56), {"index": {"bundles": 6}})
     run = make_run(folder / "one")
@@ -103,6 +108,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(params=["one", "two"])
 def run(request: pytest.FixtureRequest, made: Path, tmp_path: Path) -> Path:
+    """Return a copy of a run whose index has one shard, or of a run whose index has two shards."""
     return shutil.copytree(made / request.param, tmp_path / request.param)
 
 
@@ -111,22 +117,25 @@ def index_of(run: Path) -> Path:
 
 
 def call(name: str, **arguments: object) -> None:
-    """Run a command in this thread, without what click does around it."""
+    """Call the function of a command in this thread, without the argument parsing of click."""
     cli.get_command(click.Context(cli), name).callback(**{"output": None, **arguments})
 
 
 def add(run: Path, source: str) -> None:
+    """Add the index `03` or `04` to the index of the run."""
     call("add", index=index_of(run), source=run / "new" / source)
 
 
 def remove(run: Path, number: int) -> None:
+    """Remove the photo with this number from the index of the run."""
     name = next(path.name for path in (run / "data").glob(f"*-{number}.png"))
-    call("remove", index=index_of(run), names=(name,), **NAMES_ALONE)
+    call("remove", index=index_of(run), names=(name,), **REMOVE_OPTIONS)
 
 
-def build(run: Path, part: str = "") -> None:
+def build(run: Path, shard: str = "") -> None:
+    """Build the index again. In the run with two shards, `/00` or `/01` builds only one shard."""
     opened = open_run(run, {"index": {"bundles": 2 if run.name == "two" else 1}})
-    run_stage(opened, declared()["build_index"], (f"ncca{part if run.name == 'two' else ''}",), again=True)
+    run_stage(opened, declared()["build_index"], (f"ncca{shard if run.name == 'two' else ''}",), again=True)
 
 
 CHANGES: dict[str, Change] = {
@@ -140,7 +149,7 @@ CHANGES: dict[str, Change] = {
 
 
 def photos(run: Path) -> list[int]:
-    """The numbers of the photos in the index, every file of which is checked."""
+    """Check every file and row of the index, and return the numbers of its photos in ascending order."""
     index = open_index(index_of(run))
     index.check()
     index.check_rows()
@@ -149,16 +158,16 @@ def photos(run: Path) -> list[int]:
 
 
 def after(*names: str) -> list[int]:
-    """The numbers of the photos that have to be there after these changes, in any order."""
-    numbers = {*HERE}
+    """Return the numbers of the photos that the index must have after these changes, in ascending order."""
+    numbers = {*INDEXED}
     for name in names:
-        numbers |= {*(FIRST if name == "add 03" else SECOND if name == "add 04" else ())}
+        numbers |= {*(IN_03 if name == "add 03" else IN_04 if name == "add 04" else ())}
         numbers -= {int(name.partition(" ")[2])} if name.startswith("remove") else set()
     return sorted(numbers)
 
 
 def attempt(run: Path, name: str) -> bool:
-    """Whether the change `name` was made. The message of a refusal has to say that another process writes."""
+    """Make the change `name`, and return whether it was made. A refusal must say that another process is writing."""
     try:
         CHANGES[name](run)
     except JointspaceError as error:
@@ -167,17 +176,17 @@ def attempt(run: Path, name: str) -> bool:
     return True
 
 
-PAIRS = [
+PAIRS_OF_CHANGES = [
     ("add 03", "add 03"), ("add 03", "add 04"), ("add 03", "remove 5"), ("remove 5", "add 03"),
     ("remove 5", "remove 21"), ("add 03", "build 00"),
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize(("first", "second"), PAIRS)
+@pytest.mark.parametrize(("first", "second"), PAIRS_OF_CHANGES)
 def test_a_change_that_begins_during_another_is_refused(
     first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second command runs to its end when the first one has just opened the index."""
+    """The second command runs completely just after the first command has opened the index."""
     opened, ended, original = Event(), Event(), index_changes.open_index
 
     def open_slowly(*given: object, **named: object) -> object:
@@ -200,8 +209,8 @@ def test_a_change_that_begins_during_another_is_refused(
     assert attempt(run, second) and photos(run) == after(first, second)
 
 
-def test_an_index_is_not_changed_while_one_of_its_additions_is(run: Path) -> None:
-    """Another process changes the addition under the name of its own folder."""
+def test_an_index_is_not_changed_while_one_of_its_additions_changes(run: Path) -> None:
+    """The lock on the folder of the addition is held, as if another process changed the addition."""
     add(run, "03")
     with hold(index_of(run) / "added/00-03"):
         assert not attempt(run, "remove 5") and not attempt(run, "add 04")
@@ -210,7 +219,7 @@ def test_an_index_is_not_changed_while_one_of_its_additions_is(run: Path) -> Non
 
 
 @pytest.mark.parametrize("change", ["add 03", "remove 21"])
-def test_an_index_is_not_changed_while_a_part_of_it_is_built(
+def test_an_index_is_not_changed_while_one_of_its_shards_is_built(
     change: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     outcome: list[bool] = []
@@ -227,13 +236,16 @@ def test_an_index_is_not_changed_while_a_part_of_it_is_built(
     assert attempt(run, change) and photos(run) == after(change)
 
 
-def test_two_parts_that_end_together_clean_up_one_after_the_other(
+def test_two_shards_that_are_finished_together_clean_up_one_after_the_other(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both replace the index of an earlier configuration, which had one part and an addition."""
+    """Both shards replace the index of an earlier configuration, which had one shard and an addition."""
     run = shutil.copytree(made / "one", tmp_path / "two")
     add(run, "03")
-    write, refresh, written, meeting = bundled.write_index_shard, applied.refresh_additions, Barrier(2), Barrier(2)
+    write = bundled.write_index_shard
+    refresh = applied.refresh_additions
+    written = Barrier(2)
+    meeting = Barrier(2)
     outcome: list[bool] = []
 
     def write_together(*given: object) -> None:
@@ -261,7 +273,7 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
 def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
     command: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The index is changed when its first files have been linked. It may belong to others, so no lock is held."""
+    """The index is changed after three files of the copy were linked. Copying an index does not lock it."""
     run, link, links = shutil.copytree(made / "one", tmp_path / "one"), FileBatch.link, []
 
     def link_and_change(batch: FileBatch, path: Path, source: Path) -> None:
@@ -275,11 +287,11 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
         if command == "add":
             call(command, index=shutil.copytree(run / "new/03", output), source=index_of(run))
         else:
-            call(command, index=index_of(run), names=("3",), output=output, **NAMES_ALONE)
+            call(command, index=index_of(run), names=("3",), output=output, **REMOVE_OPTIONS)
         return output
 
     monkeypatch.setattr(FileBatch, "link", link_and_change)
-    with pytest.raises(JointspaceError, match=f"{index_of(run)} was changed while it was copied\. Run the same"):
+    with pytest.raises(JointspaceError, match=rf"{index_of(run)} was changed while it was copied\. Run the same"):
         copy()
     left = [path for path in (tmp_path / "copy").rglob("*") if path.is_file()]
     assert not [path for path in left if "added" in path.parts or path.name.startswith(".")]
@@ -290,29 +302,31 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
 
 
 def begin(barrier: object) -> None:
-    """Give a process the barrier that it shares with another."""
+    """Store the barrier that this process shares with the other process."""
     global together
     together = barrier
 
 
 def attempt_together(run: Path, name: str) -> bool:
+    """Wait until the other process is ready, too, and then make the change `name`."""
     together.wait(60)
     return attempt(run, name)
 
 
 @pytest.fixture(scope="module")
 def processes() -> Iterator[ProcessPoolExecutor]:
+    """Provide two processes that share a barrier."""
     context = get_context("spawn")
     with ProcessPoolExecutor(2, context, begin, (context.Barrier(2),)) as pool:
         yield pool
 
 
 @pytest.mark.parametrize("rounds", [2, pytest.param(40, marks=pytest.mark.slow)])
-@pytest.mark.parametrize(("first", "second"), [*PAIRS, ("build 00", "build 01")])
+@pytest.mark.parametrize(("first", "second"), [*PAIRS_OF_CHANGES, ("build 00", "build 01")])
 def test_two_processes_lose_nothing(
     first: str, second: str, rounds: int, made: Path, processes: ProcessPoolExecutor, tmp_path: Path
 ) -> None:
-    """Indexes of one part and of two, in turn. Whatever was refused is repeated."""
+    """The rounds alternate between an index with one shard and one with two. A refused change is repeated."""
     for number in range(rounds):
         name = ("one", "two")[number % 2]
         run = shutil.copytree(made / name, tmp_path / str(number) / name)

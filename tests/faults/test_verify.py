@@ -1,4 +1,4 @@
-"""`verify`: whatever is wrong with a run is found, and the command that it prints makes it anew."""
+"""The command `verify` finds every kind of damage to a run, and prints a command that rebuilds the damaged files."""
 
 import json
 import os
@@ -12,7 +12,7 @@ import pytest
 import tiny_run
 import yaml
 from click.testing import CliRunner
-from index_forgeries import cell
+from index_forgeries import forge_cell
 from synthetic_run import retell
 
 from pipeline.errors import IntegrityError
@@ -22,40 +22,43 @@ from pipeline.storage.locks import hold
 from pipeline.storage.verify import examine, whole
 from stages.operations.verify import verify as command
 
-UNVOUCHED = ["config.yaml"]
-"""What a run has for people, without a commit."""
+WITHOUT_COMMIT_RECORD = ["config.yaml"]
+"""Files of a run that no commit record lists."""
 SHARD = "features/colour/shard-00001.h5"
+"""A shard that the tests damage."""
 
 
 def faults_of(run: Path) -> dict[str, str]:
+    """Return the faulty files of a run, as relative path -> the reason up to its colon."""
     return {fault.path.relative_to(run).as_posix(): fault.reason.partition(":")[0] for fault in examine(run).faults}
 
 
-def test_a_whole_run_has_no_fault_and_everything_is_vouched_for(run: Path) -> None:
+def test_a_whole_run_has_no_fault_and_commit_records_for_all_files(run: Path) -> None:
     found = examine(run)
     assert not found.faults and not found.temporaries
-    assert [path.name for path in found.unvouched if "index" not in path.parts] == UNVOUCHED
+    assert [path.name for path in found.unvouched if "index" not in path.parts] == WITHOUT_COMMIT_RECORD
     assert not examine(run, hashed=False).faults
 
 
-# --- random damages
+# --- random damage
 
 
-class Spoiled:
-    """A run of which files are spoilt, and put back as they were."""
+class DamagedRun:
+    """A run whose files can be damaged and restored."""
 
     def __init__(self, run: Path) -> None:
         self.run = run
         self.sound = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
-        self.artefacts: dict[Path, list[Path]] = {}  # commits, each with its files
-        bundles = {path.parent for path in self.sound if path.name == "card.json"}
+        self.artefacts: dict[Path, list[Path]] = {}  # Path of each commit record -> its files.
+        index_folders = {path.parent for path in self.sound if path.name == "card.json"}
         for path in sorted(path for path in self.sound if path.suffix == ".json"):
             value = json.loads(self.sound[path])
-            bundled = path.name != "card.json" and not bundles.isdisjoint(path.parents)
-            if isinstance(value, dict) and "files" in value and not bundled:
+            inside_index = path.name != "card.json" and not index_folders.isdisjoint(path.parents)
+            if isinstance(value, dict) and "files" in value and not inside_index:
                 self.artefacts[path] = [path.parent / name for name in value["files"]]
 
-    def spoil(self, how: str, rng: Random) -> None:
+    def damage(self, how: str, rng: Random) -> None:
+        """Do one kind of damage, which is one of KINDS, to a random artefact."""
         commits = sorted(self.artefacts)
         commit = rng.choice(commits)
         other = rng.choice([path for path in commits if path.suffixes == commit.suffixes and path != commit] or commits)
@@ -67,9 +70,9 @@ class Spoiled:
             path.unlink()
         elif how == "artefacts exchanged":
             for one, two in zip([commit, *files], [other, *others], strict=False):
-                exchanged(one, two)
+                swap_contents(one, two)
         elif how == "files exchanged" and files and others:
-            exchanged(files[0], others[0])
+            swap_contents(files[0], others[0])
         elif how == "another's commit":
             shutil.copy(other, commit)
         elif how == "uncommitted":
@@ -78,7 +81,7 @@ class Spoiled:
             )
 
     def restore(self) -> bool:
-        """Put everything back; whether any file says another thing than before, or was added."""
+        """Restore all files, and return whether any file had other content than before or was added."""
         changed = False
         for path in [path for path in self.run.rglob("*") if path.is_file() and path not in self.sound]:
             path.unlink()
@@ -87,18 +90,19 @@ class Spoiled:
             now = path.read_bytes() if path.exists() else None
             if now != data:
                 path.write_bytes(data)
-            changed |= now is not None and not same(now, data)  # what was deleted is missed, and answers nothing
+            changed |= now is not None and not same_content(now, data)  # A missing file cannot give a wrong answer.
         return changed
 
 
-def exchanged(one: Path, other: Path) -> None:
+def swap_contents(one: Path, other: Path) -> None:
+    """Swap the contents of two files."""
     first, second = one.read_bytes(), other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
 
 
-def same(now: bytes, before: bytes) -> bool:
-    """Two keys of a JSON object may have changed places."""
+def same_content(now: bytes, before: bytes) -> bool:
+    """Return whether two files have the same content. The keys of JSON objects may be in another order."""
     if now == before or not before.startswith((b"{", b"[")):
         return now == before
     try:
@@ -108,25 +112,28 @@ def same(now: bytes, before: bytes) -> bool:
 
 
 KINDS = (*damage.ALL, "deleted", "files exchanged", "artefacts exchanged", "another's commit", "uncommitted")
+"""Kinds of damage."""
 
 
 @pytest.mark.parametrize(
     ("count", "seed"), [(3 * len(KINDS), 5), *(pytest.param(1000, seed, marks=pytest.mark.nightly) for seed in (2, 3))]
 )
-def test_no_random_damage_that_changes_an_answer_passes(run: Path, count: int, seed: int) -> None:
-    rng, spoiled, found = Random(seed), Spoiled(run), 0
+def test_random_damage_that_changes_a_file_is_found(run: Path, count: int, seed: int) -> None:
+    rng = Random(seed)
+    damaged = DamagedRun(run)
+    found = 0
     for number in range(count):
         how = KINDS[number % len(KINDS)]
-        spoiled.spoil(how, rng)
+        damaged.damage(how, rng)
         faults = examine(run).faults
-        changed = spoiled.restore()
+        changed = damaged.restore()
         assert faults or not changed, (number, how)
         found += bool(faults)
     assert found > 0.85 * count
     assert not examine(run).faults
 
 
-# --- kinds of faults, and the remedy
+# --- kinds of faults, and the command that repairs them
 
 
 def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_path: Path) -> None:
@@ -151,7 +158,7 @@ def test_shards_of_another_manifest_are_mixed(run: Path, collection: Path, tmp_p
     assert "uncommitted" not in faults_of(run).values()
 
 
-def test_the_command_names_what_makes_it_anew(run: Path) -> None:
+def test_verify_prints_the_command_that_rebuilds_a_file(run: Path) -> None:
     (run / "config.yaml").write_text(yaml.safe_dump({"results_root": run.parent.name, "name": run.name}))
     assert CliRunner().invoke(command, [str(run)]).exit_code == 0
     os.truncate(run / SHARD, 7)
@@ -172,8 +179,8 @@ def test_the_command_names_what_makes_it_anew(run: Path) -> None:
     assert f"Did you mean {copy}?" in str(result.exception)
 
 
-def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> None:
-    """As a service has it, which knows nothing of the run: damage is named, and no rule that would remake it."""
+def test_a_copy_of_an_index_is_verified_without_its_run(run: Path, tmp_path: Path) -> None:
+    """A copy of an index has no run, so `verify` names the damaged files, but no rule that makes them again."""
     (index,) = run.glob("index/*")
     copy = shutil.copytree(index, tmp_path / "copy")
     assert not examine(copy).faults and not examine(index).faults
@@ -186,10 +193,10 @@ def test_an_index_is_verified_where_it_was_copied(run: Path, tmp_path: Path) -> 
         command.callback(copy, sweep=False, quick=False, as_json=True)
 
 
-def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
+def test_a_row_that_search_refuses_is_a_fault(run: Path, tmp_path: Path) -> None:
     (index,) = run.glob("index/*")
     copy = shutil.copytree(index, tmp_path / "copy")
-    cell("images", "path", "Strand\\Ebbe.jpg")(copy, tmp_path)
+    forge_cell("images", "path", "Strand\\Ebbe.jpg")(copy, tmp_path)
     (fault,) = examine(copy).faults
     assert "images.parquet row 3" in fault.reason and "rename that photo and repeat `jointspace run`" in fault.reason
     added = tmp_path / "home/added/1-holiday"
@@ -197,7 +204,7 @@ def test_a_row_that_search_refuses_is_found(run: Path, tmp_path: Path) -> None:
         IndexShard(shutil.copytree(copy, added / "index/ncca")).check_rows()
 
 
-def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path) -> None:
+def test_a_deleted_file_is_made_again_without_force(run: Path, collection: Path) -> None:
     for stage, name in [("import_vectors", SHARD), ("fit", "models/ncca/model.safetensors")]:
         content = (run / name).read_bytes()
         (run / name).unlink()
@@ -206,7 +213,7 @@ def test_a_deleted_file_is_made_again_without_again(run: Path, collection: Path)
         assert (run / name).read_bytes() == content and name not in faults_of(run)
 
 
-def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> None:
+def test_temporary_files_and_locks_of_dead_processes_are_swept(run: Path) -> None:
     dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
     free, held = run / "models/.ncca.lock", run / "index/.ncca.lock"
     for path in (dead, living):
@@ -222,8 +229,8 @@ def test_temporaries_and_locks_of_the_dead_are_listed_and_swept(run: Path) -> No
         assert [path.exists() for path in (dead, free, living, held)] == [False, False, True, True]
 
 
-def test_a_lock_that_somebody_has_taken_meanwhile_is_not_swept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Its new holder is just signing it."""
+def test_a_lock_that_is_taken_during_the_sweep_is_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The new holder of the lock has written half of its name when the sweep begins."""
     lock = run / "index/.ncca.lock"
     lock.touch()
     found = examine(run)
@@ -235,7 +242,7 @@ def test_a_lock_that_somebody_has_taken_meanwhile_is_not_swept(run: Path, monkey
         assert lock.exists()
 
 
-def test_commits_that_vouch_for_each_other_come_to_an_end(run: Path) -> None:
+def test_commit_records_that_list_each_other_do_not_loop(run: Path) -> None:
     paths = [run / f"{SHARD}.json", run / "features/colour/part-00000.json"]
     for path, other in zip(paths, reversed(paths), strict=True):
         retell(
@@ -247,8 +254,8 @@ def test_commits_that_vouch_for_each_other_come_to_an_end(run: Path) -> None:
     assert {*whole(paths[0])} == {*paths}
 
 
-def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
-    """What is behind a link is not followed, a pipe keeps nobody waiting, and both are faults."""
+def test_links_and_pipes_are_faults_and_are_not_read(run: Path, tmp_path: Path) -> None:
+    """`verify` does not follow the link and does not wait for the pipe. It refuses a folder without commit records."""
     (tmp_path / "empty").mkdir()
     (run / "features").rename(tmp_path / "features")
     (run / "features").symlink_to(tmp_path / "features")
@@ -260,7 +267,7 @@ def test_links_pipes_and_folders_of_nobody(run: Path, tmp_path: Path) -> None:
         examine(tmp_path / "empty")
 
 
-def test_unfinished_work_is_a_stages_business(run: Path) -> None:
+def test_unfinished_work_of_a_stage_is_not_a_fault(run: Path) -> None:
     for folder in ("models/ncca/checkpoints", "features/colour/shard-00000.h5.parts"):
         (run / folder).mkdir()
         (run / folder / "x.h5").write_text("of a stage")

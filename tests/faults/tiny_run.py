@@ -1,4 +1,4 @@
-"""A run of 40 drawn photographs through the real commands, made in seconds and killed for minutes."""
+"""A small run for the fault tests: 40 synthetic photos, and the stages that are fast on them."""
 
 from pathlib import Path
 
@@ -15,11 +15,17 @@ from pipeline.storage.texts import FIELDS, KINDS, TREES, write_parses, write_sen
 from stages.catalogue import declared
 from stages.cli import cli
 
-COUNT, SHARD_SIZE, N_SHARDS = 40, 16, 3
+COUNT = 40
+"""Number of photos."""
+SHARD_SIZE = 16
+"""Number of photos per shard."""
+N_SHARDS = 3
 MISSING = "missing.png"
+"""A photo that has a caption, but no file."""
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
-SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untrained"}}
-"""Of an encoder that describes nothing."""
+"""Things that the captions name, one for each photo in turn."""
+ENCODER_SETTINGS = {"architecture": "none", "layer": "none", "weights": {"origin": "untrained"}}
+"""Settings of an encoder that cannot encode photos."""
 CONFIG = {
     "encoders": [{"name": "colour", "kind": "imported", "path": "features.npy", "made_by": "eyes"}],
     "query_encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
@@ -34,7 +40,10 @@ CONFIG = {
 
 
 def make_collection(root: Path) -> None:
-    """Photographs of one colour for each thing, named in two sentences; features of them beside, made elsewhere."""
+    """Write a collection of COUNT photos with two captions, weak texts and precomputed features for each photo.
+
+    The grey of a photo stands for its thing. The first photo also has a box. A caption names the photo MISSING.
+    """
     (root / "images").mkdir(parents=True)
     rng = np.random.default_rng(0)
     names = [f"{number:02d}.png" for number in range(COUNT)]
@@ -61,16 +70,16 @@ def make_collection(root: Path) -> None:
 
 
 def write_config(root: Path) -> None:
-    """The configuration by which a run reads the collection in `root`."""
-    places = {"data_root": str(root), "demo": {"generate": False}}
-    (root / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **places}))
+    """Write the configuration of a run that uses the collection in `root`."""
+    settings = {"data_root": str(root), "demo": {"generate": False}}
+    (root / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **settings}))
 
 
 def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]]]:
-    """Name of each fast command -> the arguments of each of its calls, and what it makes under `run`."""
+    """Return the fast stages, as name -> the arguments of each call, and the files and folders that the calls make."""
     config = ["--set-config", root / "config.yaml"]
 
-    def parts(*names: str) -> list[list[object]]:
+    def chunks(*names: str) -> list[list[object]]:
         return [[*names, "--run", run, "--part", number, *config, "--force"] for number in range(N_SHARDS)]
 
     def whole(*names: str) -> list[list[object]]:
@@ -78,15 +87,15 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
     calls = {
         "ingest": [["--run", run, "--processes", 0, *config, "--force"]],
-        "import_vectors": parts("features/colour"),
+        "import_vectors": chunks("features/colour"),
         "prepare_encoder": whole("text/encoders/tfidf"),
-        "encode_sentences": parts("tfidf"),
+        "encode_sentences": chunks("tfidf"),
         "build_token_vocabulary": whole(),
-        "encode_tokens": parts(),
-        "encode_documents": parts("all", "tfidf"),
+        "encode_tokens": chunks(),
+        "encode_documents": chunks("all", "tfidf"),
         "accumulate": whole("target"),
         "fit": whole("ncca"),
-        "embed": parts("ncca"),
+        "embed": chunks("ncca"),
         "evaluate": whole("ncca", "test", "all-sentences"),
         "summarise": whole(),
         "build_index": whole("ncca"),
@@ -101,35 +110,39 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
         "summarise": ["evaluation/summary.json", "evaluation/summary.md"], "build_index": ["index/ncca"],
     }  # fmt: skip
     return {
-        name: ([list(map(str, call)) for call in calls[name]], [run / part for part in made[name]]) for name in calls
+        name: ([list(map(str, call)) for call in calls[name]], [run / path for path in made[name]]) for name in calls
     }
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
-    """The same call on the run `folder`, which is all links but for what the call makes first."""
+    """Return the arguments of the same call of a stage, but for a run in `folder`.
+
+    `folder` gets links to all files of the run, apart from the files of the first artefact that the call makes.
+    """
     at, run = arguments.index("--run"), Path(arguments[arguments.index("--run") + 1])
     config = arguments.index("--set-config")
     link(Path(arguments[config + 1]), folder / "config.yaml")
     known = declared()[stage]
     made = known.outputs(Layout(run), *arguments[: len(known.names)])[0]
-    place = made.path if isinstance(made, Artefact) else made.shard(0)
-    like = place.stem if isinstance(made, Artefact) else ("shard-", "chunk-", "part-", "sum.")
-    for part in place.relative_to(run).parents:
-        (folder / part).mkdir(parents=True, exist_ok=True)
-        for path in (run / part).iterdir() if (run / part).exists() else ():
-            own = path.parent == place.parent and path.name.startswith(like)
-            if not (place.is_relative_to(path) or own):
+    output = made.path if isinstance(made, Artefact) else made.shard(0)
+    prefixes = output.stem if isinstance(made, Artefact) else ("shard-", "chunk-", "part-", "sum.")
+    for parent in output.relative_to(run).parents:
+        (folder / parent).mkdir(parents=True, exist_ok=True)
+        for path in (run / parent).iterdir() if (run / parent).exists() else ():
+            is_output = path.parent == output.parent and path.name.startswith(prefixes)
+            if not (output.is_relative_to(path) or is_output):
                 link(path, folder / path.relative_to(run))
     return [*arguments[: at + 1], str(folder), *arguments[at + 2 : config], *arguments[config + 2 :]]
 
 
 def link(path: Path, link: Path) -> None:
+    """Make `link` a symbolic link to `path`, unless it is a link already."""
     if not link.is_symlink():
         link.symlink_to(path)
 
 
 def call(stage: str, arguments: list[str]) -> None:
-    """Run the command of the module `stage` in this process; its errors are raised."""
+    """Run a stage in this process. Its errors are raised."""
     command = cli.get_command(None, stage)
     result = CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -141,21 +154,21 @@ def call_all(stage: str, calls: list[list[str]]) -> None:
 
 
 def make_encoder(run: Path) -> None:
-    """An encoder that nothing asks for features, but that a bundle carries."""
-    tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(SETTINGS)
+    """Write the encoder `colour`, which cannot encode photos, but is copied to the index."""
+    tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(ENCODER_SETTINGS)
     about = {"details": {"name": "colour"}, "provenance": Provenance(run, "test", 1)}
     write_parameters(run / "encoders/colour/model.safetensors", ENCODER, tensors, settings=settings, **about)
 
 
 def make_run(root: Path, run: Path) -> None:
-    """Everything that the fast commands make, from the collection in `root`."""
+    """Run all fast stages on the collection in `root`."""
     make_encoder(run)
     for name, (calls, _) in stages(root, run).items():
         call_all(name, calls)
 
 
 def add_other_kinds(run: Path, folder: Path) -> None:
-    """One shard of each kind that only slow commands make, in `folder`."""
+    """Write one shard for each kind that only slow stages make, to the subfolder `other` of `folder`."""
     provenance = Provenance(run, "test", 1)
     rng = np.random.default_rng(1)
     regions = {

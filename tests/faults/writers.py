@@ -1,6 +1,7 @@
-"""Everything that writes, in one form: `write(folder, run, collection)` makes an artefact in the folder `folder`.
+"""Writers of all kinds of artefacts, for the tests on a full disk.
 
-Its inputs are those of the finished tiny run `run` of `collection`.
+Each writer has the form `write(folder, run, collection)`. It makes its artefacts in `folder`. Its inputs come from
+`run`, the finished run of `tiny_run`, and from the run's collection.
 """
 
 import json
@@ -15,11 +16,11 @@ from pipeline.storage.features import UnfinishedShard
 from pipeline.storage.parameters import Checkpoints
 
 STAGES = ("ingest", "fit", "embed", "summarise", "build_index")
-"""A writer of each kind: of tables, tensors, shards of two sides, JSON, and a folder."""
+"""One stage for each kind of file: tables, tensors, shards with images and sentences, JSON, and an index."""
 
 
 def stage(name: str) -> Callable[[Path, Path, Path], None]:
-    """The command of module `name` on the inputs of a finished run, its output going to `folder`."""
+    """Return a writer that calls the stage `name` with the inputs of the finished run. Its output goes to `folder`."""
 
     def write(folder: Path, run: Path, collection: Path) -> None:
         calls, _ = tiny_run.stages(collection, run)[name]
@@ -29,13 +30,14 @@ def stage(name: str) -> Callable[[Path, Path, Path], None]:
 
 
 def demo(folder: Path, run: Path, collection: Path) -> None:
+    """Generate a demo collection of five scenes."""
     config = folder.parent / "demo.json"
     config.write_text(json.dumps({"demo": {"train": 2, "dev": 1, "test": 1, "weak": 1}}))
     tiny_run.call("make_demo", ["--config", str(config), "--processes", "0", "--output", str(folder / "demo")])
 
 
 def unfinished(folder: Path, run: Path, collection: Path) -> None:
-    """What `extract` does with the features of ten images, four at a time."""
+    """Write the features of ten images in blocks of four and join them to a shard, as `extract` does."""
     features = np.random.default_rng(0).random((10, 900), np.float32)
     shard = UnfinishedShard(folder / "shard-00000.h5", Provenance(folder, "extract", 1), np.arange(10), 4)
     for rows in shard.missing:
@@ -44,20 +46,23 @@ def unfinished(folder: Path, run: Path, collection: Path) -> None:
 
 
 def checkpoint(folder: Path, run: Path, collection: Path) -> None:
+    """Write a checkpoint of a training."""
     tensors = {"weight": np.random.default_rng(0).random(5000, np.float32)}
     Checkpoints(folder / "checkpoints", "f", 0).offer(lambda: (tensors, {"step": 1}))
 
 
 def export(folder: Path, run: Path, collection: Path) -> None:
-    given = [run / "index/ncca", "--to", "npy", "--output", folder / "arrays"]
-    tiny_run.call("export", list(map(str, given)))
+    """Export the index of the run as NumPy arrays."""
+    arguments = [run / "index/ncca", "--to", "npy", "--output", folder / "arrays"]
+    tiny_run.call("export", list(map(str, arguments)))
 
 
 WRITERS = {
     **{name: stage(name) for name in STAGES},
     **{one.__name__: one for one in (demo, unfinished, checkpoint, export)},
 }
+"""Name of a writer -> its function."""
 ONE_BY_ONE = {"unfinished", "demo", "embed"}
-"""Writers of several artefacts, or of parts, each of which is whole or not there."""
+"""Writers that publish several files one after another. If one fails, the earlier files are complete and stay."""
 RESUMED = {"unfinished", "demo", "export"}
-"""Writers that leave alone, or refuse, what is there already."""
+"""Writers that keep files that exist already, or refuse to replace them."""

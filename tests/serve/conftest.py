@@ -11,16 +11,17 @@ from pipeline.serve.gallery import ServedGallery
 
 @pytest.fixture
 def gallery(run: Path) -> ServedGallery:
+    """Open the synthetic index as a gallery. A test may change it."""
     return open_gallery(run / "bundle")
 
 
 @pytest.fixture
 def regions(run: Path) -> ServedGallery:
-    """Gallery of the synthetic index of a region model."""
+    """Open the synthetic index of a region model as a gallery."""
     return open_gallery(run / "regions")
 
 
 @pytest.fixture(scope="session")
 def client(run: Path) -> TestClient:
-    """Client of an application with its own gallery, which no test changes."""
+    """Return a client of an application with its own gallery. Tests must not change the gallery."""
     return make_client(open_gallery(run / "bundle"))

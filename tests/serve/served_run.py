@@ -17,9 +17,9 @@ from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery, ServedIndex
 from pipeline.storage.stored_index import open_index
 
-SIZES = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
-PIXELS = partial(decode, limits=SIZES)
-CHECK = partial(check_header, limits=SIZES)
+IMAGE_LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
+PIXELS = partial(decode, limits=IMAGE_LIMITS)
+CHECK = partial(check_header, limits=IMAGE_LIMITS)
 LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_seconds=5, max_descriptions=2)
 
 
@@ -35,7 +35,7 @@ def see(data: bytes) -> dict[str, np.ndarray]:
 
 
 def open_gallery(*folders: Path) -> ServedGallery:
-    """Open the indexes in `folders` as one gallery. Its encoder is `see`."""
+    """Open the indexes in `folders` as one gallery with the encoder `see`."""
     bundle = open_index(*folders)
     return ServedGallery(Searcher(bundle), see, bundle.photographs().read, PIXELS, 32)
 
@@ -47,6 +47,7 @@ def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool
 
 
 def photograph(run: Path, name: str = "dog-0.png") -> dict:
+    """Return a form with a photo of the run as the upload, for the argument `files` of a client."""
     return {"photograph": (name, (run / "data" / name).read_bytes())}
 
 

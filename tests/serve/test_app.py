@@ -18,7 +18,7 @@ from pipeline.serve.gallery import ServedGallery
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
-def test_photographs_for_a_sentence(client: TestClient) -> None:
+def test_a_caption_finds_photos(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/images", params={"sentence": "the dog", "top": 3}).json()
     assert [result["name"] for result in answer["results"]] == DOGS
     assert [result["image_id"] for result in answer["results"]] == [0, 8, 16]
@@ -27,14 +27,14 @@ def test_photographs_for_a_sentence(client: TestClient) -> None:
     assert len(client.get("/api/models/other/images?sentence=dog").json()["results"]) == LIMITS.top
 
 
-def test_sentences_for_a_photograph(client: TestClient, run: Path) -> None:
+def test_a_photo_finds_captions(client: TestClient, run: Path) -> None:
     for name in ("horse", "car"):
         file = photograph(run, f"{name}-{THINGS.index(name)}.png")
         answer = client.post("/api/models/ncca/sentences?top=4", files=file).json()
         assert all(name in result["text"] for result in answer["results"]) and len(answer["results"]) == 4
 
 
-def test_arithmetic(client: TestClient, run: Path) -> None:
+def test_words_are_added_to_and_subtracted_from_a_photo(client: TestClient, run: Path) -> None:
     words = {"minus": ["dog"], "plus": ["cat"]}
     answer = client.post("/api/models/ncca/arithmetic?top=3", files=photograph(run), data=words).json()
     assert all(result["name"].startswith("cat") for result in answer["results"])
@@ -46,7 +46,7 @@ def test_arithmetic(client: TestClient, run: Path) -> None:
         assert told.status_code == 422 and re.search("No words change the image|is empty", told.json()["error"])
 
 
-def test_photographs_like_a_photograph(client: TestClient, run: Path) -> None:
+def test_a_photo_finds_similar_photos(client: TestClient, run: Path) -> None:
     def find(**form: object) -> dict:
         return client.post("/api/models/ncca/similar?top=3", files=photograph(run), data=form).json()
 
@@ -57,7 +57,7 @@ def test_photographs_like_a_photograph(client: TestClient, run: Path) -> None:
     assert "is empty" in find(sentence=" ")["error"]
 
 
-def test_a_condition_restricts_every_kind_of_answer(client: TestClient, run: Path) -> None:
+def test_a_condition_filters_every_kind_of_answer(client: TestClient, run: Path) -> None:
     def ids(answer: object) -> set[int]:
         return {result["image_id"] for result in answer.json()["results"]}
 
@@ -75,7 +75,7 @@ def test_a_condition_restricts_every_kind_of_answer(client: TestClient, run: Pat
     assert told.status_code == 422 and "where: String should have at most 2000" in told.json()["error"]
 
 
-def test_regions_for_words(run: Path, regions: ServedGallery) -> None:
+def test_words_find_regions(run: Path, regions: ServedGallery) -> None:
     client = make_client(regions)
     told = client.get("/api/models").json()["models"][0]
     assert (told["regions"], told["images"], told["sentences"]) == (True, 24, 48)
@@ -89,7 +89,7 @@ def test_regions_for_words(run: Path, regions: ServedGallery) -> None:
     assert client.get("/api/models/ncca/regions?snippet=purple+dog").json()["unknown"] == ["purple"]
     assert len(client.get("/api/models/ncca/images?sentence=dog&top=3").json()["results"]) == 3
     assert client.get("/api/models/ncca/regions?snippet=").status_code == 422
-    stranger = io.BytesIO()  # of no image of the index, whose regions would be known
+    stranger = io.BytesIO()  # A photo that is not in the index, so that its regions are unknown.
     Image.new("RGB", (40, 40)).save(stranger, "PNG")
     other = {"photograph": ("other.png", stranger.getvalue())}
     for kind, file in (("sentences", other), ("arithmetic", photograph(run))):
@@ -103,7 +103,7 @@ def test_many_short_words_of_one_query_are_limited_together(client: TestClient, 
     assert answer.status_code == 422 and "has 103 characters. Write at most 100." in answer.json()["error"]
 
 
-def test_a_photograph_is_shown_small(client: TestClient) -> None:
+def test_a_thumbnail_is_a_small_jpeg(client: TestClient) -> None:
     answer = client.get("/api/models/ncca/photographs/3")
     image = Image.open(io.BytesIO(answer.content))
     assert answer.headers["Content-Type"] == "image/jpeg" and image.format == "JPEG" and max(image.size) == 32
@@ -126,19 +126,21 @@ def test_a_photograph_is_shown_small(client: TestClient) -> None:
         ("..%2F..%2Fetc/images?sentence=dog", 404, ""),
     ],
 )
-def test_what_cannot_be_answered_is_said_in_a_sentence(client: TestClient, query: str, status: int, error: str) -> None:
+def test_a_query_that_cannot_be_answered_gets_a_message(
+    client: TestClient, query: str, status: int, error: str
+) -> None:
     answer = client.get(f"/api/models/{query}")
     assert answer.status_code == status
     assert error in answer.json()["error"]
 
 
 @pytest.mark.parametrize("path", ["/", "/api/health", "/api/models/ncca/images?sentence=dog", "/api/models/no/images"])
-def test_a_head_is_that_of_the_answer(client: TestClient, path: str) -> None:
+def test_a_head_request_has_the_status_and_type_of_the_answer(client: TestClient, path: str) -> None:
     head, answer = client.head(path), client.get(path)
     assert (head.status_code, head.headers["Content-Type"]) == (answer.status_code, answer.headers["Content-Type"])
 
 
-def test_metrics(gallery: ServedGallery) -> None:
+def test_metrics_count_requests_and_errors_by_route(gallery: ServedGallery) -> None:
     client = make_client(gallery)
     for sentence in ("dog", "cat", "unicorn"):
         client.get("/api/models/ncca/images", params={"sentence": sentence})

@@ -1,4 +1,4 @@
-"""What strangers send: other names and sites, bodies without end, bombs, floods, and paths that lead elsewhere."""
+"""Hostile requests: wrong host names and origins, endless uploads, huge photos, floods, and paths out of the index."""
 
 import asyncio
 import http.client
@@ -23,21 +23,23 @@ from served_run import LIMITS, make_client, photograph, see, serve
 from pipeline.errors import UsageError
 from pipeline.serve.gallery import ServedGallery
 
-SENTENCES = "/api/models/ncca/sentences"
-THUMBNAIL = "/api/models/ncca/photographs/3"
-FORM = {"Content-Type": "multipart/form-data; boundary=x"}
-PART = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
+SENTENCES_PATH = "/api/models/ncca/sentences"
+THUMBNAIL_PATH = "/api/models/ncca/photographs/3"
+FORM_HEADERS = {"Content-Type": "multipart/form-data; boundary=x"}
+FORM_START = b'--x\r\nContent-Disposition: form-data; name="photograph"; filename="a.png"\r\n\r\n'
+"""Beginning of the body of a form, up to the bytes of the photo."""
 
 
 @pytest.fixture(scope="module")
 def port(run: Path) -> Iterator[int]:
-    with started(run) as (port, _):
+    """Start a server for the tests of this module, and return its port."""
+    with started_server(run) as (port, _):
         yield port
 
 
 @contextmanager
-def started(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
-    """The port of a server as a user starts it, and its process."""
+def started_server(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
+    """Start a server with the command `serve`, and yield its port and its process."""
     command = [sys.executable, "-m", "stages.cli", "serve", str(run / "bundle"), "--lazy", "--port", "0"]
     with subprocess.Popen(command, stderr=subprocess.PIPE, text=True) as server:
         try:
@@ -47,7 +49,8 @@ def started(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
             server.kill()
 
 
-def ask(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
+def request(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
+    """Send a request with exactly these headers and Content-Length, and return the status and body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.putrequest(method, path, skip_host=True)
@@ -60,18 +63,19 @@ def ask(port: int, method: str, path: str, headers: dict[str, str], body: bytes 
         connection.close()
 
 
-OURS = ["localhost:{}", "LocalHost", "127.0.0.1:{}", "127.0.0.1", "[::1]:{}"]
-OTHERS = [
+LOCAL_HOSTS = ["localhost:{}", "LocalHost", "127.0.0.1:{}", "127.0.0.1", "[::1]:{}"]
+"""Names of this machine. `{}` stands for the port."""
+OTHER_HOSTS = [
     "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.0.0.1:80@evil.com", "[::1].evil.com",
     "localhost@evil.com", "10.0.0.1", "0.0.0.0", "[::2]", "*", "", "localhost/evil.com", "localhost:80:80",
 ]  # fmt: skip
 
 
-@pytest.mark.parametrize("host", [*OURS, *OTHERS])
-def test_a_server_for_this_machine_answers_to_its_names_alone(port: int, host: str) -> None:
-    """A page elsewhere whose name leads here must not read our answers."""
-    status, answer = ask(port, "GET", "/api/models", {"Host": host.format(port)})
-    assert (status, b"ncca" in answer) == ((200, True) if host in OURS else (400, False))
+@pytest.mark.parametrize("host", [*LOCAL_HOSTS, *OTHER_HOSTS])
+def test_a_local_server_answers_only_to_names_of_this_machine(port: int, host: str) -> None:
+    """Otherwise a web page whose host name resolves to this machine (DNS rebinding) could read the answers."""
+    status, answer = request(port, "GET", "/api/models", {"Host": host.format(port)})
+    assert (status, b"ncca" in answer) == ((200, True) if host in LOCAL_HOSTS else (400, False))
 
 
 @pytest.mark.parametrize(
@@ -82,13 +86,15 @@ def test_a_server_for_this_machine_answers_to_its_names_alone(port: int, host: s
         ("http://localhost:{}", 403), ("http://127.0.0.1:{}.evil.com", 403), ("ftp://127.0.0.1:{}", 403),
     ],
 )  # fmt: skip
-def test_a_page_of_another_site_has_nothing_sent(port: int, origin: str | None, status: int) -> None:
+def test_uploads_from_pages_of_other_sites_are_refused(port: int, origin: str | None, status: int) -> None:
     headers = {"Host": f"127.0.0.1:{port}"} | ({} if origin is None else {"Origin": origin.format(port)})
-    answered, text = ask(port, "POST", SENTENCES, headers | FORM, PART + b"no image\r\n--x--\r\n")
+    answered, text = request(
+        port, "POST", SENTENCES_PATH, headers | FORM_HEADERS, FORM_START + b"no image\r\n--x--\r\n"
+    )
     assert (answered, b"not-an-image" in text) == (status, status == 422), text
 
 
-def test_names_can_be_allowed(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_host_names_can_be_allowed(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     def statuses(app: object) -> list[int]:
         hosts = ("photos.example:8443", "PHOTOS.example", "127.0.0.1", "evil.example")
         return [TestClient(app).get("/api/health", headers={"Host": host}).status_code for host in hosts]
@@ -102,37 +108,40 @@ def test_names_can_be_allowed(run: Path, caplog: pytest.LogCaptureFixture) -> No
             serve(run, "--allow-host", name)
 
 
-def test_a_head_holds_a_sentence_of_the_longest_and_not_much_more(port: int) -> None:
-    dogs = "%F0%9F%90%95" * 1990  # characters of four bytes, as many as a sentence may have
-    assert ask(port, "GET", f"/api/models/ncca/images?sentence=dog+{dogs}", {"Host": "localhost"})[0] == 200
+def test_the_longest_caption_fits_into_a_request_and_longer_headers_are_refused(port: int) -> None:
+    dogs = "%F0%9F%90%95" * 1990  # Almost as many characters as a query may have, each of four bytes.
+    assert request(port, "GET", f"/api/models/ncca/images?sentence=dog+{dogs}", {"Host": "localhost"})[0] == 200
     with socket.create_connection(("127.0.0.1", port), timeout=30) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nX: " + b"x" * 60_000)
         assert visitor.recv(100).startswith(b"HTTP/1.1 400")
 
 
-def test_a_visitor_who_reads_nothing_cannot_hold_up_the_end(run: Path) -> None:
-    with started(run) as (port, process), socket.create_connection(("127.0.0.1", port)) as visitor:
+def test_a_visitor_who_reads_no_answers_does_not_delay_the_shutdown(run: Path) -> None:
+    with started_server(run) as (port, process), socket.create_connection(("127.0.0.1", port)) as visitor:
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
-        assert ask(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
+        assert request(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (0, 130)  # 0 where SIGINT, which uvicorn raises again at its end, is ignored
+        assert process.wait(30) in (
+            0,
+            130,
+        )  # uvicorn raises SIGINT again at its end. The code is 0 if SIGINT is ignored.
         assert "Traceback" not in process.stderr.read()
 
 
-def test_a_photograph_of_many_pixels_is_refused_by_its_header(run: Path) -> None:
-    """In the real processes: 8 kB of PNG that would take a decoder seconds and hundreds of megabytes."""
+def test_a_photo_with_too_many_pixels_is_refused_by_its_header(run: Path) -> None:
+    """The upload is a PNG of 8 kB. Decoding it would take seconds and hundreds of megabytes."""
     buffer = io.BytesIO()
     Image.new("1", (8000, 8000)).save(buffer, "PNG")
     client = TestClient(serve(run), base_url="http://localhost")
-    answer = client.post(SENTENCES, files={"photograph": buffer.getvalue()})
+    answer = client.post(SENTENCES_PATH, files={"photograph": buffer.getvalue()})
     assert answer.status_code == 422
     assert answer.json()["error"] == ("too-large: 8000 x 8000 pixels, more than 50000000 (serve.max_upload_pixels)")
-    assert "not-an-image" in client.post(SENTENCES, files={"photograph": b"words"}).json()["error"]
-    assert client.post(SENTENCES, files=photograph(run)).status_code == 200
-    assert client.get(THUMBNAIL).status_code == 200
+    assert "not-an-image" in client.post(SENTENCES_PATH, files={"photograph": b"words"}).json()["error"]
+    assert client.post(SENTENCES_PATH, files=photograph(run)).status_code == 200
+    assert client.get(THUMBNAIL_PATH).status_code == 200
 
 
-def test_an_upload_holds_up_neither_thumbnails_nor_questions_nor_refusals(gallery: ServedGallery, run: Path) -> None:
+def test_a_slow_upload_does_not_delay_other_requests(gallery: ServedGallery, run: Path) -> None:
     begun = threading.Event()
     released = threading.Event()
 
@@ -146,12 +155,12 @@ def test_an_upload_holds_up_neither_thumbnails_nor_questions_nor_refusals(galler
 
     async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
-            held = [asyncio.create_task(client.post(SENTENCES, files=photograph(run))) for _ in range(2)]
+            held = [asyncio.create_task(client.post(SENTENCES_PATH, files=photograph(run))) for _ in range(2)]
             assert await asyncio.to_thread(begun.wait, 20)
             answers = [
-                await asyncio.wait_for(client.get(THUMBNAIL), 30),
+                await asyncio.wait_for(client.get(THUMBNAIL_PATH), 30),
                 await asyncio.wait_for(client.get("/api/models/ncca/images?sentence=dog"), 30),
-                await asyncio.wait_for(client.post(SENTENCES, files={"photograph": b"<html>"}), 30),
+                await asyncio.wait_for(client.post(SENTENCES_PATH, files={"photograph": b"<html>"}), 30),
             ]
             assert not any(task.done() for task in held)
             released.set()
@@ -172,43 +181,50 @@ def test_an_upload_holds_up_neither_thumbnails_nor_questions_nor_refusals(galler
         ((1200, 1200), "too-large"), ((4, 4), "too-small"), ((2000, 20), "too-elongated"),
     ],
 )  # fmt: skip
-def test_what_is_no_photograph_is_refused(client: TestClient, data: bytes | tuple[int, int], reason: str) -> None:
+def test_an_upload_that_is_not_a_photo_is_refused(
+    client: TestClient, data: bytes | tuple[int, int], reason: str
+) -> None:
     if isinstance(data, tuple):
         buffer = io.BytesIO()
         Image.new("RGB", data).save(buffer, "PNG")
         data = buffer.getvalue()
-    answer = client.post(SENTENCES, files={"photograph": ("x.jpg", data)})
+    answer = client.post(SENTENCES_PATH, files={"photograph": ("x.jpg", data)})
     assert answer.status_code == 422 and answer.json()["error"].startswith(reason)
 
 
-@pytest.mark.parametrize("size", [11, 200, 100_000])  # thousand bytes: in the form's margin, above it, far above
-def test_uploads_are_bounded_whether_they_say_their_size_or_not(client: TestClient, size: int) -> None:
+@pytest.mark.parametrize(
+    "size", [11, 200, 100_000]
+)  # Kilobytes: within the margin for the form, above it, and far above it.
+def test_too_large_uploads_are_refused_with_or_without_a_declared_size(client: TestClient, size: int) -> None:
     sent = []
 
     def form() -> Iterator[bytes]:
-        yield PART
+        yield FORM_START
         for number in range(size):
             sent.append(number)
             yield bytes(1000)
         yield b"\r\n--x--\r\n"
 
-    answer = client.post(SENTENCES, content=form(), headers=FORM)
+    answer = client.post(SENTENCES_PATH, content=form(), headers=FORM_HEADERS)
     assert answer.status_code == 413 and "10000 bytes" in answer.json()["error"]
     lengths = [str(size * 1000), "9" * 4000] if size > 75 else []
     for length in lengths:
-        assert client.post(SENTENCES, content=b"", headers=FORM | {"Content-Length": length}).status_code == 413
+        assert (
+            client.post(SENTENCES_PATH, content=b"", headers=FORM_HEADERS | {"Content-Length": length}).status_code
+            == 413
+        )
 
 
-def test_bodies_that_never_end_leave_room_for_questions_and_are_given_up(gallery: ServedGallery) -> None:
+def test_endless_uploads_time_out_and_do_not_block_queries(gallery: ServedGallery) -> None:
     app = make_client(gallery, replace(LIMITS, upload_seconds=1.5)).app
 
     async def endless() -> Iterator[bytes]:
-        yield PART
+        yield FORM_START
         await asyncio.sleep(60)
 
     async def crowd() -> tuple[httpx.Response, list[int]]:
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://testserver") as client:
-            posts = (client.post(SENTENCES, content=endless(), headers=FORM) for _ in range(20))
+            posts = (client.post(SENTENCES_PATH, content=endless(), headers=FORM_HEADERS) for _ in range(20))
             uploads = [asyncio.create_task(post) for post in posts]
             while sum(upload.done() for upload in uploads) < 18:
                 await asyncio.sleep(0.01)
@@ -219,7 +235,7 @@ def test_bodies_that_never_end_leave_room_for_questions_and_are_given_up(gallery
     assert answer.status_code == 200 and statuses == [408] * 2 + [503] * 18
 
 
-def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> None:
+def test_too_many_requests_are_refused_and_the_others_answered(gallery: ServedGallery) -> None:
     released, search = threading.Event(), gallery.images
 
     def slowly(sentence: str, top: int, where: str | None) -> list:
@@ -245,7 +261,7 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> Non
     assert health.status_code == later.status_code == 200
 
 
-def test_a_failure_of_ours_is_counted_and_tells_nothing(
+def test_an_internal_error_is_counted_and_its_details_are_not_sent(
     gallery: ServedGallery, caplog: pytest.LogCaptureFixture
 ) -> None:
     def fail(sentence: str, top: int, where: str | None) -> None:
@@ -262,10 +278,10 @@ def test_a_failure_of_ours_is_counted_and_tells_nothing(
     assert f"jointspace_errors_total{route} 1.0" in client.get("/metrics").text
 
 
-def test_every_answer_has_the_headers(client: TestClient) -> None:
-    answers = [client.get(path) for path in ("/", "/api/models", "/nowhere", THUMBNAIL, "/api/models/ncca/images")]
+def test_every_answer_has_the_security_headers(client: TestClient) -> None:
+    answers = [client.get(path) for path in ("/", "/api/models", "/nowhere", THUMBNAIL_PATH, "/api/models/ncca/images")]
     answers.append(client.get("/", headers={"Host": "evil.example"}))
-    answers.append(client.post(SENTENCES, content=b"", headers={"Content-Length": "99999999"}))
+    answers.append(client.post(SENTENCES_PATH, content=b"", headers={"Content-Length": "99999999"}))
     assert [answer.status_code for answer in answers] == [200, 200, 404, 200, 422, 400, 413]
     for answer in answers:
         assert answer.headers["X-Content-Type-Options"] == "nosniff" and answer.headers["X-Frame-Options"] == "DENY"
@@ -274,6 +290,6 @@ def test_every_answer_has_the_headers(client: TestClient) -> None:
 
 
 @pytest.mark.parametrize("name", ["24", "9" * 11, "-1", str(2**64), "..", "dog-0.png", "..%2f..%2fetc%2fpasswd", "1.5"])
-def test_photographs_are_found_by_their_ids_alone(client: TestClient, name: str) -> None:
+def test_photos_are_addressed_only_by_valid_ids(client: TestClient, name: str) -> None:
     answer = client.get(f"/api/models/ncca/photographs/{name}")
     assert answer.status_code in (404, 422) and "root:" not in answer.text

@@ -1,4 +1,4 @@
-"""The page in a real browser, from a server as a user starts it."""
+"""Tests of the search page in a real browser, with the application that the command `serve` starts."""
 
 import contextlib
 import re
@@ -14,13 +14,13 @@ from synthetic_run import run_command
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
-DOGS = ["a dog"] * 3
-ONE = "/api/models/ncca/photographs/1"
+DOG_CAPTIONS = ["a dog"] * 3
+PHOTO_PATH = "/api/models/ncca/photographs/1"
 
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    """Address of a server with one index under two names. Its encoder recognises the synthetic photos."""
+    """Start a server with one index under two names, and return the address. The encoder is `served_run.see`."""
     from served_run import serve
 
     with listening(serve(run, run / "bundle")) as found:
@@ -47,7 +47,7 @@ def listening(app: object) -> Iterator[str]:
 
 @pytest.fixture
 def page(browser: Any) -> Iterator[Any]:
-    """A new browser page. The test fails if a script raises an error or a request goes to another server."""
+    """Open a new browser page. The test fails if a script raises an error or a request goes to another server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
     page, wrong = context.new_page(), []
     page.set_default_timeout(60_000)
@@ -72,7 +72,7 @@ def captions(page: Any, count: int, whole: bool = False) -> list[str]:
     return [image.get_attribute("alt") for image in images.all()][:count]
 
 
-def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: Any, address: str) -> None:
+def test_every_query_has_an_address_and_back_leads_to_the_previous_query(page: Any, address: str) -> None:
     page.goto(f"{address}/?top=3")
     first = captions(page, 3)
     for words in ("a dog", "a cat"):
@@ -90,7 +90,7 @@ def test_every_question_has_an_address_and_back_leads_to_the_one_before(page: An
     playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
 
 
-def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> None:
+def test_a_photo_is_opened_and_used_as_a_query(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=3")
     captions(page, 3)
     page.locator(".tile").nth(1).focus()
@@ -104,13 +104,13 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     link = page.url
     page.keyboard.press("Escape")
     playwright.expect(dialog).to_be_hidden()
-    playwright.expect(page).not_to_have_url(re.compile("image="))  # a browser goes back in its own time
-    assert captions(page, 3) == DOGS
+    playwright.expect(page).not_to_have_url(re.compile("image="))  # The browser goes back asynchronously.
+    assert captions(page, 3) == DOG_CAPTIONS
     page.goto(link)
     playwright.expect(dialog.locator("h2")).to_contain_text("dog-16.png")
     page.keyboard.press("ArrowLeft")
     playwright.expect(dialog.locator("h2")).to_contain_text("dog-8.png")
-    page.keyboard.press("Escape")  # which leads to the question, and not to the page before this one
+    page.keyboard.press("Escape")  # This leads to the query of the link, not to the previous page of the browser.
     playwright.expect(dialog).to_be_hidden()
     playwright.expect(page).not_to_have_url(re.compile("image="))
     assert page.url.startswith(f"{address}/?q=a+dog")
@@ -119,7 +119,7 @@ def test_a_photograph_is_looked_at_and_asked_about(page: Any, address: str) -> N
     assert original.headers["content-type"] == "image/png"
     dialog.get_by_text("Similar photos").first.click()
     playwright.expect(page.locator("#answers .given img")).to_be_visible()
-    assert captions(page, 3) == DOGS and "like=" in page.url
+    assert captions(page, 3) == DOG_CAPTIONS and "like=" in page.url
 
 
 def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -> None:
@@ -129,7 +129,7 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     page.click("#filter .expert > summary")
     page.get_by_label("split").select_option("test")
     page.get_by_label("width, at most").fill("79")
-    assert page.get_by_label("height").count() == 0  # all photos have the same
+    assert page.get_by_label("height").count() == 0  # The column has the same value for all photos.
     colour = "e => getComputedStyle(e).color"
     typed = page.get_by_label("width, at most").evaluate(colour)
     assert typed == page.locator("body").evaluate(colour) != page.locator("h1").evaluate(colour)
@@ -156,7 +156,7 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
 
 
-def test_an_upload_that_is_no_photo_is_refused_at_once(page: Any, address: str) -> None:
+def test_an_upload_that_is_not_a_photo_is_refused_by_the_page(page: Any, address: str) -> None:
     page.goto(address)
     captions(page, 3)
     for name, kind, data in (("notes.txt", "text/plain", b"words"), ("broken.jpg", "image/jpeg", b"\xff\xd8\xff")):
@@ -167,9 +167,10 @@ def test_an_upload_that_is_no_photo_is_refused_at_once(page: Any, address: str) 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
 @pytest.mark.parametrize(
-    "asked", ["", "q=a+dog&model=ncca&model=ncca-2", f"photograph={ONE}", f"q=a+dog&image={ONE}", "q=purple+dog"]
+    "asked",
+    ["", "q=a+dog&model=ncca&model=ncca-2", f"photograph={PHOTO_PATH}", f"q=a+dog&image={PHOTO_PATH}", "q=purple+dog"],
 )
-def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) -> None:
+def test_the_page_has_no_accessibility_violations(browser: Any, address: str, scheme: str, asked: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     context = browser.new_context(color_scheme=scheme, bypass_csp=True, viewport={"width": 400, "height": 900})
     page = context.new_page()
@@ -182,7 +183,7 @@ def test_anyone_can_use_it(browser: Any, address: str, scheme: str, asked: str) 
     assert [(one["id"], one["nodes"][0]["html"]) for one in found] == [] and width <= 400
 
 
-def test_the_page_says_that_the_server_is_gone_and_asks_again(page: Any, address: str) -> None:
+def test_the_page_says_that_the_server_is_gone_and_offers_to_try_again(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+cat&top=3")
     captions(page, 3)
     page.route("**/api/**", lambda route: route.abort())
@@ -192,7 +193,7 @@ def test_the_page_says_that_the_server_is_gone_and_asks_again(page: Any, address
     playwright.expect(page.locator("#busy")).to_be_hidden()
     page.unroute("**/api/**")
     page.get_by_role("button", name="Try again").click()
-    assert captions(page, 3) == DOGS
+    assert captions(page, 3) == DOG_CAPTIONS
 
 
 def test_previous_results_stay_until_new_ones_are_here(page: Any, address: str) -> None:
@@ -221,7 +222,7 @@ def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) 
 def test_the_footer_counts_the_photos_of_the_index_that_answers(
     page: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Also after a change of the index, and although another index of the collection still has all photos."""
+    """The count follows a change of the index, although another index of the collection still has all photos."""
     from served_run import serve
 
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)

@@ -1,4 +1,4 @@
-"""Photographs described by generators that learned from the made-up run, as `serve` starts it."""
+"""Captions that the server generates for uploaded photos, with generators that are trained on the synthetic run."""
 
 import asyncio
 import threading
@@ -15,15 +15,15 @@ from synthetic_run import THINGS
 
 from pipeline.serve.gallery import Describer
 
-HERE = "http://127.0.0.1"
-DESCRIPTIONS = "/api/generators/{}/descriptions"
-PLACES = 16
-"""Photographs that are described or wait for it (Limits)."""
+BASE_URL = "http://127.0.0.1"
+DESCRIPTIONS_PATH = "/api/generators/{}/descriptions"
+MAX_WAITING = 16
+"""Number of photos that may get a caption or wait for it at the same time."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A described run, its generators mrnn and nearest, and another nearest that stands on the joint space."""
+    """Make a run with the trained generators mrnn, nearest and joint. `joint` finds neighbours in the joint space."""
     run = make_described_run(tmp_path_factory.mktemp("served") / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings["generators"] = [*settings["generators"], "joint"]
@@ -36,17 +36,18 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def app(run: Path) -> FastAPI:
+    """Return the application that `serve` starts with the three generators."""
     return serve_generators(run, "mrnn", "nearest", "joint")
 
 
 @pytest.fixture
 def client(app: FastAPI) -> TestClient:
-    return TestClient(app, base_url=HERE)
+    return TestClient(app, base_url=BASE_URL)
 
 
-def test_a_photograph_is_described_as_the_command_describes_it(client: TestClient, run: Path) -> None:
+def test_the_server_generates_the_same_captions_as_the_command(client: TestClient, run: Path) -> None:
     for image in describe(run, "mrnn", "dev")["images"][:8]:
-        answer = client.post(DESCRIPTIONS.format("mrnn"), files=photograph(run, image["image"])).json()
+        answer = client.post(DESCRIPTIONS_PATH.format("mrnn"), files=photograph(run, image["image"])).json()
         assert answer["generator"] == "mrnn" and answer["seconds"] > 0
         assert [one.pop("rank") for one in answer["results"]] == [1, 2]
         for told, written in zip(answer["results"], image["sentences"], strict=True):
@@ -55,7 +56,7 @@ def test_a_photograph_is_described_as_the_command_describes_it(client: TestClien
             assert told == written
 
 
-def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
+def test_generating_captions_does_not_delay_searches_and_its_queue_is_limited(
     app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     released, usual = threading.Event(), Describer.describe
@@ -67,22 +68,24 @@ def test_a_description_keeps_no_search_waiting_and_few_wait_for_it(
     monkeypatch.setattr(Describer, "describe", slowly)
 
     async def crowd() -> tuple[list[httpx.Response], list[httpx.Response]]:
-        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=HERE) as client:
-            files = [photograph(run, f"{THINGS[i % len(THINGS)]}-{i}.png") for i in range(PLACES + 5)]
-            described = [asyncio.create_task(client.post(DESCRIPTIONS.format("mrnn"), files=file)) for file in files]
-            while sum(task.done() for task in described) < len(files) - PLACES:
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url=BASE_URL) as client:
+            files = [photograph(run, f"{THINGS[i % len(THINGS)]}-{i}.png") for i in range(MAX_WAITING + 5)]
+            described = [
+                asyncio.create_task(client.post(DESCRIPTIONS_PATH.format("mrnn"), files=file)) for file in files
+            ]
+            while sum(task.done() for task in described) < len(files) - MAX_WAITING:
                 await asyncio.sleep(0.01)
             asked = [client.get(f"/api/models/ncca/images?top=1&sentence={thing}") for thing in THINGS * 4]
             asked += [client.post("/api/models/ncca/sentences?top=1", files=file) for file in files[:8]]
             found = await asyncio.gather(*asked)
-            assert sum(task.done() for task in described) == len(files) - PLACES
+            assert sum(task.done() for task in described) == len(files) - MAX_WAITING
             released.set()
             return found, await asyncio.gather(*described)
 
     found, described = asyncio.run(crowd())
     assert [answer.json()["results"][0]["image_id"] for answer in found[:8]] == list(range(8))
     assert {answer.status_code for answer in found} == {200}
-    assert [answer.status_code for answer in described] == [200] * PLACES + [503] * 5
-    assert all(answer.headers["Retry-After"] == "1" for answer in described[PLACES:])
-    texts = [answer.json()["results"][0]["text"] for answer in described[:PLACES]]
+    assert [answer.status_code for answer in described] == [200] * MAX_WAITING + [503] * 5
+    assert all(answer.headers["Retry-After"] == "1" for answer in described[MAX_WAITING:])
+    texts = [answer.json()["results"][0]["text"] for answer in described[:MAX_WAITING]]
     assert all(thing in text for thing, text in zip(THINGS, texts, strict=False))

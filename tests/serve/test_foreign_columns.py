@@ -1,4 +1,4 @@
-"""Indexes whose own columns have types that `ingest` never makes: their values are shown, or a message refuses them."""
+"""Indexes with user columns of types that `ingest` never writes: the values are shown, or the index is refused."""
 
 import datetime
 import decimal
@@ -18,10 +18,11 @@ from stages.index.search import command
 D = decimal.Decimal
 DAY = datetime.date(2024, 1, 31)
 NOON = datetime.datetime(2024, 1, 31, 12)
-TIMES = [NOON, datetime.datetime(2024, 1, 31), None]
+TIMESTAMPS = [NOON, datetime.datetime(2024, 1, 31), None]
 DAYS = [DAY, datetime.date(1, 1, 1), datetime.date(9999, 12, 31)]
 ROWS = 24
-SHOWN = {
+"""Number of images in the synthetic index."""
+SUPPORTED = {
     "uint64": (pa.uint64(), [2**64 - 1, 2**63, 0], "own > 9223372036854775807", 16, 2**64 - 1),
     "uint8": (pa.uint8(), [255, 0, 7], "own > 6.5", 16, 255),
     "int8": (pa.int8(), [-128, 127, 0], "own = -128", 8, -128),
@@ -37,8 +38,8 @@ SHOWN = {
     "string_view": (pa.string_view(), ["Ann", "a text that is longer than a view", "c"], "'TEXT' in own", 8, "Ann"),
     "large_string": (pa.large_string(), ["x", "y", "z"], "own = 'x'", 8, "x"),
     "timestamp[ns]": (pa.timestamp("ns"), [1706702400000000001, 0, -1], "own >= '2024-01-31'", 8, NOON.isoformat()),
-    "timestamp[s]": (pa.timestamp("s"), TIMES, "own > '2024-01-31'", 8, NOON.isoformat()),
-    "timestamp[ms]": (pa.timestamp("ms"), TIMES, "own > '2024-01-31'", 8, NOON.isoformat()),
+    "timestamp[s]": (pa.timestamp("s"), TIMESTAMPS, "own > '2024-01-31'", 8, NOON.isoformat()),
+    "timestamp[ms]": (pa.timestamp("ms"), TIMESTAMPS, "own > '2024-01-31'", 8, NOON.isoformat()),
     "an unknown zone": (
         pa.timestamp("us", "Foo/Bar"), [1706702400000000, 0, 1], "own >= '2024-01-31'", 8, f"{NOON.isoformat()}Z"
     ),
@@ -51,8 +52,9 @@ SHOWN = {
     "texts in a list": (pa.list_(pa.string()), [["a"], [], None], "own is not None", 16, ["a"]),
     "numbers in a struct": (pa.struct([("x", pa.int64())]), [{"x": 1}, {"x": 2}, None], "own is None", 8, {"x": 1}),
 }  # fmt: skip
-"""The type, values that rows have in turn, a condition, how many rows pass it, and the first value in an answer."""
-REFUSED = {
+"""Case -> the type, the values of the rows in turn, a condition, the number of rows that pass the condition, and the
+first value as an answer shows it."""
+UNSUPPORTED = {
     "binary": (pa.binary(), [b"\xff", b"", b"a"]),
     "large_binary": (pa.large_binary(), [b"\xff", b"", b"a"]),
     "binary of one length": (pa.binary(2), [b"\xff\xfe", b"ab", b"cd"]),
@@ -67,17 +69,19 @@ REFUSED = {
     "durations in a struct": (pa.struct([("x", pa.duration("s"))]), [{"x": 2**62}, None, None]),
     "uuid": (pa.uuid(), [b"\xff" * 16, None, None]),
 }
-FAR = {
+"""Case -> a type that answers cannot show, and the values of the rows in turn."""
+OUT_OF_RANGE_DATES = {
     "date32": (pa.date32(), [2**30, 0, 1]),
     "date32 before the year 1": (pa.date32(), [0, -(2**30), 1]),
     "date64": (pa.date64(), [2**30 * 86400000, 0, 1]),
     "timestamp[us]": (pa.timestamp("us"), [0, 1, 2**62]),
     "timestamp[ms]": (pa.timestamp("ms", "UTC"), [0, -(2**62), 1]),
 }
+"""Case -> a type, and values of the rows in turn that include a date outside of the years 1 to 9999."""
 
 
 def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Path:
-    """A copy of the index whose images have a column `own` with these values in turn."""
+    """Write a copy of the synthetic index whose images have a column `own` with these values in turn."""
     bundle = IndexShard(run / "bundle")
     if isinstance(kind, pa.BaseExtensionType):
         own = kind.wrap_array(pa.array(values * (ROWS // 3), kind.storage_type))
@@ -92,9 +96,9 @@ def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Pat
     return folder
 
 
-@pytest.mark.parametrize("name", SHOWN)
+@pytest.mark.parametrize("name", SUPPORTED)
 def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Path, name: str) -> None:
-    kind, values, where, passing, first = SHOWN[name]
+    kind, values, where, passing, first = SUPPORTED[name]
     folder = with_column(run, tmp_path / "index", kind, values)
     assert Searcher(open_index(folder)).allowed("images", where).sum() == passing
     client = make_client(open_gallery(folder))
@@ -118,24 +122,24 @@ def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Pa
         except UsageError as error:
             refused += 1
             assert "own" in str(error) and "nothing" not in str(error)
-    assert refused >= 3  # no type of values can be compared with numbers, dates, texts and truth
+    assert refused >= 3  # Values of one type cannot be compared with numbers, texts and truth values alike.
 
 
-@pytest.mark.parametrize("name", REFUSED)
+@pytest.mark.parametrize("name", UNSUPPORTED)
 def test_columns_that_cannot_be_shown_are_refused_when_the_index_is_opened(
     run: Path, tmp_path: Path, name: str
 ) -> None:
-    folder = with_column(run, tmp_path / "index", *REFUSED[name])
+    folder = with_column(run, tmp_path / "index", *UNSUPPORTED[name])
     with pytest.raises(IntegrityError, match=r"images.parquet: the column own has the type .*Write"):
         open_gallery(folder)
     with pytest.raises(IntegrityError, match="the column own has the type"):
         Searcher(open_index(folder)).images("dog", 3)
 
 
-@pytest.mark.parametrize("name", FAR)
+@pytest.mark.parametrize("name", OUT_OF_RANGE_DATES)
 def test_dates_beyond_the_calendar_are_refused_with_their_row(run: Path, tmp_path: Path, name: str) -> None:
-    kind, values = FAR[name]
+    kind, values = OUT_OF_RANGE_DATES[name]
     folder = with_column(run, tmp_path / "index", kind, values)
-    row = next(place for place, value in enumerate(values) if abs(value) >= 2**30)
+    row = next(number for number, value in enumerate(values) if abs(value) >= 2**30)
     with pytest.raises(IntegrityError, match=rf"images.parquet row {row}: its own is not in the years 1 to 9999"):
         open_gallery(folder)

@@ -21,27 +21,27 @@ from pipeline.serve.gallery import ServedGallery
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.stored_index import open_index
 
-ONE = "/api/models/ncca/photographs/3"
+PHOTO_PATH = "/api/models/ncca/photographs/3"
 
 
-def test_what_is_known_of_a_photograph(client: TestClient, run: Path) -> None:
-    answer = client.get(f"{ONE}/about").json()
+def test_a_photo_has_captions_columns_and_a_large_version(client: TestClient, run: Path) -> None:
+    answer = client.get(f"{PHOTO_PATH}/about").json()
     assert answer["sentences"] == ["a horse", "the big horse number 3"] and answer["caption"] == "a horse"
     assert (answer["name"], answer["split"], answer["width"], answer["height"]) == ("horse-3.png", "train", 63, 40)
-    assert answer["original"] is None and client.get(f"{ONE}/original").status_code == 404
+    assert answer["original"] is None and client.get(f"{PHOTO_PATH}/original").status_code == 404
     large = Image.open(io.BytesIO(client.get(answer["large"]).content))
     assert large.format == "JPEG" and large.size == (63, 40)
     assert client.get("/api/models/ncca/photographs/24/about").status_code == 404
 
 
-def test_files_are_given_as_they_are_where_that_is_allowed(gallery: ServedGallery, run: Path) -> None:
+def test_original_files_are_served_unchanged_if_that_is_allowed(gallery: ServedGallery, run: Path) -> None:
     client = make_client(gallery, originals=True)
-    answer = client.get(client.get(f"{ONE}/about").json()["original"])
+    answer = client.get(client.get(f"{PHOTO_PATH}/about").json()["original"])
     assert answer.content == (run / "data" / "horse-3.png").read_bytes()
     assert answer.headers["Content-Type"] == "image/png" and "Content-Disposition" not in answer.headers
 
 
-def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -> None:
+def test_a_photo_of_an_index_is_a_query_by_its_id(client: TestClient) -> None:
     for kind, form in (("similar", {}), ("sentences", {}), ("arithmetic", {"plus": "horse"})):
         answer = client.post(
             f"/api/models/other/{kind}", params={"top": 3}, data={"of": "ncca", "image_id": 3, **form}
@@ -57,8 +57,8 @@ def test_a_photograph_of_an_index_is_asked_about_by_its_id(client: TestClient) -
 
 @pytest.mark.parametrize("bundle", ["bundle", "regions"])
 @pytest.mark.parametrize("missing", ["photographs", "encoders"])
-def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: str, missing: str) -> None:
-    """Where there are no photographs, as of vectors alone, or no encoder, as of imported features."""
+def test_a_photo_of_an_index_is_a_query_without_its_file_or_encoder(run: Path, bundle: str, missing: str) -> None:
+    """The stored vector answers a query if the photo files are missing, or if the features were precomputed."""
     whole = open_gallery(run / bundle)
     read = open_index(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
     bare = ServedGallery(whole.searcher, lambda data: {}, read, PIXELS, 32)
@@ -70,13 +70,13 @@ def test_an_image_of_the_index_is_asked_about_by_its_vector(run: Path, bundle: s
 
 
 @pytest.mark.parametrize("rows_in_memory", [0, 23, 24])
-def test_the_region_that_fits_the_words_best_is_on_each_answer(
+def test_each_answer_has_the_region_that_fits_the_words_best(
     run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", rows_in_memory)
     regions = open_gallery(run / "regions")
     searcher = regions.searcher
-    hits = [searcher.images("big dog", 24)[place] for place in (7, 2, 5, 1)]
+    hits = [searcher.images("big dog", 24)[rank] for rank in (7, 2, 5, 1)]
     words = MultiVectors(np.eye(8, dtype=np.float32)[[2, 5]], np.array([0, 2]))
     monkeypatch.setattr(searcher, "images", lambda *_: Answer(hits))
     monkeypatch.setattr(searcher, "embed_sentence", lambda _: words)
@@ -97,20 +97,20 @@ def test_the_region_that_fits_the_words_best_is_on_each_answer(
 
 
 @pytest.mark.parametrize("rows_in_memory", [0, 1 << 21])
-def test_rows_are_found_ascending_and_once_wherever_the_table_is(
+def test_rows_are_found_once_and_in_order_in_memory_and_on_disk(
     run: Path, rows_in_memory: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", rows_in_memory)
     gallery = open_gallery(run / "bundle")
     owners = gallery.searcher.index.table("sentences")["image_id"].to_pylist()
-    of_both = [row for row, owner in enumerate(owners) if owner in (2, 7)]
-    assert gallery._find("sentences", [7, 2, 99, 7]).tolist() == of_both
+    expected = [row for row, owner in enumerate(owners) if owner in (2, 7)]
+    assert gallery._find("sentences", [7, 2, 99, 7]).tolist() == expected
     assert gallery._find("images", [19, 4, 11]).tolist() == [4, 11, 19] and not len(gallery._find("images", []))
     assert gallery.captions([11, 4, 11, 99]) == ["a horse", "a boat", "a horse", None]
 
 
-def test_several_bundles_are_one_gallery(run: Path) -> None:
-    """Their ids are those of the run, each photograph and its sentences are found, and it is counted once."""
+def test_several_index_shards_are_one_gallery(run: Path) -> None:
+    """Photos keep their ids in the run. Each photo is counted, listed and found once, in whichever shard it is."""
     several = open_gallery(build_bundle(run, {"index": {"bundles": 3}}, output="several"))
     assert (several.count("images"), several.count("sentences")) == (24, 48)
     for image_id in (0, 13, 23):
@@ -120,8 +120,8 @@ def test_several_bundles_are_one_gallery(run: Path) -> None:
     assert [hit.row["path"] for hit in several.images("dog", 3)] == ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
-def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A server shows what its index is now, not what it was when it started."""
+def test_removed_photos_are_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The running server notices that its index has changed."""
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     index = shutil.copytree(run / "bundle", tmp_path / "bundle")
     client = TestClient(serve(tmp_path), base_url="http://localhost")
@@ -136,7 +136,7 @@ def test_what_was_removed_is_no_longer_shown(run: Path, tmp_path: Path, monkeypa
 
 @pytest.fixture(scope="module")
 def priced(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a run whose index has the columns `price` and `shelf`."""
+    """Make a run whose index has the user columns `price` and `shelf`, and return its folder."""
     folder = tmp_path_factory.mktemp("priced")
     bundle, writer = IndexShard(run / "bundle"), IndexWriter(folder / "bundle")
     writer.link(bundle, but={"images.parquet"})
@@ -200,11 +200,11 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
 
 
 @pytest.mark.parametrize("bundle", ["bundle", "regions"])
-def test_what_another_index_of_the_run_lists_as_removed_is_hidden(
+def test_photos_that_another_index_of_the_run_lists_as_removed_are_hidden(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
 ) -> None:
-    """As while `remove` is at work, or after it was killed: no answer, page or address shows the photo. Nor if the
-    table is too large to be kept in memory."""
+    """This state exists while `remove` is running, or after it was killed. No answer, page or address shows the photo,
+    even if the table is too large for memory."""
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):

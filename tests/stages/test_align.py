@@ -1,4 +1,4 @@
-"""The command `align` on a made-up model of fragments, and what ranks its snippets."""
+"""The stage `align` with a synthetic region model, and the ranker of its snippets for generated captions."""
 
 import json
 from pathlib import Path
@@ -19,7 +19,7 @@ def test_every_word_is_in_one_segment_with_the_box_and_the_vector_of_its_region(
     for split in ("train", "test"):
         make_stage("align", run, "dvsa", split)
     segments = [json.loads(line) for line in (run / "alignments/dvsa/test.jsonl").read_text().splitlines()]
-    # "a dog" has the word dog; "the big dog number 2" also a number that no region says anything of.
+    # "a dog" has one token, dog. "the big dog number 2" has another token, the number, which fits no region.
     assert len(segments) == 16 and {one["image_id"] for one in segments} == set(range(2, 24, 3))
     for one in segments:
         assert one["image_id"] == one["sentence_id"] // 2

@@ -1,4 +1,4 @@
-"""apply: photos that the model never saw, indexed in its space; what it repeats, refuses and joins."""
+"""The commands `apply`, `add` and `remove`: photos that the model has never seen are indexed in its joint space."""
 
 import hashlib
 import json
@@ -26,7 +26,7 @@ from stages.catalogue import declared
 
 @pytest.fixture(scope="module")
 def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The bundle applied to 24 photos without a sentence, in shards of 16."""
+    """Apply an index to 24 photos without captions, in shards of 16, and return the folder of `photos` and `out`."""
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")
@@ -36,12 +36,13 @@ def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def apply(source: Path, photos: Path, output: Path, *options: str) -> str:
+    """Apply the index `bundle` of the run `source` to photos, and return the output of the command."""
     small = output.with_name("small.yaml")
     small.write_text(yaml.safe_dump({"shard_size": 16, "extract": CONFIG["extract"]}))
     return run_command("apply", source / "bundle", photos, "--output", output, "--config", small, *options)
 
 
-def test_photos_without_sentences_are_found_in_words(applied: Path) -> None:
+def test_photos_without_captions_are_found_by_words(applied: Path) -> None:
     searcher = Searcher(open_index(applied / "out"))
     searcher.open()
     for colour in COLOURS:
@@ -65,30 +66,30 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
     IndexShard(applied / "out").check()
 
 
-def test_the_vectors_are_those_that_the_run_itself_would_make(colours: Path, tmp_path: Path) -> None:
-    shutil.copytree(colours / "data", tmp_path / "data")  # with its sentences
+def test_apply_makes_the_same_vectors_as_the_run(colours: Path, tmp_path: Path) -> None:
+    shutil.copytree(colours / "data", tmp_path / "data")  # The captions are copied, too.
     apply(colours, tmp_path / "data", tmp_path / "out")
-    ours = Embeddings(Manifest(tmp_path / "out/manifest"), tmp_path / "out/embeddings/ncca")
-    theirs = Embeddings(Manifest(colours / "manifest"), colours / "embeddings/ncca")
+    applied = Embeddings(Manifest(tmp_path / "out/manifest"), tmp_path / "out/embeddings/ncca")
+    of_run = Embeddings(Manifest(colours / "manifest"), colours / "embeddings/ncca")
     for modality in ("images", "sentences"):
         ids = np.arange(40)
-        np.testing.assert_allclose(ours.read(modality, ids), theirs.read(modality, ids), rtol=0, atol=1e-5)
+        np.testing.assert_allclose(applied.read(modality, ids), of_run.read(modality, ids), rtol=0, atol=1e-5)
     assert IndexShard(tmp_path / "out").card.sentences.count == 40
 
 
-def test_again_it_makes_only_what_is_missing(colours: Path, applied: Path) -> None:
+def test_a_rerun_makes_only_missing_shards(colours: Path, applied: Path) -> None:
     out = applied / "out"
     made = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
-    manifest = (out / "manifest/manifest.json").stat().st_ino
-    gone = out / "features/eye/shard-00001.h5.json"
-    gone.unlink()
+    manifest_inode = (out / "manifest/manifest.json").stat().st_ino
+    deleted = out / "features/eye/shard-00001.h5.json"
+    deleted.unlink()
     vectors = (out / "index/ncca/images.faiss").read_bytes()
     said = json.loads(apply(colours, applied / "photos", out, "--json"))
     assert (said["bundle"], said["photographs"]) == (str(out), 24)
     assert json.loads(run_command(*said["search"], "--json"))
     again = {path: path.stat().st_mtime_ns for path in out.rglob("shard-*.h5")}
     assert {path for path in made if again[path] != made[path]} == {out / "features/eye/shard-00001.h5"}
-    assert (out / "manifest/manifest.json").stat().st_ino == manifest
+    assert (out / "manifest/manifest.json").stat().st_ino == manifest_inode
     assert (out / "index/ncca/images.faiss").read_bytes() == vectors
 
 
@@ -106,11 +107,14 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
 
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
+    """Make a copy of the index to which the index of the 24 photos has been added."""
     run_command("add", colours / "bundle", applied / "out", "--copy-to", applied / "joined")
     return applied / "joined"
 
 
-def test_what_was_applied_stands_beside_the_first(colours: Path, applied: Path, joined: Path) -> None:
+def test_an_added_index_is_linked_and_searched_together_with_the_first(
+    colours: Path, applied: Path, joined: Path
+) -> None:
     bundle = open_index(joined)
     bundle.check()
     assert (bundle.card.images.count, bundle.card.sentences.count) == (64, 40)
@@ -124,8 +128,10 @@ def test_what_was_applied_stands_beside_the_first(colours: Path, applied: Path, 
 
 
 def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """Those that are there already are counted and left out, new ones of a folder follow it, and so does what was added
-    a new model of the index; what was removed does not come back."""
+    """`add` skips photos that the index has or that were removed, and adds only the new photos of a folder.
+
+    After a change of the model of the index, the added photos are embedded again.
+    """
     caplog.set_level("INFO")
     index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
     shutil.copytree(colours / "data", photos)
@@ -158,7 +164,7 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
         run_command("verify", index)
 
 
-def test_an_index_that_is_being_changed_is_not_applied_to_again(colours: Path, applied: Path) -> None:
+def test_apply_refuses_to_write_an_index_that_is_locked(colours: Path, applied: Path) -> None:
     index = applied / "out/index/ncca"
     before = (index / "card.json").read_bytes()
     with hold(index), pytest.raises(JointspaceError, match=f"{index} is being written by process"):
@@ -166,10 +172,12 @@ def test_an_index_that_is_being_changed_is_not_applied_to_again(colours: Path, a
     assert (index / "card.json").read_bytes() == before
 
 
-def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path, tmp_path: Path) -> None:
+def test_a_locked_addition_is_refreshed_after_its_lock_is_free(joined: Path, tmp_path: Path) -> None:
     index = shutil.copytree(joined, tmp_path / "index")
     root = IndexShard(index).card.data_root
-    retell(index / "added/00-out/card.json", "data_root", value=root)  # which the index has itself now
+    retell(
+        index / "added/00-out/card.json", "data_root", value=root
+    )  # The addition now repeats photos of the index itself.
     thread = Thread(target=refresh_additions, args=(declared(), index))
     with hold(index / "added/00-out"):
         thread.start()
@@ -179,14 +187,15 @@ def test_an_addition_that_is_being_changed_is_refreshed_afterwards(joined: Path,
     assert open_index(index).card.images.count == 40
 
 
-def test_photos_of_both_are_read_where_they_are(joined: Path) -> None:
+def test_photos_of_an_index_and_of_its_addition_are_read_from_their_folders(joined: Path) -> None:
     bundle = open_index(joined)
     photos = bundle.photographs()
     for row in bundle.table("images").to_pylist():
         assert hashlib.sha256(photos.read(row)).hexdigest() == row["sha256"]
 
 
-def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(joined: Path, tmp_path: Path) -> None:
+def test_an_index_of_several_shards_is_applied_to_a_webdataset_shard(joined: Path, tmp_path: Path) -> None:
+    """The photos have captions, but are put into the split `gallery`, so that no model learns from them."""
     shutil.copytree(joined, tmp_path / "joined" / "bundle")
     for name in draw(tmp_path / "photos", 12, 4):
         (tmp_path / "photos" / name).with_suffix(".txt").write_text("a picture")
@@ -196,10 +205,8 @@ def test_several_bundles_are_applied_to_a_shard_of_which_nothing_is_learned(join
     assert table["split"].to_pylist() == ["gallery"] * 12 and IndexShard(tmp_path / "out").card.sentences.count == 12
 
 
-def test_what_was_removed_stays_away_from_additions(
-    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
-    """Also if their folder has moved, or follows an index that was built again without a photo of the same bytes."""
+def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """The removal holds after the photos were moved, after a refresh, and for copies of a removed photo."""
     caplog.set_level("INFO")
     index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
     draw(photos, 8, 2)
@@ -219,8 +226,8 @@ def test_what_was_removed_stays_away_from_additions(
     assert len(names) == 46 and "a copy.png" not in names and names.count("red-00.png") == 1
 
 
-def test_an_addition_gives_way_to_an_index_that_has_its_photos(colours: Path, tmp_path: Path) -> None:
-    """An index that was built again with six of eight added photos keeps the other two of that addition."""
+def test_an_addition_keeps_only_photos_that_the_index_does_not_have(colours: Path, tmp_path: Path) -> None:
+    """The index is built again with six of eight added photos. The addition then keeps the other two photos."""
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     names = draw(tmp_path / "photos", 8, 2)
     draw(tmp_path / "few", 2, 3)

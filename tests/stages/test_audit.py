@@ -1,4 +1,4 @@
-"""`audit`: what is wrong with a collection is found, listed, shown in the report, and left out by `ingest`."""
+"""The command `audit` lists the faults of a collection, and `ingest` leaves out the listed photos and captions."""
 
 from collections import Counter
 from pathlib import Path
@@ -18,14 +18,17 @@ from pipeline.storage.tables import read_table
 COLOURS = ("red", "green", "blue", "black", "white", "pink", "grey")
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car", "kite")
 IMAGES = 252
-WRONG, PARTLY = range(10, IMAGES, 20), range(15, IMAGES, 20)
-"""Photographs of which all captions, and one caption, are another's."""
+WRONG = range(10, IMAGES, 20)
+"""Photos all of whose captions belong to another photo."""
+PARTLY_WRONG = range(15, IMAGES, 20)
+"""Photos with one caption that belongs to another photo."""
 COPY = "copy.png"
+"""A mirrored copy of the training photo 5.png, which is in the test split."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Photographs of a thing in a colour, each with three captions; one is mirrored in the test split."""
+    """Make a run of photos with three captions each, which name a colour and a thing. One photo has a mirrored copy."""
     folder = tmp_path_factory.mktemp("audit")
     data, run = folder / "data", folder / "run"
     data.mkdir()
@@ -34,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         noise = np.random.default_rng(i).standard_normal((60, 80, 3))
         picture = Image.fromarray(np.clip(128 + 250 * gaussian_filter(noise, (2, 2, 0)), 0, 255).astype(np.uint8))
         picture.save(data / f"{i}.png")
-        shown = [(i + IMAGES // 2 + 1 if (i in WRONG or (i in PARTLY and n == 0)) else i) for n in range(3)]
+        shown = [(i + IMAGES // 2 + 1 if (i in WRONG or (i in PARTLY_WRONG and n == 0)) else i) for n in range(3)]
         words = ("a {} {}", "the {} {} again", "some {} {} there")
         for text, j in zip(words, shown, strict=True):
             lines.append(f"{i}.png\t{len(lines)}\t{text.format(COLOURS[j % 7], THINGS[j % 9])}")
@@ -58,13 +61,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Path) -> None:
+def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out(run: Path, tmp_path: Path) -> None:
     printed = run_command("audit", run, "--exclude", tmp_path / "out.txt")
     findings = list(filter(is_probable, read_table(run / "audit/audit.parquet", "audit")[0].to_pylist()))
     (leak,) = [finding for finding in findings if finding["kind"] == "leak"]
     assert {leak["image"], leak["other_image"]} == {"5.png", COPY}
     whole, single = ([one for one in findings if one["kind"] == kind] for kind in ("captions", "caption"))
-    for found, wrong, captions in ((whole, WRONG, 3), (single, PARTLY, 1)):
+    for found, wrong, captions in ((whole, WRONG, 3), (single, PARTLY_WRONG, 1)):
         right = [one for one in found if int(one["image"].removesuffix(".png")) in wrong]
         assert len(right) >= 0.5 * len(wrong) and len(right) >= 0.75 * len(found)
         assert {len(one["captions"]) for one in found} == {captions}
@@ -79,7 +82,7 @@ def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Pa
     gone = {"5.png", *(one["image"] for one in whole if one["reliable"])}
     assert {line for line in live if "\t" in line} == reliable and {line for line in live if "\t" not in line} == gone
     assert {line[2:] for line in lines if line.startswith("# ") and "\t" in line} == captions - reliable
-    wrong = {f"{number}.png" for number in PARTLY}
+    wrong = {f"{number}.png" for number in PARTLY_WRONG}
     assert len(reliable) > 1 and sum(line.partition("\t")[0] in wrong for line in reliable) >= 0.75 * len(reliable)
 
     data = Path(open_run(run).config.data_root)
@@ -92,7 +95,7 @@ def test_it_finds_what_is_wrong_and_ingest_leaves_it_out(run: Path, tmp_path: Pa
 
 
 def captions_of(manifest: Manifest) -> list[str]:
-    """PHOTO TAB CAPTION for each caption."""
+    """Return a line with the photo, a tab and the text for each caption."""
     names = manifest.images["path"].to_pylist()
     texts = manifest.sentences["text"].to_pylist()
     return [f"{names[owner]}\t{text}" for owner, text in zip(manifest.sentence_images.tolist(), texts, strict=True)]

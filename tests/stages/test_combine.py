@@ -1,4 +1,4 @@
-"""The commands `combine` and `join-embeddings` on two made-up rows, one of which is always wrong."""
+"""The stages `combine` and `join-embeddings` on two synthetic models, one of which is always wrong."""
 
 from pathlib import Path
 
@@ -18,6 +18,7 @@ from pipeline.storage.shards import EMBEDDINGS, Shard, write_shard
 
 
 def configure(run: Path, grid: list[float]) -> Path:
+    """Configure the ensemble `both` with this grid of weights, and return the path of the configuration."""
     ensembles = {"both": {"members": ["right", "wrong"], "weights": grid}}
     variants = {name: {"model": "ncca"} for name in ("right", "wrong")}
     write_config(run, {"ensembles": ensembles, "variants": variants, "models": ["both"]})
@@ -26,7 +27,7 @@ def configure(run: Path, grid: list[float]) -> Path:
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The rows `right` and `wrong`; the latter takes every word for the thing before."""
+    """Make a run with the models `right` and `wrong`. The second model confuses each thing with the thing before it."""
     run = make_run(tmp_path_factory.mktemp("run"), held_out="dev")
     for row in ("right", "wrong"):
         parameters = read_parameters(run / "models/ncca/model.safetensors", MODEL)
@@ -48,13 +49,14 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def combine(run: Path, ensemble: str) -> Parameters:
-    """The model and the embeddings of an ensemble."""
+    """Make the model and the embeddings of an ensemble, and return its model."""
     make_stage("combine", run, ensemble)
     make_stage("join_embeddings", run, ensemble)
     return read_model(run, ensemble)
 
 
 def combine_both(run: Path, grid: list[float]) -> Parameters:
+    """Make the ensemble `both` with this grid of weights, and return its model."""
     configure(run, grid)
     return combine(run, "both")
 
@@ -69,7 +71,7 @@ def test_a_member_that_is_always_wrong_gets_no_weight(run: Path) -> None:
         np.testing.assert_array_equal(joined.read(what, np.arange(count)), right.read(what, np.arange(count)))
 
 
-def test_vectors_side_by_side_score_the_weighted_sum_and_are_what_the_model_embeds(run: Path) -> None:
+def test_joined_vectors_score_the_weighted_sum_and_equal_the_embeddings_of_the_model(run: Path) -> None:
     parameters, manifest = combine_both(run, [0.25]), Manifest(run / "manifest")
     weights = parameters.details["weights"]
     assert sum(weights.values()) == pytest.approx(1) and min(weights.values()) > 0
@@ -91,7 +93,7 @@ def test_vectors_side_by_side_score_the_weighted_sum_and_are_what_the_model_embe
     assert (model.encoders, model.views) == (("colour",), ("vectors",))
 
 
-def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None:
+def test_a_region_model_as_a_member_makes_a_region_ensemble(run: Path) -> None:
     rules = {"mean": {"sum": "mean-words", "global_weight": 0.0}, "words": {"sum": "words", "global_weight": 0.0}}
     for row, rule in rules.items():
         add_fragments(run, row, rule)
@@ -115,6 +117,6 @@ def test_a_member_of_fragments_makes_an_ensemble_of_fragments(run: Path) -> None
 
 
 def read_scores(fragments: Embeddings) -> np.ndarray:
-    """Of all images by all sentences."""
+    """Return the scores of all images (rows) and all sentences (columns)."""
     images, sentences = (fragments.read(what, np.arange(count)) for what, count in (("images", 24), ("sentences", 48)))
     return multivector_scores(images, sentences, fragments.rule).numpy()

@@ -1,4 +1,4 @@
-"""From stored features to judged descriptions, by the commands."""
+"""The stages that train a generator, generate captions from stored features, and evaluate the captions."""
 
 import json
 from dataclasses import replace
@@ -19,11 +19,12 @@ from pipeline.storage.parameters import MODEL, read_parameters
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with features, tokens and an index, configured for all generators."""
     return make_described_run(tmp_path_factory.mktemp("describe") / "run")
 
 
 @pytest.mark.parametrize("name", ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"])
-def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str) -> None:
+def test_every_generator_is_trained_and_its_captions_are_evaluated(run: Path, name: str) -> None:
     images = describe(run, name, "dev")["images"]
     assert [one["image_id"] for one in images] == list(range(2, 48, 3))
     right = [THINGS[one["image_id"] % 8] in one["sentences"][0]["text"].split() for one in images]
@@ -41,13 +42,13 @@ def test_every_generator_is_trained_describes_and_is_judged(run: Path, name: str
     assert value["copied"] == 100 * np.mean([one["sentences"][0]["verbatim"] for one in images])
 
 
-def test_a_variant_of_a_generator_is_of_its_own_cell(run: Path) -> None:
+def test_a_variant_of_a_generator_has_its_own_cell(run: Path) -> None:
     gated, usual = (read_parameters(train(run, name) / "model.safetensors", MODEL) for name in ("gated", "mrnn"))
     assert gated.details["generator"] == usual.details["generator"] == "mrnn"
     assert (gated.settings["cell"], usual.settings["cell"]) == ("gru", "lstm")
 
 
-def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
+def test_unknown_and_missing_inputs_are_refused(run: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
         describe(run, "mrnn", "weak")
     with pytest.raises(InputError, match="the test split .* has no image"):
@@ -57,7 +58,7 @@ def test_what_is_not_there_is_refused(run: Path, tmp_path: Path) -> None:
 
 
 def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
-    """It was trained by an earlier `describe.space`."""
+    """The generator was trained with another value of `describe.space`."""
     train(run, "lbl")
     opened = Run(run)
     stored, space = read_generator(opened, "lbl"), open_space_index(opened, "lbl")

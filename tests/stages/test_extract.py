@@ -1,4 +1,4 @@
-"""prepare-encoder and extract by hand: what they leave, take up again, leave alone and refuse."""
+"""The stages `prepare-encoder` and `extract`: their outputs, a restart after a kill, and images that have changed."""
 
 import json
 import shutil
@@ -17,7 +17,10 @@ from pipeline.images.preprocess import PhotographReader
 from pipeline.storage.json_files import publish_json
 from pipeline.storage.shards import FEATURES, Shard, shard_path
 
-COUNT, SIDE = 22, 48
+COUNT = 22
+"""Number of images."""
+SIDE = 48
+"""Width and height in pixels of the inputs of the encoder."""
 SETTINGS = {
     "collection": {"format": "text-files"},
     "shard_size": 16,
@@ -36,7 +39,7 @@ SETTINGS = {
 
 
 def configure(folder: Path, **changes: object) -> Path:
-    """A configuration file: SETTINGS, with `changes` to `extract` or to the encoder."""
+    """Write SETTINGS with `changes` to the section `extract` or to the encoder, and return the path."""
     settings = json.loads(json.dumps(SETTINGS))
     for key, value in changes.items():
         (settings["extract"] if key in settings["extract"] else settings["encoders"][0])[key] = value
@@ -47,7 +50,7 @@ def configure(folder: Path, **changes: object) -> Path:
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A collection of 22 images, its manifest, and an encoder."""
+    """Make a collection of 22 images, the manifest of a run, and an encoder."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "data").mkdir()
     for i in range(COUNT):
@@ -62,7 +65,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
-    """A copy that a test may spoil; the manifest's root is the copy's."""
+    """Return a copy of the run that a test may change. Its manifest names the copied images."""
     shutil.copytree(made, tmp_path / "run")
     summary = tmp_path / "run/manifest/manifest.json"
     value = json.loads(summary.read_text())
@@ -71,18 +74,19 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def arguments(run: Path, part: int = 0, **changes: object) -> list[str]:
+    """Configure the run, and return the arguments of `extract` for a chunk."""
     configure(run, **changes)
     return ["small", "--run", str(run), "--part", str(part)]
 
 
 def extract(run: Path, part: int = 0, **changes: object) -> Shard:
-    """One shard, which is a part."""
+    """Run `extract` for a chunk of one shard, and return the shard."""
     run_command("extract", *arguments(run, part, **changes))
     return Shard(shard_path(run / "features/small", part), FEATURES)
 
 
-def plainly(run: Path, rows: range) -> np.ndarray:
-    """The features as one plainly writes them down: one image at a time, in float32."""
+def extract_in_plain_loop(run: Path, rows: range) -> np.ndarray:
+    """Compute the features of images in the simplest way: one image at a time, in float32."""
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         network = torchvision.models.get_model("squeezenet1_1", weights=None).eval()
@@ -99,10 +103,10 @@ def plainly(run: Path, rows: range) -> np.ndarray:
 
 
 @pytest.mark.parametrize(("part", "rows"), [(0, range(0, 16)), (1, range(16, 22))])
-def test_features_are_those_of_the_plain_loop(run: Path, part: int, rows: range) -> None:
+def test_features_equal_those_of_a_plain_loop(run: Path, part: int, rows: range) -> None:
     published = extract(run, part)
     assert published["image_id"].tolist() == list(rows)
-    plain = plainly(run, rows)
+    plain = extract_in_plain_loop(run, rows)
     # Pillow rounds differently, and pixels around the box reach the outermost pixels of its result.
     assert np.abs(published["features"] - plain).max() < 0.01 * np.abs(plain).max()
     assert not Path(f"{published.path}.parts").exists()
@@ -111,9 +115,7 @@ def test_features_are_those_of_the_plain_loop(run: Path, part: int, rows: range)
     assert published.details["dim"] == 512
 
 
-def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
-    run: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_two_encoders_share_one_decoding_of_each_photo(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     large = {**SETTINGS["encoders"][0], "name": "large", "architecture": "squeezenet1_0"}
     both = [SETTINGS["encoders"][0], large | {"resize": 2 * SIDE, "crop": 2 * SIDE}]
     (run / "config.yaml").write_text(json.dumps({**SETTINGS, "encoders": both}))
@@ -138,10 +140,10 @@ def test_two_encoders_decode_each_photograph_once_and_each_keeps_its_own(
 
 
 class Killed(BaseException):
-    """Stands for the end of the process."""
+    """Error that stands for a kill of the process."""
 
 
-def test_a_killed_run_is_taken_up(run: Path) -> None:
+def test_a_killed_extraction_continues_from_its_checkpoint(run: Path) -> None:
     whole = extract(run)
     features, image_id = whole["features"][:], whole["image_id"][:]
     shutil.rmtree(run / "features")
@@ -165,7 +167,7 @@ def test_a_killed_run_is_taken_up(run: Path) -> None:
         assert extract(run).commit.made_by == whole.commit.made_by
     assert set(seen) == {part.parent} and part.stat().st_mtime_ns == written
     found = Shard(whole.path, FEATURES)
-    np.testing.assert_allclose(found["features"], features, rtol=2e-3, atol=1e-5)  # threads round
+    np.testing.assert_allclose(found["features"], features, rtol=2e-3, atol=1e-5)  # The threads sum in another order.
     assert np.array_equal(found["image_id"], image_id)
 
 
@@ -177,5 +179,5 @@ def test_an_image_that_has_changed_is_named(run: Path) -> None:
     with pytest.raises(InputError, match=r"03\.png: missing: .*run `jointspace stage ingest` again"):
         extract(run)
     assert not list((run / "features").rglob("shard-00000.h5"))
-    # The other shard is none the worse for it.
+    # The other shard can still be extracted.
     assert extract(run, 1).rows == 6

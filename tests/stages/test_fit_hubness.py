@@ -1,5 +1,8 @@
-"""Variants of a model: refits, which learn from train and dev by what another model chose on dev; and models whose
-scores are corrected for hubs, alone, refitted, and in ensembles."""
+"""Refits and hubness corrections of models.
+
+A refit learns from the splits train and dev with the hyperparameters that another model chose on dev. A hubness
+correction is tested alone, as a refit, and in ensembles.
+"""
 
 from pathlib import Path
 
@@ -26,7 +29,7 @@ from pipeline.storage.texts import VectorShard
 from stages.models.fit_hubness import fit_hubness
 
 GRID = {"dimensions": [3, 5], "image_ridge": [0.01, 1], "text_ridge": [0.01, 1], "eigenvalue_power": [0, 1]}
-ROWS = {
+SETTINGS = {
     "fit": GRID,
     "hubness": {"neighbours": [2, 4], "weight": [0.25, 0.5], "sharpness": [1, 3], "bank": 20},
     "variants": {
@@ -46,15 +49,16 @@ ROWS = {
 
 
 def correct(run: Path, row: str) -> Parameters:
+    """Fit the hubness correction of a variant, and return its model."""
     make_stage("fit_hubness", run, row)
     return read_model(run, row)
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The models `ncca` and `bow`, both of them refitted, a variant of the first and the first corrected."""
+    """Make a run with the models `ncca` and `bow`, their refits, and two variants of `ncca`, one of them corrected."""
     run = make_trainable(tmp_path_factory.mktemp("run"))
-    add_moments(run, ROWS)
+    add_moments(run, SETTINGS)
     for model in ("ncca", "stern", "ncca-refit"):
         fit(run, model)
     for model in ("bow", "bow-refit"):
@@ -66,7 +70,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Path) -> None:
+def test_a_linear_refit_solves_all_pairs_with_the_chosen_hyperparameters(run: Path) -> None:
     chosen, refit = (read_model(run, model) for model in ("ncca", "ncca-refit"))
     log = refit.details["training_log"]
     assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
@@ -86,13 +90,13 @@ def test_a_linear_refit_is_the_solution_of_all_pairs_at_what_was_chosen(run: Pat
     assert not np.allclose(refit.tensors["values"], chosen.tensors["values"], atol=1e-4)
 
 
-def test_a_variant_has_a_grid_of_its_own(run: Path) -> None:
+def test_a_variant_has_its_own_grid(run: Path) -> None:
     log = read_model(run, "stern").details["training_log"]
     assert {trial["image_ridge"] for trial in log["trials"]} == {7}
     assert {trial["dimensions"] for trial in log["trials"]} == set(GRID["dimensions"])
 
 
-def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_nothing(run: Path) -> None:
+def test_a_trained_refit_uses_all_pairs_and_as_many_epochs_and_has_no_dev_scores(run: Path) -> None:
     chosen, refit = (read_model(run, model).details["training_log"] for model in ("bow", "bow-refit"))
     manifest = Manifest(run / "manifest")
     assert chosen["pairs"] == len(split_pairs(manifest, "train").sentence_id) < refit["pairs"]
@@ -101,7 +105,7 @@ def test_a_trained_refit_takes_all_pairs_for_as_many_epochs_and_is_judged_by_not
     assert all("dev" not in entry for entry in refit["history"]) and refit["chosen"] == chosen["chosen"]
 
 
-def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Path) -> None:
+def test_a_refitted_ensemble_has_the_weights_that_were_chosen_on_dev(run: Path) -> None:
     for model in ("both", "both-refit"):
         make_stage("combine", run, model)
     chosen, refit = (read_model(run, model).details for model in ("both", "both-refit"))
@@ -111,23 +115,23 @@ def test_a_refitted_ensemble_has_the_weights_of_the_one_that_chose_them(run: Pat
     assert (joined.name, joined.refits) == ("both-refit", "both")
 
 
-def test_dev_says_nothing_of_what_learned_from_it(run: Path) -> None:
+def test_a_refit_is_not_evaluated_on_dev(run: Path) -> None:
     make_stage("evaluate", run, "ncca", "dev", "all-sentences")
     with pytest.raises(UsageError, match="ncca-refit was trained on the dev split, .*Evaluate ncca instead"):
         make_stage("evaluate", run, "ncca-refit", "dev", "all-sentences")
 
 
-# --- corrected for hubs
+# --- hubness corrections
 
 
-def test_what_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
+def test_the_correction_that_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     found = read_model(run, "ncca-csls")
     log, bank = found.details["training_log"], Bank(found.tensors["hubness/images"], found.tensors["hubness/sentences"])
     assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 5
     manifest = Manifest(run / "manifest")
     plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
     x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
-    terms, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**ROWS["hubness"]))
+    terms, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**SETTINGS["hubness"]))
     correction = HubnessCorrection(bank, terms)
     assert log["chosen"] == again["chosen"]
     assert found.settings["hubness"] == {side: list(map(list, of_side)) for side, of_side in terms.items()}
@@ -148,7 +152,7 @@ def test_the_best_method_of_each_direction_is_refitted_with_a_new_bank(run: Path
 
 
 @pytest.mark.parametrize("model", ["ncca", "bow"])
-def test_a_log_of_queries_stands_for_trains_sentences(run: Path, model: str, tmp_path: Path) -> None:
+def test_a_log_of_queries_replaces_the_training_sentences_of_the_bank(run: Path, model: str, tmp_path: Path) -> None:
     (tmp_path / "log.txt").write_text(f"a {THINGS[0]}\n\n  the {THINGS[1]} and a {THINGS[2]}\n")
     logged = {
         "hubness": {"queries": str(tmp_path / "log.txt")},
@@ -159,7 +163,7 @@ def test_a_log_of_queries_stands_for_trains_sentences(run: Path, model: str, tmp
     assert len(opened.model("asked").tensors["hubness/queries"]) == 2
 
 
-def test_a_refit_takes_what_was_chosen_and_a_bank_of_both_splits(run: Path) -> None:
+def test_a_corrected_refit_keeps_the_chosen_correction(run: Path) -> None:
     chosen = read_model(run, "ncca-csls")
     refit = correct(run, "ncca-csls-refit")
     assert refit.settings["hubness"] == chosen.settings["hubness"]
@@ -174,7 +178,7 @@ def test_an_ensemble_takes_corrected_members(run: Path) -> None:
     assert set(read_model(run, "corrected").details["weights"]) == {"ncca-csls", "stern"}
 
 
-def test_a_query_is_corrected_by_the_bank_that_its_bundle_carries(run: Path) -> None:
+def test_a_query_is_corrected_with_the_bank_in_the_index(run: Path) -> None:
     searcher = Searcher(open_index(build_bundle(run, model="ncca-csls")))
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca-csls")
     for thing in THINGS:

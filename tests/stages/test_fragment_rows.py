@@ -1,4 +1,4 @@
-"""`train`, `embed` and `evaluate` of models whose images and sentences are sets, on a small collection with regions."""
+"""The stages `train`, `embed` and `evaluate` for region models, on a small collection with regions."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 
-OWN = {
+SETTINGS = {
     "regions": {"encoders": ["colour"]},
     "evaluate": {"bootstrap": 5},
     "dvsa": {"hidden": 12, "epochs": 12, "learning_rate": 0.01, "batch_size": 16},
@@ -25,10 +25,11 @@ OWN = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 48 images with features, tokens and regions: the whole image, and one to three of other things."""
+    """Make a run of 48 images with features, tokens and regions. Each image has one to four regions, and region 0 has
+    the features of the image plus noise. The other regions are noise."""
     folder = make_run(tmp_path_factory.mktemp("run"), images=48, held_out="dev")
     manifest = Manifest(folder / "manifest")
-    write_config(folder, CONFIG, OWN)
+    write_config(folder, CONFIG, SETTINGS)
     build_tokens(folder)
     for number in range(manifest.n_shards):
         name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
@@ -45,8 +46,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize(("model", "geometry"), [("dvsa", False), ("fragments", True)])
-def test_a_model_of_sets_is_trained_embedded_and_evaluated(run: Path, model: str, geometry: bool) -> None:
-    write_config(run, CONFIG, OWN, {"regions": {"geometry": geometry}, "models": [model]})
+def test_a_region_model_is_trained_embedded_and_evaluated(run: Path, model: str, geometry: bool) -> None:
+    write_config(run, CONFIG, SETTINGS, {"regions": {"geometry": geometry}, "models": [model]})
     if model == "fragments":
         make_stage("train", run, "ncca-recurrent")
     make_stage("train", run, model)

@@ -1,5 +1,4 @@
-"""Features and vectors of sentences that were made elsewhere become the run's shards, every image and sentence with its
-own."""
+"""The stage `import-vectors`: precomputed features of images and vectors of sentences become shards of a run."""
 
 import logging
 import shutil
@@ -27,25 +26,28 @@ from pipeline.storage.texts import VectorShard
 from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
 
-COUNT, TEXTS = 24, 48
-THEIRS = {"name": "theirs", "kind": "imported", "path": "f.npy"}
+COUNT = 24
+"""Number of images."""
+TEXTS = 48
+"""Number of sentences, two per image."""
+IMPORTED = {"name": "precomputed", "kind": "imported", "path": "f.npy"}
 
 
 def configure(made: Path, *more: dict, **entry: str) -> None:
-    """Have the run an encoder `theirs`, whose files lie beside its folder."""
-    write_config(made, {"data_root": str(made.parent), "encoders": [THEIRS | entry]}, *more)
+    """Configure the imported encoder `precomputed`. Its files are in the parent folder of the run."""
+    write_config(made, {"data_root": str(made.parent), "encoders": [IMPORTED | entry]}, *more)
 
 
 @pytest.fixture
 def made(tmp_path: Path) -> Path:
-    """A run of 24 images in shards of 10."""
+    """Make a run of 24 images in shards of 10."""
     configure(run := make_run(tmp_path / "run"))
     return run
 
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """Rows in reverse order: row of image i is [i, 2 i], named by its path elsewhere."""
+    """Write features of the images in reverse order. Image i has the row [i, 2 i], with its path in another folder."""
     paths = Manifest(made / "manifest").images["path"].to_pylist()
     ids = np.arange(COUNT)[::-1]
     np.save(tmp_path / "f.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
@@ -54,30 +56,34 @@ def source(made: Path, tmp_path: Path) -> Path:
 
 
 def import_features(made: Path) -> Features:
-    make_stage("import_vectors", made, "features/theirs")
+    """Import the features `precomputed`, and return the features of the run."""
+    make_stage("import_vectors", made, "features/precomputed")
     return Run(made).features
 
 
 def test_every_image_has_its_row(made: Path, source: Path) -> None:
     features = import_features(made)
     for number, ids in enumerate((range(0, 10), range(10, 20), range(20, 24))):
-        shard = features.open("theirs", number)
+        shard = features.open("precomputed", number)
         assert shard["image_id"].tolist() == list(ids) and shard["features"].dtype == np.float16
         assert shard["features"].tolist() == [[i, 2 * i] for i in ids]
-        assert shard.details["encoder"]["name"] == "theirs"
+        assert shard.details["encoder"]["name"] == "precomputed"
 
 
-def test_rows_of_no_image_are_told(made: Path, source: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_rows_without_an_image_are_named_in_a_warning(
+    made: Path, source: Path, caplog: pytest.LogCaptureFixture
+) -> None:
     np.save(source, np.concatenate([np.load(source), np.ones((5, 2), np.float32)]))
     names = source.with_suffix(".txt")
     names.write_text(names.read_text() + "".join(f"stranger-{i}.png\n" for i in range(5)))
     with caplog.at_level(logging.WARNING):
         features = import_features(made)
     assert "'stranger-2.png' and 2 more" in caplog.text
-    assert features.open("theirs", 2).rows == 4
+    assert features.open("precomputed", 2).rows == 4
 
 
 def rename(source: Path, old: str, new: str) -> None:
+    """Replace a name in the file of names."""
     names = source.with_suffix(".txt")
     assert old in names.read_text()
     names.write_text(names.read_text().replace(old, new))
@@ -91,25 +97,28 @@ def rename(source: Path, old: str, new: str) -> None:
         (lambda source: put_nan(source, 0), r"f\.npy row 0: .*car-23\.png is not finite"),
         (lambda source: put_nan(source, 23), r"f\.npy row 23: .*dog-0\.png is not finite"),
     ],
-    ids=["no row", "two vectors", "no number in the last shard", "no number in the first"],
+    ids=["no row", "two vectors", "not finite in the last shard", "not finite in the first shard"],
 )
-def test_what_is_wrong_names_its_image_and_no_shard_is_written(made: Path, source: Path, spoil, message: str) -> None:
+def test_a_faulty_row_is_reported_with_its_image_and_no_shard_is_written(
+    made: Path, source: Path, spoil, message: str
+) -> None:
     spoil(source)
     with pytest.raises(InputError, match=message):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
-    with pytest.raises(UsageError, match="has no encoder strange; there are features/theirs"):
+    with pytest.raises(UsageError, match="has no encoder strange; there are features/precomputed"):
         make_stage("import_vectors", made, "strange")
 
 
 def put_nan(source: Path, row: int) -> None:
+    """Make a value of one row NaN."""
     rows = np.load(source)
     rows[row, 0] = np.nan
     np.save(source, rows)
 
 
-def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(made: Path, source: Path) -> None:
-    """A squeezenet stands for the other program's encoder; its features are given at another length, as some do."""
+def test_the_encoder_of_precomputed_features_is_kept_for_queries_if_it_agrees(made: Path, source: Path) -> None:
+    """A SqueezeNet computed the features, which were then multiplied by 5. Only their direction must agree."""
     maker = {"name": "maker", "architecture": "squeezenet1_1", "weights": "untrained", "resize": 64, "crop": 64}
     configure(made, {"query_encoders": [maker]}, made_by="maker")
     network = untrained(NetworkSpec("squeezenet1_1", "average", Preprocessing(64, 64, (0, 0, 0), (1, 1, 1)), False), 3)
@@ -119,91 +128,96 @@ def test_the_encoder_that_made_them_is_kept_for_queries_if_it_makes_the_same(mad
         folder / "model.safetensors", ENCODER, network.tensors(), settings=settings, provenance=by_hand(made)
     )
     with pytest.raises(
-        InputError, match="f.npy has 2 dimensions, but the encoder maker has 512. Correct the key made_by of theirs"
+        InputError,
+        match="f.npy has 2 dimensions, but the encoder maker has 512. Correct the key made_by of precomputed",
     ):
-        make_stage("prepare_encoder", made, "theirs")
+        make_stage("prepare_encoder", made, "precomputed")
     images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
     rows = np.concatenate([5 * network.encode([picture]) for picture in images])[::-1]
     np.save(source, rows)
-    make_stage("prepare_encoder", made, "theirs")
-    assert import_features(made).open("theirs", 0).commit.inputs["encoders/theirs/model.json"]
-    assert digest_tensors(open_run(made).encoder("theirs").tensors) == digest_tensors(network.tensors())
+    make_stage("prepare_encoder", made, "precomputed")
+    assert import_features(made).open("precomputed", 0).commit.inputs["encoders/precomputed/model.json"]
+    assert digest_tensors(open_run(made).encoder("precomputed").tensors) == digest_tensors(network.tensors())
     np.save(source, rows[:, ::-1])
     with pytest.raises(InputError, match=r"the vector of .*\.png in f\.npy differs from .*\(their cosine is"):
-        make_stage("prepare_encoder", made, "theirs")
+        make_stage("prepare_encoder", made, "precomputed")
 
 
 # --- sentences
 
 MAKER = {"name": "maker", "kind": "averaged"}
+"""The text encoder that computed the imported vectors."""
 
 
 def configure_texts(made: Path, *more: dict, **own: str) -> None:
-    """Have the run a text encoder `theirs`, whose files lie beside its folder."""
-    entry = {"name": "theirs", "kind": "imported", "path": "s.npy", **own}
+    """Configure the imported text encoder `precomputed`. Its files are in the parent folder of the run."""
+    entry = {"name": "precomputed", "kind": "imported", "path": "s.npy", **own}
     write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
 
 
 @pytest.fixture
-def told(made: Path) -> Path:
-    """The same run, whose images have two sentences each, configured to import these."""
+def captioned(made: Path) -> Path:
+    """Configure the run to import vectors of its sentences, two per image."""
     configure_texts(made)
     return made
 
 
 @pytest.fixture
-def texts_source(told: Path, tmp_path: Path) -> Path:
-    """Rows in reverse order: that of sentence i is [i, 2 i], named by its image's path elsewhere and its number."""
-    ids, paths = np.arange(TEXTS)[::-1], open_run(told).manifest.images["path"].to_pylist()
+def texts_source(captioned: Path, tmp_path: Path) -> Path:
+    """Write vectors of the sentences in reverse order. Sentence i has the row [i, 2 i].
+
+    Each row is named by the path of the image in another folder, and the number of the sentence in the image.
+    """
+    ids, paths = np.arange(TEXTS)[::-1], open_run(captioned).manifest.images["path"].to_pylist()
     np.save(tmp_path / "s.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
     (tmp_path / "s.txt").write_text("".join(f"/elsewhere/{paths[i // 2]}#{i % 2}\n" for i in ids))
     return tmp_path / "s.npy"
 
 
-def import_sentences(told: Path) -> np.ndarray:
-    """(48, dim) the vectors of all sentences."""
-    make_stage("import_vectors", told, "text/theirs")
-    run = open_run(told)
-    shards = [VectorShard(run.layout.sentences("theirs").shard(number)) for number in range(run.manifest.n_shards)]
+def import_sentences(captioned: Path) -> np.ndarray:
+    """Import the vectors `precomputed`, and return the vectors of all sentences as an array (48, dim)."""
+    make_stage("import_vectors", captioned, "text/precomputed")
+    run = open_run(captioned)
+    shards = [VectorShard(run.layout.sentences("precomputed").shard(number)) for number in range(run.manifest.n_shards)]
     assert np.concatenate([one.sentence_id for one in shards]).tolist() == list(range(TEXTS))
     return np.concatenate([one.matrix for one in shards])
 
 
-def test_by_image_and_number(told: Path, texts_source: Path) -> None:
-    assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)]
+def test_rows_are_matched_by_image_and_number(captioned: Path, texts_source: Path) -> None:
+    assert import_sentences(captioned).tolist() == [[i, 2 * i] for i in range(TEXTS)]
 
 
-def test_without_names_rows_are_in_the_order_of_the_manifest(told: Path, texts_source: Path) -> None:
+def test_without_names_rows_are_in_the_order_of_the_manifest(captioned: Path, texts_source: Path) -> None:
     texts_source.with_suffix(".txt").unlink()
-    assert import_sentences(told).tolist() == [[i, 2 * i] for i in range(TEXTS)][::-1]
+    assert import_sentences(captioned).tolist() == [[i, 2 * i] for i in range(TEXTS)][::-1]
     np.save(texts_source, np.load(texts_source)[1:])
     with pytest.raises(InputError, match="s.npy has 47 rows, but the run has 48 "):
-        make_stage("import_vectors", told, "text/theirs")
+        make_stage("import_vectors", captioned, "text/precomputed")
 
 
 @pytest.mark.parametrize("form", ["parquet", "clip-retrieval"])
-def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
-    """Every thing is in three images, so that "a dog" is three sentences, and three rows."""
-    texts = open_run(told).manifest.sentences["text"].to_pylist()
+def test_rows_are_matched_by_the_words_of_the_sentences(captioned: Path, tmp_path: Path, form: str) -> None:
+    """Each thing is in three images, so that "a dog" is the text of three sentences and of three rows."""
+    texts = open_run(captioned).manifest.sentences["text"].to_pylist()
     rows = np.array([[len(text), sum(map(ord, text)) % 1000] for text in texts], np.float32)
     order = np.random.default_rng(0).permutation(TEXTS)
     words = [f" {texts[i]}\r" for i in order]
     if form == "parquet":
         table = pa.table({"image": words[::-1], "caption": words, "v": list(rows[order])})
         pq.write_table(table, tmp_path / "s.parquet")
-        configure_texts(told, path="s.parquet")
+        configure_texts(captioned, path="s.parquet")
     else:
-        for name in ("theirs/text_emb", "theirs/metadata"):
+        for name in ("precomputed/text_emb", "precomputed/metadata"):
             (tmp_path / name).mkdir(parents=True)
-        np.save(tmp_path / "theirs/text_emb/text_emb_0.npy", rows[order])
-        pq.write_table(pa.table({"caption": words}), tmp_path / "theirs/metadata/metadata_0.parquet")
-        configure_texts(told, path="theirs")
-    assert import_sentences(told).tolist() == rows.tolist()
+        np.save(tmp_path / "precomputed/text_emb/text_emb_0.npy", rows[order])
+        pq.write_table(pa.table({"caption": words}), tmp_path / "precomputed/metadata/metadata_0.parquet")
+        configure_texts(captioned, path="precomputed")
+    assert import_sentences(captioned).tolist() == rows.tolist()
     if form == "parquet":
         table = table.set_column(2, "v", [list(rows[order] + np.arange(TEXTS)[:, None])])
         pq.write_table(table, tmp_path / "s.parquet")
         with pytest.raises(InputError, match=r"rows \d+ and \d+ have the same words but different vectors"):
-            make_stage("import_vectors", told, "text/theirs")
+            make_stage("import_vectors", captioned, "text/precomputed")
 
 
 @pytest.mark.parametrize(
@@ -219,42 +233,44 @@ def test_by_the_sentences_words(told: Path, tmp_path: Path, form: str) -> None:
         ("/elsewhere/cat-1.png#1\n", "", "has 48 rows, but 47 names"),
     ],
 )
-def test_names_that_do_not_fit_are_refused(told: Path, texts_source: Path, old: str, new: str, message: str) -> None:
+def test_names_that_do_not_match_the_sentences_are_refused(
+    captioned: Path, texts_source: Path, old: str, new: str, message: str
+) -> None:
     rename(texts_source, old, new)
     with pytest.raises(InputError, match=message):
-        make_stage("import_vectors", told, "text/theirs")
-    assert not list((told / "text").rglob("*.h5"))
+        make_stage("import_vectors", captioned, "text/precomputed")
+    assert not list((captioned / "text").rglob("*.h5"))
 
 
-def test_the_text_encoder_that_made_them_is_kept_if_it_makes_the_same(told: Path, texts_source: Path) -> None:
-    configure_texts(told, {"query_text_encoders": [MAKER]}, made_by="maker")
-    things = sorted({text.split()[1] for text in open_run(told).manifest.sentences["text"].to_pylist()[::2]})
+def test_the_text_encoder_of_precomputed_vectors_is_kept_if_it_agrees(captioned: Path, texts_source: Path) -> None:
+    configure_texts(captioned, {"query_text_encoders": [MAKER]}, made_by="maker")
+    things = sorted({text.split()[1] for text in open_run(captioned).manifest.sentences["text"].to_pylist()[::2]})
     vectors = np.random.default_rng(0).standard_normal((len(things), 4)).astype(np.float32)
     words = TermSettings(False, (), 1)
     maker = AveragedEncoder(words, WordVectors(things, vectors))
-    folder = open_run(told).layout.text_encoder("maker").path
-    about = {"settings": maker.settings(), "provenance": by_hand(told), "details": {"name": "maker", "dim": 4}}
+    folder = open_run(captioned).layout.text_encoder("maker").path
+    about = {"settings": maker.settings(), "provenance": by_hand(captioned), "details": {"name": "maker", "dim": 4}}
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
     with pytest.raises(
-        InputError, match="s.npy has 2 dimensions, but the encoder maker has 4. Correct the key made_by of theirs"
+        InputError, match="s.npy has 2 dimensions, but the encoder maker has 4. Correct the key made_by of precomputed"
     ):
-        make_stage("prepare_encoder", told, "text/encoders/theirs")
-    rows = 5 * maker.encode(open_run(told).manifest.sentences["text"].to_pylist())[::-1]
+        make_stage("prepare_encoder", captioned, "text/encoders/precomputed")
+    rows = 5 * maker.encode(open_run(captioned).manifest.sentences["text"].to_pylist())[::-1]
     np.save(texts_source, rows)
-    make_stage("prepare_encoder", told, "text/encoders/theirs")
-    np.testing.assert_allclose(import_sentences(told), rows[::-1], rtol=1e-3)
-    kept = open_run(told).text_encoder("theirs")
+    make_stage("prepare_encoder", captioned, "text/encoders/precomputed")
+    np.testing.assert_allclose(import_sentences(captioned), rows[::-1], rtol=1e-3)
+    kept = open_run(captioned).text_encoder("precomputed")
     np.testing.assert_array_equal(kept.tensors["vectors"], vectors)
     np.save(texts_source, rows[:, ::-1])
     with pytest.raises(InputError, match="the vector of a .* differs from the vector that the encoder maker computes"):
-        make_stage("prepare_encoder", told, "text/encoders/theirs")
+        make_stage("prepare_encoder", captioned, "text/encoders/precomputed")
 
 
-def test_an_index_without_their_encoder_answers_photographs_alone(told: Path) -> None:
+def test_an_index_without_the_text_encoder_answers_only_queries_by_photo(captioned: Path) -> None:
     entry = {"name": "tfidf", "kind": "imported", "path": "s.npy"}
-    write_config(told, {"models": ["ncca"], "text_encoders": [entry]})
-    retell(told / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
-    searcher = Searcher(bundle := open_index(build_bundle(told)))
+    write_config(captioned, {"models": ["ncca"], "text_encoders": [entry]})
+    retell(captioned / "models/ncca/model.json", "details", "text_encoders", "tfidf", value={"imported": "files"})
+    searcher = Searcher(bundle := open_index(build_bundle(captioned)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
     with pytest.raises(UsageError, match="vectors of its text encoder tfidf were precomputed"):
         searcher.images("a dog", 3)

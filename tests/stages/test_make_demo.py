@@ -1,4 +1,4 @@
-"""make-demo by hand: what it leaves, what it leaves alone, and what it refuses."""
+"""The stage `make-demo`: the files of the demo collection, its annotations, and folders that it refuses."""
 
 import json
 from collections import Counter, defaultdict
@@ -14,13 +14,14 @@ from pipeline.demo.words import NOUNS, plural
 from pipeline.errors import UsageError
 from stages.collections.make_demo import command
 
-SIZES = {"train": 4, "dev": 2, "test": 2, "weak": 4}
-TEXTS = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv", "trees.conllu", "trees.brackets"}
+SPLIT_SIZES = {"train": 4, "dev": 2, "test": 2, "weak": 4}
+TEXT_FILES = {"captions.tsv", "splits.tsv", "weak.tsv", "boxes.tsv", "names.tsv", "trees.conllu", "trees.brackets"}
 
 
 def make_demo(folder: Path, processes: int = 0) -> None:
+    """Generate a demo collection in `folder`."""
     config = folder.with_name("config.yaml")
-    config.write_text(json.dumps({"demo": SIZES}))
+    config.write_text(json.dumps({"demo": SPLIT_SIZES}))
     arguments = ["--output", str(folder), "--config", str(config), "--processes", str(processes)]
     result = CliRunner().invoke(command, arguments)
     if result.exception:
@@ -28,23 +29,24 @@ def make_demo(folder: Path, processes: int = 0) -> None:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
+    """Return the bytes of all files, by their relative paths."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 
 
-def test_leaves_a_collection_and_its_commit_whatever_the_number_of_processes(tmp_path: Path) -> None:
+def test_the_collection_is_the_same_for_any_number_of_processes(tmp_path: Path) -> None:
     make_demo(tmp_path / "demo")
     files = contents(tmp_path / "demo")
     images = {f"images/scene-{i:05d}.jpg" for i in range(8)} | {f"images/weak-{i:05d}.jpg" for i in range(4)}
-    assert set(files) == images | TEXTS | {"demo.json", ".jointspace-demo"}
+    assert set(files) == images | TEXT_FILES | {"demo.json", ".jointspace-demo"}
     commit = json.loads(files["demo.json"])
-    assert commit["settings"] == {**SIZES, "seed": 0}
+    assert commit["settings"] == {**SPLIT_SIZES, "seed": 0}
     assert commit["images"] == 12 and commit["lines"]["captions.tsv"] == 40
-    assert set(commit["files"]) == TEXTS | images
+    assert set(commit["files"]) == TEXT_FILES | images
     make_demo(tmp_path / "many", processes=1)
     assert contents(tmp_path / "many") == files
 
 
-def test_trees_are_of_the_words_of_their_sentences_and_nouns_of_what_has_a_box() -> None:
+def test_trees_have_the_words_of_their_sentence_and_every_named_thing_has_a_box() -> None:
     drawing, kinds, named = DrawingSettings(train=40, dev=5, test=5, weak=0, seed=5), defaultdict(set), 0
     for kind, nouns in NOUNS.items():
         for lemma in (*nouns.usual, *nouns.small):
@@ -65,7 +67,7 @@ def test_trees_are_of_the_words_of_their_sentences_and_nouns_of_what_has_a_box()
     assert named > 300
 
 
-def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
+def test_a_folder_with_other_files_is_refused(tmp_path: Path) -> None:
     theirs = tmp_path / "photographs"
     theirs.mkdir()
     (theirs / "captions.tsv").write_text("me.jpg\t0\tMine .\n")
@@ -74,8 +76,8 @@ def test_refuses_a_folder_of_somebody_else(tmp_path: Path) -> None:
     assert contents(theirs) == {"captions.tsv": b"me.jpg\t0\tMine .\n"}
 
 
-def test_the_demo_of_a_run_is_its_data_root(tmp_path: Path) -> None:
-    values = {"data_root": str(tmp_path / "of-the-run"), "demo": SIZES}
+def test_the_demo_of_a_run_is_written_to_its_data_root(tmp_path: Path) -> None:
+    values = {"data_root": str(tmp_path / "of-the-run"), "demo": SPLIT_SIZES}
     (tmp_path / "run.yaml").write_text(json.dumps(values))
     make_stage("make_demo", tmp_path / "run", "--config", tmp_path / "run.yaml", "--processes", 0)
     make_demo(tmp_path / "alone")

@@ -1,4 +1,4 @@
-"""Features of an encoder that are mapped from another's, and how `extract` replaces them."""
+"""Features that are mapped from the features of an older encoder, and their replacement by `extract`."""
 
 from pathlib import Path
 
@@ -12,23 +12,29 @@ from pipeline.index.search import Searcher
 from pipeline.storage.commit import read_commit
 from pipeline.storage.stored_index import StoredIndex, open_index
 
-OLD, NEW = CONFIG["encoders"][0], {**CONFIG["encoders"][0], "name": "new", "architecture": "shufflenet_v2_x0_5"}
+OLD = CONFIG["encoders"][0]
+"""The encoder whose features exist."""
+NEW = {**OLD, "name": "new", "architecture": "shufflenet_v2_x0_5"}
+"""The encoder whose features are mapped."""
 MAPPED = {"mapped": {"new": "eye"}, "mapping_images": 50}
+"""Settings of `extract` that map the features of all but 50 images."""
 
 
 def configure(run: Path, encoder: dict, **extract: object) -> None:
+    """Configure one encoder, and change settings of `extract`."""
     extract = {**CONFIG["extract"], **extract}
     (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, "encoders": [encoder], "extract": extract}))
 
 
-def index(run: Path) -> StoredIndex:
+def build_index(run: Path) -> StoredIndex:
+    """Fit a model, embed the images with it, and build an index."""
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
     return open_index(build_bundle(run))
 
 
 def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path) -> None:
-    """But for the sample, whose features are true; answers that rest on mapped ones say so."""
+    """The features of the sampled images are extracted. The index marks images whose features are mapped."""
     run = tmp_path / "colours"
     names = draw(run / "data", 64, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names)
@@ -41,7 +47,7 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     configure(run, NEW, **MAPPED)
     for stage in ("prepare_encoder", "fit_map", "map_features"):
         make_stage(stage, run)
-    bundle = index(run)
+    bundle = build_index(run)
     origins = bundle.table("images")["mapped_from"].to_pylist()
     assert (origins.count("eye"), origins.count(None)) == (14, 50)
     for colour in COLOURS:
@@ -58,15 +64,15 @@ def test_mapped_features_are_searched_until_extract_replaces_them(tmp_path: Path
     assert [read_commit(commit).made_by["stage"] for commit in commits] == ["extract"] * 4
     times = [commit.stat().st_mtime_ns for commit in commits]
     configure(run, NEW, **MAPPED)
-    make_stage("map_features", run)  # leaves them
+    make_stage("map_features", run)  # This must keep the extracted features.
     assert [commit.stat().st_mtime_ns for commit in commits] == times
-    assert "mapped_from" not in index(run).table("images").column_names
+    assert "mapped_from" not in build_index(run).table("images").column_names
 
 
 @pytest.mark.parametrize(
     ("old", "new", "named"), [("eye", "new", "no features of the encoder eye"), ("eye", "other", "add it to")]
 )
-def test_what_cannot_be_mapped_is_named(tmp_path: Path, old: str, new: str, named: str) -> None:
+def test_migrate_names_the_missing_encoder_or_features(tmp_path: Path, old: str, new: str, named: str) -> None:
     config = tmp_path / "config.yaml"
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": [NEW], "results_root": str(tmp_path)}))
     with pytest.raises(UsageError, match=named):

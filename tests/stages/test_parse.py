@@ -1,4 +1,4 @@
-"""`parse`, `train-parser`, `build-label-table` and `encode-trees` on small collections, the demo's among them."""
+"""The stages `parse`, `train-parser`, `build-label-table` and `encode-trees` on a small collection."""
 
 import json
 import logging
@@ -21,14 +21,14 @@ THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car")
 
 
 def sentences(images: int = 24) -> list[tuple[str, list[str]]]:
-    """(id, words) of the sentences that `make_run` makes: two an image."""
+    """Return the sentences that `make_run` makes, two per image, as pairs of an id and a list of words."""
     kinds = [THINGS[i % 8] for i in range(images)]
     texts = [(["a", kind], ["the", "big", kind, "number", str(i)]) for i, kind in enumerate(kinds)]
     return [(f"{kinds[i]}-{i}.png#{k}", words) for i, both in enumerate(texts) for k, words in enumerate(both)]
 
 
 def conllu(rows: list[tuple[str, list[str]]]) -> str:
-    """Every word depends on the thing (the second or third word)."""
+    """Return parses in CoNLL-U. The thing (the second or third word) is the root, and all other words depend on it."""
     text = ""
     for name, words in rows:
         head = 2 if len(words) == 2 else 3
@@ -42,6 +42,7 @@ def conllu(rows: list[tuple[str, list[str]]]) -> str:
 
 
 def config(folder: Path, **parse: object) -> Path:
+    """Write a configuration with these settings in the section `parse`, and return its path."""
     path = folder / "config.yaml"
     value = {"parse": parse, "tokens": {"min_count": 1}, "data_root": str(folder), "weights_root": str(folder)}
     value |= {"parts": 3}
@@ -51,26 +52,26 @@ def config(folder: Path, **parse: object) -> Path:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """A run of 24 images in three shards, and CoNLL-U of its 48 sentences."""
+    """Make a run of 24 images in three shards, and the file `p.conllu` with parses of the 48 sentences."""
     make_run(tmp_path)
     (tmp_path / "p.conllu").write_text(conllu(sentences()))
     return tmp_path
 
 
 def parse(run: Path, part: int = 0, **settings: object) -> Path:
-    """One shard, which is a part."""
+    """Parse a chunk of one shard, and return the path of the parses."""
     config(run, **settings)
     make_stage("parse", run, "--part", part)
     return run / f"text/parses/shard-{part:05d}.conllu"
 
 
 def encode(run: Path, number: int = 0) -> tuple[Shard, Shard]:
-    """All that follows `parse`, of one shard."""
+    """Run the stages that follow `parse`, and return the trees and the tokens of one shard."""
     encode_parses(run)
     return Shard(shard_path(run / "text/trees", number), TREES), Shard(shard_path(run / "text/tokens", number), TOKENS)
 
 
-def test_files_become_trees_over_our_words(run: Path) -> None:
+def test_files_of_parses_become_trees_over_the_tokens(run: Path) -> None:
     for shard in range(3):
         parse(run, shard, conllu="p.conllu", brackets=None)
     shard, words = encode(run, 2)
@@ -89,7 +90,7 @@ def test_files_become_trees_over_our_words(run: Path) -> None:
     assert shard["sentence_id"].tolist() == list(range(40, 48))
 
 
-def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pytest.LogCaptureFixture) -> None:
+def test_sentences_without_a_matching_parse_become_chains(run: Path, caplog: pytest.LogCaptureFixture) -> None:
     rows = sentences()
     rows[3] = (rows[3][0], [*rows[3][1], "more"])
     del rows[0]
@@ -108,7 +109,7 @@ def test_missing_sentences_and_other_words_become_chains(run: Path, caplog: pyte
     assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]
 
 
-def test_brackets_alone_give_dependencies_too(run: Path) -> None:
+def test_brackets_without_conllu_also_give_dependencies(run: Path) -> None:
     rows = []
     for name, words in sentences():
         leaves = (f"({tag} {word})" for tag, word in zip(("DT", "NN", "NN", "NN", "CD"), words, strict=False))
@@ -127,7 +128,7 @@ def test_brackets_alone_give_dependencies_too(run: Path) -> None:
         (conllu(sentences()).replace("\t2\tdet", "\t0\tdet", 1), "p.conllu, sentence before line 4: 2 roots"),
     ],
 )
-def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
+def test_errors_in_a_file_of_parses_are_located(run: Path, text: str, message: str) -> None:
     (run / "p.conllu").write_text(text)
     with pytest.raises(InputError, match=message):
         parse(run, conllu="p.conllu", brackets=None)
@@ -136,6 +137,7 @@ def test_bad_files_are_named(run: Path, text: str, message: str) -> None:
 
 @pytest.fixture(scope="module")
 def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Write a small treebank. Each sentence ends with a full stop."""
     folder = tmp_path_factory.mktemp("treebank")
     (folder / "all.conllu").write_text(conllu([(name, [*words, "."]) for name, words in sentences()]))
     return folder
@@ -143,18 +145,18 @@ def treebank(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def parser(treebank: Path) -> Path:
-    """What `train-parser` makes of a tiny treebank."""
+    """Train a parser on the small treebank with `train-parser`, and return its folder."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     config(treebank, training={"epochs": 4}, treebank=dict.fromkeys(("train", "dev", "test"), "all.conllu"))
     make_stage("train_parser", treebank)
     return treebank / "parser"
 
 
-def test_a_trained_parser_says_how_good_it_is_and_parses_whatever_stands_in_the_sentences(
+def test_a_trained_parser_is_evaluated_and_parses_the_sentences(
     run: Path, parser: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     judged = json.loads((parser / "pipeline.json").read_text())
-    assert judged["dev"] == judged["test"]  # of the same file
+    assert judged["dev"] == judged["test"]  # The configuration names the same file for both.
     assert judged["test"].keys() == {"dep_uas", "dep_las", "tag_acc"} and judged["test"]["dep_uas"] > 50
     shutil.copytree(parser, run / "parser")
     with monkeypatch.context() as patch:

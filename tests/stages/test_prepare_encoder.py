@@ -1,4 +1,4 @@
-"""prepare-encoder of an encoder that learns from the images themselves."""
+"""The stage `prepare-encoder` for an encoder that learns from the images of the collection."""
 
 import json
 from pathlib import Path
@@ -12,7 +12,12 @@ from pipeline.run.run import Run
 
 pytest.importorskip("cv2")
 
-COUNT, SIDE, TRAIN = 14, 32, 11
+COUNT = 14
+"""Number of images."""
+SIDE = 32
+"""Width and height in pixels to which the encoder resizes images."""
+TRAIN = 11
+"""Number of images in the train split."""
 STANDARD = {
     "images": 500, "codebook_images": 4, "descriptors": 6, "patch": 8, "descriptor_dim": 8, "codebook": 4,
     "dimensions": {"gist": 5, "rgb": 4, "csift": 6, "rgbsift": 6, "hog": 3},
@@ -20,8 +25,8 @@ STANDARD = {
 ENCODER = {"name": "plain", "kind": "standard", "resize": SIDE, "crop": None, **STANDARD}
 
 
-def test_only_the_train_split_is_learned_from(tmp_path: Path) -> None:
-    """Images of all shapes, some of them grey; those of other splits are not even there any more."""
+def test_the_encoder_learns_only_from_the_train_split(tmp_path: Path) -> None:
+    """The images have different shapes, and some are grey. The files of the other split are deleted before."""
     images = tmp_path / "data/images"
     images.mkdir(parents=True)
     for i in range(COUNT):

@@ -1,4 +1,4 @@
-"""extract-regions, finetune and pool-regions by hand: what they leave, take up again and refuse."""
+"""The stages `extract-regions`, `finetune` and `pool-regions`: their outputs, restarts and errors."""
 
 import json
 import shutil
@@ -24,15 +24,18 @@ from stages.cli import cli
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run of images that show a red or blue block, most of them with the box of the block."""
     return make_blocks(tmp_path_factory.mktemp("made"))
 
 
 @pytest.fixture
 def run(made: Path, tmp_path: Path) -> Path:
+    """Return a copy of the run that a test may change."""
     return copy_blocks(made, tmp_path / "run")
 
 
-def relative(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+def relative_errors(found: np.ndarray, expected: np.ndarray) -> np.ndarray:
+    """Return the relative error of each row."""
     return np.linalg.norm(found - expected, axis=1) / np.linalg.norm(expected, axis=1)
 
 
@@ -43,17 +46,19 @@ def test_shards_hold_regions_of_every_image(run: Path, features: str) -> None:
     first, last = (RegionShard(shard_path(run / "regions/plain", n)) for n in range(2))
     assert first.image_id.tolist() == list(range(12)) and np.diff(first.offsets).tolist() == [6] * 12
     boxes = first["boxes"][first.offsets[:-1]]
-    assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # region 0 is the whole image
+    assert boxes.tolist() == [[0, 0, 80 + i, 60] for i in range(12)]  # Region 0 is the whole image.
     assert first["scores"][:3].tolist() == [1, np.float32(0.9), np.float32(0.3)]
-    assert first["boxes"][2].tolist() == [0, 0, 80, 50]  # clipped
+    assert first["boxes"][2].tolist() == [0, 0, 80, 50]  # The box is clipped to the image.
     assert first.details["counts"]["filled"] == 36 and first["features"].shape == (72, 512)
     assert first.details["encoder"]["name"] == "plain" and not first.details["rejects"]
-    assert (last["scores"][last.offsets[6] + 1 : last.offsets[7]] == 0).all()  # no box: windows alone
-    # Crops of the whole image are what `extract` makes of it.
+    assert (
+        last["scores"][last.offsets[6] + 1 : last.offsets[7]] == 0
+    ).all()  # This image has no boxes, so its regions are windows.
+    # A crop of the whole image has the same features as the image itself.
     if features == "crops":
         run_command("extract", *arguments(run))
         whole = first["features"][first.offsets[:-1]]
-        assert relative(whole, Shard(run / "features/plain/shard-00000.h5", FEATURES)["features"]).max() < 1e-4
+        assert relative_errors(whole, Shard(run / "features/plain/shard-00000.h5", FEATURES)["features"]).max() < 1e-4
 
 
 def test_batches_and_workers_change_nothing(run: Path) -> None:
@@ -66,7 +71,7 @@ def test_batches_and_workers_change_nothing(run: Path) -> None:
     run_command("extract_regions", *arguments(run), "--force")
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)
-    assert relative(features, alone["features"]).max() < 1e-3
+    assert relative_errors(features, alone["features"]).max() < 1e-3
 
 
 def test_bad_and_slow_images_have_no_regions_and_a_reason(run: Path) -> None:
@@ -76,7 +81,7 @@ def test_bad_and_slow_images_have_no_regions_and_a_reason(run: Path) -> None:
     assert np.diff(shard.offsets).tolist() == [6, 6, 0] + [6] * 9
     (reject,) = shard.details["rejects"]
     assert (reject["image_id"], reject["name"]) == (2, "images/02.png") and reject["reason"].startswith("changed")
-    assert relative(shard["features"], np.delete(whole, np.s_[12:18], 0)).max() < 1e-3
+    assert relative_errors(shard["features"], np.delete(whole, np.s_[12:18], 0)).max() < 1e-3
     with pytest.raises(RejectLimitError, match="1 of 12 images have no regions"):
         extract(run, again=True, section="collection", reject_limit=0)
     assert RegionShard(shard.path).rows == 12
@@ -86,7 +91,7 @@ def test_bad_and_slow_images_have_no_regions_and_a_reason(run: Path) -> None:
     assert {reject["reason"].partition(" ")[0] for reject in rejects} == {"too-slow:", "changed:"}
 
 
-def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
+def test_boxes_from_a_file_replace_the_boxes_of_the_manifest(run: Path) -> None:
     own = extract(run).commit.made_by
     (run / "data/other.json").write_text(
         json.dumps([{"image_id": "images/01.png", "bbox": [5, 6, 20, 10], "score": 0.7}])
@@ -98,7 +103,7 @@ def test_boxes_of_a_file_take_the_place_of_the_manifests(run: Path) -> None:
         extract(run, boxes="none.json")
 
 
-def test_a_detector_from_a_file(run: Path) -> None:
+def test_a_detector_is_read_from_a_file(run: Path) -> None:
     import torch
     from torchvision.models import get_model
 
@@ -120,7 +125,7 @@ def test_a_detector_from_a_file(run: Path) -> None:
 # --- finetune
 
 
-def test_finetune_makes_an_encoder_like_any_other_and_its_classifier_scores_regions(run: Path) -> None:
+def test_a_finetuned_encoder_extracts_features_and_its_classifier_scores_regions(run: Path) -> None:
     make_stage("finetune", run, "tuned")
     made = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
     losses = made.details["losses"]
@@ -128,7 +133,7 @@ def test_finetune_makes_an_encoder_like_any_other_and_its_classifier_scores_regi
     assert made.details["labels"] == ["blue", "red"]
     assert made.settings["weights"]["origin"] == "finetuned" and made.details["dim"] == 1024
     assert not (run / "encoders/tuned/checkpoints").exists()
-    run_command("extract", *arguments(run, encoder="tuned"))  # which takes it unchanged, as regions do
+    run_command("extract", *arguments(run, encoder="tuned"))
     shard = extract(run, encoder="tuned", encoders=["tuned"], proposals="grid", score="classifier", count=3)
     assert (np.diff(shard.offsets) <= 4).all() and (shard["scores"][shard.offsets[:-1]] == 1).all()
     before = (run / "encoders/tuned/model.safetensors").read_bytes()
@@ -138,7 +143,7 @@ def test_finetune_makes_an_encoder_like_any_other_and_its_classifier_scores_regi
         extract(run, score="classifier")
 
 
-def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_interrupted_finetuning_continues_from_its_checkpoint(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     configure(run, "finetune", checkpoint_seconds=0, iterations=4)
     make_stage("finetune", run, "tuned")
     whole = read_parameters(run / "encoders/tuned/model.safetensors", ENCODER)
@@ -152,13 +157,13 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(Finetuning, "_step", interrupted)
     CliRunner().invoke(cli.get_command(None, "finetune"), ["tuned", "--run", str(run)])
-    taken_up = run / "encoders/tuned"
-    assert list(taken_up.glob("checkpoints/step-*.safetensors")) and not (taken_up / "model.json").exists()
+    resumed = run / "encoders/tuned"
+    assert list(resumed.glob("checkpoints/step-*.safetensors")) and not (resumed / "model.json").exists()
     calls = []
     monkeypatch.setattr(Finetuning, "_step", lambda self, batch: calls.append(1) or step(self, batch))
     make_stage("finetune", run, "tuned")
     assert len(calls) == 2
-    again = read_parameters(taken_up / "model.safetensors", ENCODER)
+    again = read_parameters(resumed / "model.safetensors", ENCODER)
     np.testing.assert_allclose(again.details["losses"], whole.details["losses"], rtol=1e-4)
     for name, tensor in whole.tensors.items():
         np.testing.assert_allclose(again.tensors[name], tensor, rtol=1e-3, atol=1e-5)
@@ -168,7 +173,7 @@ def test_interrupted_finetuning_goes_on(run: Path, monkeypatch: pytest.MonkeyPat
 
 
 def pool(run: Path, pooling: str, **changes: object) -> Shard:
-    """The regions of shard 0, which are extracted first, as features of its images."""
+    """Extract the regions of shard 0, pool them, and return the features of the images."""
     extract(run, **changes)
     add_pooled(run, pooling)
     run_command("pool_regions", *arguments(run, encoder=pooling))
@@ -176,7 +181,7 @@ def pool(run: Path, pooling: str, **changes: object) -> Shard:
 
 
 def add_pooled(run: Path, pooling: str) -> None:
-    """The encoder `pooling` of the regions of `plain`."""
+    """Configure and prepare the encoder `pooling`, which pools the regions of the encoder `plain` in this way."""
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
     (run / "config.yaml").write_text(json.dumps(settings))
@@ -194,15 +199,15 @@ def test_pooled_regions_are_features_of_images(run: Path, pooling: str) -> None:
 
 
 def test_search_pools_the_same_regions(run: Path) -> None:
-    pooled = pool(run, "mean", proposals="grid")  # of which all is known of a photograph alone
+    pooled = pool(run, "mean", proposals="grid")  # Grid regions need only the image, so a query can have them, too.
     stored = read_parameters(run / "encoders/mean/model.safetensors", ENCODER)
     image = decode((run / "data/images/04.png").read_bytes(), ImageLimits(10**6, 1, 99))
     features = restore_encoder(ImageEncoder, stored).encode([image])
     np.testing.assert_allclose(features, pooled["features"][4:5], rtol=1e-3, atol=1e-4)
 
 
-def test_regions_that_were_cut_otherwise_are_not_pooled(run: Path) -> None:
-    """By an earlier configuration: what encodes a question would cut others."""
+def test_regions_of_another_configuration_are_not_pooled(run: Path) -> None:
+    """An encoder of queries would propose other regions than the stored ones, so the features would not agree."""
     extract(run, proposals="grid")
     configure(run, "regions", proposals="boxes")
     add_pooled(run, "mean")

@@ -1,4 +1,4 @@
-"""`report` of a run that has a model of fragments: its figures are shown, its answers are another model's."""
+"""The report of a run with a region model and a model with one vector per image, and the search that a run suggests."""
 
 import shutil
 import subprocess
@@ -21,6 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with the model ncca and the region model dvsa, whose results are better."""
     run = make_run(tmp_path_factory.mktemp("run"))
     coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
     retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)
@@ -36,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
         make_stage("evaluate", run, model, "test", "all-sentences")
     worse = {name: value for name, value in read_json(evaluation(run, "ncca")).items() if name != CHECK}
     worse["sentence_to_image"] |= {"recall@1": 0.0, "recall@5": 0.0, "recall@10": 0.0}
-    publish_json(evaluation(run, "ncca"), worse)  # so that the model of fragments is the best
+    publish_json(evaluation(run, "ncca"), worse)  # Now the region model is the best one.
     make_stage("summarise", run)
     return run
 
@@ -46,11 +47,12 @@ def evaluation(run: Path, model: str) -> Path:
 
 
 def report(run: Path, *settings: dict) -> str:
+    """Make the report of a run, and return its HTML."""
     run_stage(open_run(run, *settings), stage.report)
     return Layout(run).report.path.read_text()
 
 
-def test_the_best_model_of_one_vector_an_image_is_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_best_model_with_one_vector_per_image_is_shown(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.run.reading.pictures.MIN_WORD_COUNT", 2)
     html = report(run)
     assert "What ncca finds" in html
@@ -70,8 +72,8 @@ def test_the_page_names_the_commit_of_the_checkout(run: Path) -> None:
     assert f"commit {commit}" in report(run)
 
 
-def test_a_run_ends_with_a_search_of_a_model_that_has_an_index(run: Path, tmp_path: Path) -> None:
-    """What ranks by perplexity has none, and may be the best."""
+def test_the_suggested_search_uses_a_model_that_has_an_index(run: Path, tmp_path: Path) -> None:
+    """A generator that ranks captions by perplexity has no index, even if it is the best model."""
     ranker = read_json(evaluation(run, "dvsa")) | {"model": "mrnn-perplexity"}
     del ranker[CHECK]
     copy = shutil.copytree(run, tmp_path / "run")
@@ -81,12 +83,12 @@ def test_a_run_ends_with_a_search_of_a_model_that_has_an_index(run: Path, tmp_pa
     assert str(copy / "index/ncca") in results["search"]
 
 
-def test_a_run_of_nothing_but_fragments_has_a_report_with_what_they_find(run: Path, tmp_path: Path) -> None:
+def test_the_report_of_a_run_with_only_a_region_model_shows_its_results(run: Path, tmp_path: Path) -> None:
     own = shutil.copytree(run, tmp_path / "run")
     write_summary(Layout(own).summary.path, [read_record(evaluation(own, "dvsa"))], "", by_hand(own))
     html = " ".join(report(own, {"models": ["dvsa"]}).split())
     assert f"search {own / 'index/dvsa'}" in html and "What dvsa finds" in html and "A map of the images" not in html
     assert "How the index of regions was chosen" in html and '<th scope="row">IVF' in html
-    # Each image has all that its sentences name, so that every query is answered at once.
+    # Each image shows everything that its sentences name, so each query ranks its own image first.
     assert read_json(evaluation(run, "dvsa"))["sentence_to_image"]["recall@1"] == 100
     assert html.count("its photo is ranked first") == 5 and "is at rank" not in html

@@ -1,4 +1,4 @@
-"""`reproduce` compares the right ranks, and records how a result was measured."""
+"""The stage `reproduce`: comparisons with published results, recorded settings, and the figures of Gong et al."""
 
 import json
 from pathlib import Path
@@ -14,7 +14,7 @@ from pipeline.storage.commit import publish_record
 from pipeline.storage.records import write_evaluation, write_measured, write_summary
 from stages.papers.reproduce import digest_configuration, render_figures
 
-VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
+MEASURES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 PAPER = {
     "models": ["lstm"],
     "encoders": [{"name": "oxford", "architecture": "vgg19", "layer": "fc7"}],
@@ -27,11 +27,12 @@ PAPER = {
 
 
 def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **changes: object) -> str:
+    """Write evaluations of the models `names` by hand, run `reproduce`, and return the page that it writes."""
     layout, found = Layout(folder), []
     for rank, name in enumerate(names, 1):
         about = {"split": "test", "protocol": protocol, "n_images": 100, "n_sentences": 6}
-        about["chance"] = {"sentence_to_image": VALUES, "image_to_sentence": VALUES}
-        value = {"model": name, **about, "image_to_sentence": VALUES, "sentence_to_image": VALUES}
+        about["chance"] = {"sentence_to_image": MEASURES, "image_to_sentence": MEASURES}
+        value = {"model": name, **about, "image_to_sentence": MEASURES, "sentence_to_image": MEASURES}
         ranks = {"image_to_sentence": np.full(3, 11 * rank), "sentence_to_image": np.full(6, 11 * rank)}
         ranks["owners"] = np.repeat(np.arange(3), 2)
         write_evaluation(layout.evaluation(name, "test", protocol).path, value, ranks, by_hand(layout.root))
@@ -42,7 +43,7 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
     return layout.reproduction.path.read_text()
 
 
-def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
+def test_generated_captions_are_compared_per_image(tmp_path: Path) -> None:
     generators = {"relu": {"generator": "mrnn", "cell": "relu"}, "near": {"generator": "nearest"}}
     layout, n = Layout(make_run(tmp_path)), 6
     for name, matched in (("relu", 3), ("near", 1)):
@@ -58,7 +59,7 @@ def test_descriptions_are_compared_image_by_image(tmp_path: Path) -> None:
         tmp_path, "lstm", generators=["relu", "near"], generator_variants=generators,
         reproduce={**PAPER["reproduce"], "others": ["coco"], "reproduced": {"relu": "mrnn", "near": "nearest"}},
     )  # fmt: skip
-    # three quarters of the n-grams less one quarter, and no interval for one training
+    # The models match 3/4 and 1/4 of the n-grams. With one training, there is no interval.
     assert "| Our model minus Nearest Neighbor | +13.0 / +27.7 | +50.0 / +20.0 |" in text.splitlines()
     run = json.loads((tmp_path / "reproduction.json").read_text())["run"]
     assert run["seeds"] == {"lstm": [0], "relu": [0], "near": [0]}
@@ -72,7 +73,7 @@ def test_the_digest_of_a_configuration_depends_on_every_default_but_not_on_the_m
     assert plain == digest_configuration(validate({"data_root": "elsewhere", "device": "cpu"}))
 
 
-def test_figures_of_gong_et_al_are_a_page_beside_the_tables(tmp_path: Path) -> None:
+def test_the_figures_of_gong_et_al_are_rendered_as_html(tmp_path: Path) -> None:
     layout = Layout(make_run(tmp_path))
     case = {
         "image_id": 2,

@@ -1,5 +1,7 @@
-"""Scenes of the demo, parsed, with regions on their boxes: their phrases are embedded and ranked, and their labelled
-boxes described by a generator that learned from regions, and judged by phrases."""
+"""Parsed scenes of the demo with regions: phrases are ranked, and labelled boxes get generated captions.
+
+The captions come from a generator that learned from regions, and are compared with the phrases that name the boxes.
+"""
 
 import json
 import shutil
@@ -31,7 +33,8 @@ from pipeline.storage.tables import CORNERS, vectors_column
 from pipeline.storage.texts import read_packed_trees
 from pipeline.text.trees import Trees
 
-MEASURED = find_spec("pycocoevalcap") is not None
+HAS_COCO_METRICS = find_spec("pycocoevalcap") is not None
+"""Whether the library that computes BLEU is installed."""
 SETTINGS = {
     "demo": {"train": 40, "dev": 5, "test": 8, "weak": 0},
     "encoders": [{"name": "eyes", "architecture": "squeezenet1_1", "weights": "untrained"}],
@@ -47,11 +50,15 @@ SETTINGS = {
     "describe": {"boxes": True, "top": 2, "beam": 3, "meteor": False},
 }  # fmt: skip
 PHRASES = "phrases/hmlstm/dev"
+"""Folder of the embedded phrases in the run."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Scenes with regions on all boxes but the first of every test image, whose features say what each shows."""
+    """Make a run of parsed scenes whose regions are the labelled boxes. The features are one-hot codes of the labels.
+
+    Each image also has a region for the whole image, and the first box of each test image is left out.
+    """
     run = tmp_path_factory.mktemp("scenes")
     (run / "config.yaml").write_text(yaml.safe_dump({"data_root": str(run / "data"), **SETTINGS}))
     for stage in ("make_demo", "ingest", "parse"):
@@ -74,7 +81,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def phrased(run: Path) -> Path:
-    """The same with the phrases of an untrained hmlstm."""
+    """Add an untrained hmlstm and the phrases of the dev split that it embeds to the run."""
     vocabulary, table = (read_json(run / f"text/{name}.json") for name in ("tokens", "labels"))
     vectors = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
@@ -82,17 +89,17 @@ def phrased(run: Path) -> Path:
     with seeded(0):
         network = HMLSTM.make_network(torch.zeros(dim), torch.tensor(vectors), 16, 0.0, learned, "cosine")
     model = HMLSTM(ImageView(("eyes",), (dim,), ("l2",)), network, learned)
-    told = {
+    details = {
         "model": "hmlstm", "registered": "hmlstm", "vocabulary": vocabulary["fingerprint"],
         "labels": table["fingerprint"], "regions": {"eyes": MADE_BY},
     }  # fmt: skip
     path = run / "models/hmlstm/model.safetensors"
-    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=told)
+    write_parameters(path, MODEL, model.tensors(), settings=model.settings(), provenance=by_hand(run), details=details)
     make_stage("embed_phrases", run, "hmlstm", "dev")
     return run
 
 
-def test_phrases_and_regions_are_those_of_the_model(phrased: Path) -> None:
+def test_stored_phrases_and_regions_equal_the_embeddings_of_the_model(phrased: Path) -> None:
     found, manifest = PhraseVectors(phrased / PHRASES), Manifest(phrased / "manifest")
     pairs = split_pairs(manifest, "dev")
     assert (found.model, found.split) == ("hmlstm", "dev")
@@ -108,12 +115,13 @@ def test_phrases_and_regions_are_those_of_the_model(phrased: Path) -> None:
 
 
 def rank(run: Path) -> dict:
+    """Rank the phrases of the dev split, and return the measures."""
     make_stage("rank_phrases", run, "hmlstm", "dev")
     return json.loads((run / "evaluation/phrases/hmlstm.dev.json").read_text())
 
 
-def know(run: Path) -> None:
-    """Replace the vectors by those of the kind that a phrase's head names, or that a box shows."""
+def make_vectors_perfect(run: Path) -> None:
+    """Replace each vector by a code of the kinds of things that a phrase names or that a box shows."""
     names, manifest = read_names(run / "data" / "names.tsv"), Manifest(run / "manifest")
     kinds = sorted(names)
     found = PhraseVectors(run / PHRASES)
@@ -133,7 +141,7 @@ def know(run: Path) -> None:
     write_phrases(run / PHRASES, *tables, provenance=by_hand(run), details=details)
 
 
-def test_a_ranking_beside_chance(phrased: Path, tmp_path: Path) -> None:
+def test_phrases_are_ranked_and_compared_with_chance(phrased: Path, tmp_path: Path) -> None:
     run = shutil.copytree(phrased, tmp_path / "run")
     value = rank(run)
     assert value["model"] == "hmlstm" and value["split"] == "dev"
@@ -149,7 +157,7 @@ def test_a_ranking_beside_chance(phrased: Path, tmp_path: Path) -> None:
     measured = value["region_to_phrase"]["split"]
     assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)
     assert len(ranks["region_to_phrase.split.images"]) == measured["n"]
-    know(run)
+    make_vectors_perfect(run)
     known = rank(run)
     assert known["correspondence"]["right"] > 85 > known["correspondence"]["chance"]
 
@@ -159,7 +167,7 @@ def test_a_ranking_beside_chance(phrased: Path, tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def described(run: Path) -> Path:
-    """The same with a generator that learned to call regions by their labels."""
+    """Add a generator to the run that has learned to describe regions by their labels."""
     manifest = Manifest(run / "manifest")
     for split in ("train", "dev"):
         segments = [
@@ -174,11 +182,12 @@ def described(run: Path) -> Path:
 
 
 def evaluate(run: Path) -> dict:
+    """Evaluate the generated captions of the test boxes, and return the measures."""
     make_stage("evaluate_descriptions", run, "mrnn-regions", "test.boxes", "--force")
     return json.loads((run / "evaluation/descriptions/mrnn-regions.test.boxes.json").read_text())
 
 
-def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(described: Path, caplog) -> None:
+def test_captions_of_boxes_are_compared_with_the_phrases_that_name_them(described: Path, caplog) -> None:
     found, manifest = describe(described, "mrnn-regions", "test.boxes"), Manifest(described / "manifest")
     boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
     images = {box["image_id"] for box in boxes}
@@ -187,7 +196,7 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(described:
     known = {(box["image_id"], *(box[corner] for corner in CORNERS)): box["label"] for box in boxes}
     assert all(known[one["image_id"], *one["box"]] == one["label"] for one in found["images"])
     right = [one["sentences"][0]["text"] == f"a {one['label']}" for one in found["images"]]
-    assert np.mean(right) > 0.9  # the features say the kind, and snippets call it by its label
+    assert np.mean(right) > 0.9  # The features encode the kind, and the snippets name its label.
 
     value = evaluate(described)
     names, said = read_names(described / "data" / "names.tsv"), {}
@@ -196,16 +205,16 @@ def test_boxes_are_described_and_judged_by_the_phrases_that_name_them(described:
     named = [one for one in found["images"] if said[one["image_id"]] & names[one["label"]]]
     assert value["n_boxes"] == len(named) <= len(found["images"]) and value["n_references"] > value["n_boxes"]
     assert value["of"] == "boxes" and value["perplexity"] is None
-    assert value["bleu_1"] > 40 if MEASURED else value["bleu_1"] is None
+    assert value["bleu_1"] > 40 if HAS_COCO_METRICS else value["bleu_1"] is None
     for one in found["images"]:
         one["sentences"][0]["text"] = "zebra crossing"
     publish_json(described / "descriptions/mrnn-regions.test.boxes/descriptions.json", found)
     found = evaluate(described)["bleu_1"]
-    assert found < 1e-3 if MEASURED else found is None
+    assert found < 1e-3 if HAS_COCO_METRICS else found is None
 
 
-def test_boxes_are_judged_by_what_people_wrote_for_them(described: Path, tmp_path: Path) -> None:
-    """Two texts for one box, one for another: of these two alone are there descriptions, without any parse."""
+def test_captions_of_boxes_are_compared_with_written_texts(described: Path, tmp_path: Path) -> None:
+    """A file has two texts for one box and one text for another. Only these boxes get captions, without any parses."""
     manifest = Manifest(described / "manifest")
     boxes = [box for box in reversed(manifest.boxes.to_pylist()) if manifest.splits[box["image_id"]] == "test"]
     first = boxes[0]
@@ -224,7 +233,7 @@ def test_boxes_are_judged_by_what_people_wrote_for_them(described: Path, tmp_pat
     assert all(one["sentences"][0]["text"] == one["label"] for one in found["images"])
     value = evaluate(elsewhere)
     assert (value["n_boxes"], value["n_references"]) == (2, 3)
-    assert value["bleu_1"] == pytest.approx(100) if MEASURED else value["bleu_1"] is None
+    assert value["bleu_1"] == pytest.approx(100) if HAS_COCO_METRICS else value["bleu_1"] is None
     (tmp_path / "written.tsv").write_text(lines[0])
     with pytest.raises(InputError, match=r"written\.tsv has no text for any box of this run"):
         describe(elsewhere, "mrnn-regions", "test.boxes")

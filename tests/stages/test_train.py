@@ -1,4 +1,4 @@
-"""`train` and the commands around it, from sentences to a search, on a small collection."""
+"""The stage `train` on a small collection: searches with a trained model, starts from a model, and restarts."""
 
 import json
 import shutil
@@ -26,16 +26,17 @@ stage_train = import_module("stages.models.train")
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """Error that stands for a kill of the process."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a small run with everything that training a model needs."""
     return make_trainable(tmp_path_factory.mktemp("run"))
 
 
-def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every eleventh of 45,056 sentences of 400 bytes, which are 18 MB together."""
+def test_reading_a_start_keeps_only_a_sample_of_the_training_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Every eleventh of 45,056 sentences is kept. All of them together have 18 MB, but reading may take only 6 MB."""
     count, started = 11 * word_towers.SCALE_SAMPLE, []
     start = object.__new__(LinearModel)
     start.text = SimpleNamespace(encoders=())
@@ -50,9 +51,9 @@ def test_a_start_holds_a_sample_of_the_training_sentences_and_no_more(monkeypatc
     monkeypatch.setattr(WordStart, "of", lambda *given: started.append(given))
     tracemalloc.start()
     stage_train._read_start(run, "ncca-recurrent")
-    most = tracemalloc.get_traced_memory()[1]
+    peak_bytes = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert list(map(int, started[0][3])) == list(range(0, count, 11)) and most < 6e6
+    assert list(map(int, started[0][3])) == list(range(0, count, 11)) and peak_bytes < 6e6
 
 
 def test_a_trained_model_is_embedded_indexed_and_searched(run: Path) -> None:
@@ -89,7 +90,7 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> N
         train(other, "ncca-refined")
 
 
-def test_a_killed_training_goes_on_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_training_continues_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     short = {"train_defaults": {"epochs": 3}}
     folder = train(run, "gru", short)
     whole = (folder / "model.safetensors").read_bytes()
