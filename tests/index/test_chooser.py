@@ -184,7 +184,7 @@ def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.
     asked = {"candidates": ("PQ4x4", "Flat"), "sample": 2000, "recall_floor": 0.95}
     built = make(*clustered(8000, 16), latency_ms=2, **asked)
     assert built.card.factory == "Flat" and built.card.latency_ms == 1.5
-    with pytest.raises(UsageError, match="within index.latency_ms 1 ms\. .*\. Raise index.latency_ms"):
+    with pytest.raises(UsageError, match=r"within index.latency_ms 1 ms\. .*\. Raise index.latency_ms"):
         make(*clustered(8000, 16), latency_ms=1, **asked)
 
 
