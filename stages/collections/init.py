@@ -113,7 +113,7 @@ def command(
         if not splits:
             rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
             reason = next(chain(missing, rejects, ["its lists name no photo"]))
-            raise InputError(f"{found.root} has no photo that can be used: {reason}. Give the folder of your photos.")
+            raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),
             "format": found.format,

@@ -235,7 +235,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
         (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "has its own weights"),
-        (["--weights", tmp_path / "net.pt"], "give --architecture"),
+        (["--weights", tmp_path / "net.pt"], "does not begin with the name of a network"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:
         with pytest.raises(UsageError, match=match):
@@ -431,7 +431,7 @@ def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, 
     packed.mkdir()
     (packed / "list.csv").write_text("file,caption\n0.jpg,a dog\n")
     (packed / "photos.tar.gz").touch()
-    assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
+    assert "Unpack the archive photos.tar.gz first" in str(refuse(packed)[1])
     (packed / "list.csv").unlink()
     assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
     (packed / "data-0.arrow").touch()
