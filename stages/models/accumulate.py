@@ -101,9 +101,9 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
 def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
     """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
-    PAIRS is one of: target, the images of train and their captions; dev, the images of dev and their captions;
-    auxiliary/NAME, the images of the key auxiliary.splits and their weak texts NAME, a section of the key `documents`;
-    study/target and study/auxiliary/NAME, the same pairs summed separately for each fold.
+    PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or
+    `auxiliary/NAME` for the images of auxiliary.splits and their weak texts, where NAME is a section of `documents`.
+    `study/target` and `study/auxiliary/NAME` are the same pairs, whose moments are summed separately for each fold.
     """
     import numpy as np
 

@@ -25,7 +25,7 @@ def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     has_weak = configured.training != "target"
     documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
     return {
-        "manifest": layout.manifest,  # Its splits say which images belong to dev.
+        "manifest": layout.manifest,  # It says which images belong to dev.
         "target": layout.moments("target"),
         "sentences": sentence_shards(configured, layout),
         "features": feature_shards(configured.encoders, layout),

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
 
 SPLITS_BY_PRIORITY = ("test", "dev", "train", "weak", "gallery")
-"""Splits in the order in which they keep their photo. Of two near-duplicates, the takedown list names the photo whose
+"""Splits in the order in which they keep their photo. For two near-duplicates, the takedown list names the photo whose
 split comes later or, in the same split, the photo with the greater image_id."""
 BLOCK_ROWS = 4096
 """Number of photos, pairs or findings that are in memory at a time."""

@@ -112,14 +112,12 @@ class Moments:
         to rounding, or if the views are uncorrelated up to rounding.
         """
         if self.n < 2:
-            raise InputError(
-                f"a linear model needs at least 2 pairs, but there are {self.n:g}. Add captioned photos to the train split."
-            )
+            raise InputError(f"a linear model needs at least 2 pairs, but there are {self.n:g}. Check the train split.")
         for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
             if not np.isfinite(block).all():
                 raise InputError(
-                    f"the moments of the {name} view are not finite, because a row has NaN, infinity, or a value that is too"
-                    " large for single precision. Look for an outlier in the rows, or scale them to unit length"
+                    f"the moments of the {name} view are not finite, because a row has NaN, infinity, or a value that"
+                    " is too large for single precision. Look for an outlier in the rows, or scale them to unit length"
                     " (normalise: [l2])."
                 )
             if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
