@@ -1,1 +1,1 @@
-"""One click command for each stage: reader, one pure call, writer."""
+"""The commands of jointspace and the stages of a run. A stage reads its inputs, computes, and writes its artefact."""

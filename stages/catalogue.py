@@ -1,4 +1,4 @@
-"""All commands and declared stages in the folders of this package.
+"""The list of all commands and stages in the folders of this package.
 
 `python -m stages.catalogue > docs/stages.md` writes the page that lists them.
 """
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
 SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
-"""The first sentence of a paragraph. The point of "et al." does not end it."""
+"""The first sentence of a paragraph. The full stop of "et al." does not end it."""
 GROUPS = {
     "collections": "Collections",
     "encoders": "Encoders",
@@ -30,7 +30,7 @@ GROUPS = {
     "operations": "Runs and this machine",
 }
 """Folder of this package -> the title of its stages in `jointspace stage --help`, in that order."""
-SEVERAL = {
+MODULES_WITH_SEVERAL_COMMANDS = {
     "extract": ("extract", "fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
     "prepare": ("build-token-vocabulary", "train-word-vectors"),
@@ -45,22 +45,22 @@ SEVERAL = {
     "verify": ("verify", "explain"),
     "captions": ("train-generator", "describe", "evaluate-descriptions"),
 }
-"""Modules of several commands. Every other module has one command, with the name of the module."""
+"""Module -> its commands, for modules with several commands. Another module has one command, with the module's name."""
 COMMANDS = {
     command: f"stages.{group}.{module.name}"
     for group in GROUPS
     for module in pkgutil.iter_modules([str(Path(__file__).parent / group)])
-    for command in SEVERAL.get(module.name, [module.name.replace("_", "-")])
+    for command in MODULES_WITH_SEVERAL_COMMANDS.get(module.name, [module.name.replace("_", "-")])
 }
-"""Command -> its module, in the order of the groups."""
+"""Command -> the import path of its module, in the order of the groups."""
 USER_COMMANDS = {
     "Start": ("demo", "init", "run"),
     "Search": ("search", "serve", "add", "remove", "apply", "export"),
     "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "migrate"),
 }
-"""Title -> the commands that users call, as `jointspace --help` lists them."""
+"""Title -> the commands below it in `jointspace --help`."""
 STAGES = tuple(name for name in COMMANDS if not any(name in names for names in USER_COMMANDS.values()))
-"""The commands that Snakemake's rules call, as in `jointspace stage embed`."""
+"""The commands of the group `jointspace stage`, which the rules of Snakemake call."""
 
 
 def open_command(name: str) -> "click.Command | Stage":
@@ -100,10 +100,10 @@ HEAD = """# Commands
 STAGES_HEAD = """
 ## Stages
 
-`jointspace run` and `snakemake all` call these. By hand, `jointspace stage embed ncca --run results/demo` does what
-the rule does. A stage reruns when its inputs, its version, or a key that decides its result has changed. `snakemake
-all -n` lists the jobs that will run, and why. Results do not depend on the machine or on the number of processes that
-make them. A part is a chunk of shards. The last column says which stages compute on a GPU if there is one.
+`jointspace run` and `snakemake all` call the stages. To run one stage by hand, call for example
+`jointspace stage embed ncca --run results/demo`. A stage reruns when its inputs, its version, or a key that decides its
+result has changed. `snakemake all -n` lists the jobs that will run, and why. The number of processes does not change
+the results. A part is a chunk of shards. The last column says which stages compute on a GPU if there is one.
 
 | stage, version | what it does | one job for each | writes | GPU |
 |---|---|---|---|---|

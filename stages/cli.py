@@ -1,4 +1,4 @@
-"""The command `jointspace` with all commands of the catalogue. A command is imported when it is used."""
+"""The command `jointspace`, with all commands of the catalogue. The module of a command is imported when it is used."""
 
 import gc
 import logging
@@ -23,9 +23,9 @@ FORMER = {
     "tabulate": "reproduce",
 }  # fmt: skip
 """Former names of commands. They work until the next release."""
-FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
-"""Former name of a stage -> the folder of the run that the stage wrote to. The name of an encoder begins with it
-now."""
+FORMER_FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
+"""Former name of a stage -> the folder of the run that the stage wrote to. It is now the first part of the encoder's
+name in the arguments of the stage."""
 STAGES_BY_TITLE = {
     title: [name for name in STAGES if COMMANDS[name].split(".")[1] == folder] for folder, title in GROUPS.items()
 }
@@ -53,7 +53,10 @@ class AboveBars(logging.StreamHandler):
 
 
 class Catalogue(Command, click.Group):
-    """A group of commands by title. A module is imported when its command, or the help of the group, is used."""
+    """A group that lists its commands under titles.
+
+    The module of a command is imported when the command, or the help of the group, is used.
+    """
 
     def __init__(self, *arguments: Any, titled: Mapping[str, Collection[str]], **settings: Any) -> None:
         super().__init__(*arguments, **settings)
@@ -63,7 +66,7 @@ class Catalogue(Command, click.Group):
         return [name for names in self.titled.values() for name in names]
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, in which underscores stand for hyphens too, or None for an unknown name."""
+        """Return the command of a name, or None for an unknown name. Underscores in the name count as hyphens."""
         name = cmd_name.replace("_", "-")
         if name not in self.list_commands(ctx):
             return None
@@ -110,11 +113,15 @@ class Jointspace(Catalogue):
 
 
 def _translate(former: str, args: list[str]) -> list[str]:
-    """Translate a former command: `index-add --index A --from B --output C` becomes `add A B --copy-to C`."""
-    if former in FOLDERS:
+    """Return the arguments that replace a former command and its arguments `args`, and log a warning with the new
+    command.
+
+    `index-add --index A --from B --output C` becomes `add A B --copy-to C`.
+    """
+    if former in FORMER_FOLDERS:
         options = ("--run", "--config", "--set-config", "--part")
         named = [
-            word if word.startswith("-") or before in options else f"{FOLDERS[former]}/{word}"
+            word if word.startswith("-") or before in options else f"{FORMER_FOLDERS[former]}/{word}"
             for before, word in zip(["", *args], args, strict=False)
         ]
         translated = ["stage", FORMER[former], *named]
@@ -139,7 +146,7 @@ def _translate(former: str, args: list[str]) -> list[str]:
     epilog="`jointspace stage NAME --help` shows the options of a stage.",
 )
 def stage() -> None:
-    """Run a single stage of a run. `jointspace run` calls the stages as they are needed."""
+    """Run a single stage of a run. `jointspace run` calls the stages that need to run."""
 
 
 @click.group(
@@ -155,7 +162,12 @@ def stage() -> None:
 )
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
 @click.option("--log", "log_path", type=click.Path(dir_okay=False), metavar="FILE", help="Also write messages to FILE.")
-@click.option("--allow", metavar="MODULE:NAME", multiple=True, help="Let an index import this model or encoder.")
+@click.option(
+    "--allow",
+    metavar="MODULE:NAME",
+    multiple=True,
+    help="Allow the import of this model or encoder, which an index or a configuration names. Its code is run.",
+)
 @click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Show more messages, with time and module.")
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
@@ -171,7 +183,9 @@ def cli(
 ) -> None:
     """Search your own photos in plain language, with a model fitted to your captions."""
     runtime.configure(threads)
-    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")  # it would read the metadata of every distribution
+    os.environ.setdefault(
+        "PYDANTIC_DISABLE_PLUGINS", "1"
+    )  # Pydantic would otherwise read the metadata of every installed package
     handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log_path, "w", "utf-8")] if log_path else [])]
     for handler in handlers:
         handler.setFormatter(OneLine("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"))
@@ -204,7 +218,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     finally:
-        gc.disable()  # the process ends now, and a last collection over all objects of the libraries would take time
+        gc.disable()  # A last garbage collection at the end of the process would only take time.
 
 
 def _fail(message: str, code: int) -> NoReturn:
@@ -215,7 +229,7 @@ def _fail(message: str, code: int) -> NoReturn:
     for handler in logging.getLogger().handlers:
         if isinstance(handler, logging.FileHandler) and handler.stream:
             handler.stream.write(f"jointspace: {message}\n")
-    plain = "NO_COLOR" in os.environ  # click leaves colours out wherever there is no terminal
+    plain = "NO_COLOR" in os.environ  # click itself omits colours if stderr is not a terminal
     click.echo(f"{'jointspace:' if plain else click.style('jointspace:', fg='red')} {message}", err=True)
     sys.exit(code)
 

@@ -1,4 +1,4 @@
-"""Options and helpers that commands share, and the commands of declared stages."""
+"""Options and functions that several commands use, and the function that makes the command of a stage."""
 
 import logging
 import os
@@ -42,7 +42,11 @@ class Command(click.Command):
 
 
 def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage: str) -> list[str]:
-    """Return the arguments of a command with the new names of options; see Command. Everything after `--` is kept."""
+    """Return the arguments of a command with the new names of options, as Command describes. Arguments after `--` are
+    kept.
+
+    `usage` is the usage line of the command, for the warnings.
+    """
     first, rest = [], []
     words = iter(args)
     for word in words:
@@ -61,8 +65,10 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
 
 
 run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
-part_option = click.option("--part", type=click.IntRange(min=0), metavar="N", help="Chunk of shards. [default: all]")
-force_option = click.option("--force", "again", is_flag=True, help="Rerun finished work.")
+part_option = click.option(
+    "--part", type=click.IntRange(min=0), metavar="N", help="Number of a chunk of shards. [default: all chunks]"
+)
+force_option = click.option("--force", "again", is_flag=True, help="Rerun jobs that are finished.")
 set_config_option = click.option(
     "--set-config", "set_config_path", type=FILE, metavar="FILE",
     help="Replace the configuration of the run by this file, for good. [default: keep the run's configuration]",
@@ -80,7 +86,7 @@ verify_option = click.option(
 json_option = click.option("--json", "as_json", is_flag=True, help="Print JSON.")
 copy_option = click.option(
     "--copy-to", "output", type=FOLDER, metavar="FOLDER",
-    help="Leave INDEX as it is, and change a copy in this new folder. Unchanged files are hard links.",
+    help="Change a copy of INDEX in this new folder instead of INDEX. Unchanged files are hard links.",
 )  # fmt: skip
 STAGE_FORMER = {"--again": "--force", "--config": "--set-config"}
 """Former names of the options of stages."""
@@ -120,7 +126,10 @@ def runnable(text: str) -> str:
 
 @cache
 def _program(name: str) -> str:
-    """Return `name` if it is found on the PATH, or else the path of this Python's program, relative if that works."""
+    """Return `name` if the shell finds this Python's program under that name, and otherwise the path of the program.
+
+    The path is relative if the program is below the current folder.
+    """
     installed = Path(sys.executable).with_name(name)
     found = shutil.which(name)
     if not installed.exists() or (found and os.path.realpath(Path(found).parent) == os.path.realpath(installed.parent)):
@@ -138,9 +147,10 @@ def find_indexes(results: Path = Path("results")) -> list[Path]:
 
 
 def only_index(command: str) -> Path:
-    """Return the only index in the folder `results`, which a command uses if it is given none.
+    """Return the only index in the folder `results`, for a command that was called without an index.
 
-    Raises UsageError if there is none or if there are several; the message shows `command`, a complete example.
+    `command` is an example of the command with the word INDEX, for the message. Raises UsageError if there is not
+    exactly one index.
     """
     from pipeline.errors import UsageError
 
@@ -162,7 +172,7 @@ def command_of(stage: "Stage") -> click.Command:
         root: Path,
         set_config_path: Path | None,
         again: bool,
-        **options: Any,  # the names of the stage, its part, and its own options
+        **options: Any,  # the arguments of the stage, --part, and the options of the stage
     ) -> None:
         from pipeline.run.runner import make_shards, run_stage
 
@@ -184,7 +194,7 @@ def command_of(stage: "Stage") -> click.Command:
     for decorate in reversed([*arguments, run_option, *part, force_option, set_config_option]):
         callback = decorate(callback)
     named = " and ".join(name.upper() for name in stage.names)
-    epilog = f"Without {named}, the stage makes everything that the run needs from it." if named else None
+    epilog = f"Without {named}, the stage makes all of its artefacts that the run needs." if named else None
     command = click.command(
         stage.command, cls=Command, former=STAGE_FORMER, help=stage.function.__doc__, epilog=epilog
     )(callback)

@@ -1,4 +1,4 @@
-"""Searching only some of the vectors of an index, which a condition allows.
+"""Search among those vectors of an index that a condition allows.
 
 FAISS skips all other vectors while it searches (`sel` in its SearchParameters). The fewer vectors are allowed, the more
 lists or vertices of an inverted file or a graph are visited, so that about as many vectors are compared as without a
@@ -38,7 +38,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     top = min(top, len(ids))
     if not top:
         return Neighbours.none(len(queries), 0)
-    coarse = "RaBitQ" in type(typed).__name__  # Its reconstructed vectors are less exact than its scores.
+    coarse = "RaBitQ" in type(typed).__name__  # RaBitQ's scores are more exact than its vectors.
     few = len(ids) <= MAX_BRUTE_FORCE_ROWS
     neighbours = None
     if isinstance(typed, faiss.IndexFlat) or not few or coarse:
@@ -51,8 +51,8 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
         neighbours = _skip(typed, queries, top, allowed, len(ids), whole=True) or neighbours
         if neighbours is None:
             raise UsageError(
-                f"An index of the type {type(typed).__name__} cannot be searched with a condition. Search without one,"
-                " or choose another index type in index.candidates and run `jointspace run CONFIG`."
+                f"An index of the type {type(typed).__name__} cannot be searched with a condition. Search without a"
+                " condition, or choose another index type in index.candidates and run `jointspace run CONFIG`."
             ) from error
         return neighbours
 
@@ -70,7 +70,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     with _mapping:  # Threads share an index.
         for part in parts_of(typed):
             if isinstance(part, faiss.IndexRefine):
-                break  # Its vectors are stored in its refine_index.
+                break  # The refine_index stores the vectors.
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
                 raise RuntimeError("FAISS returns wrong vectors from an IndexIVFRaBitQFastScan")
             if isinstance(part, faiss.IndexIVFPQFastScan):

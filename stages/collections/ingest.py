@@ -1,4 +1,4 @@
-"""`ingest`: photographs and texts of any known format into the manifest."""
+"""`ingest`: reads a collection in any known format, checks its photos, and writes the manifest."""
 
 import logging
 import shlex
@@ -20,15 +20,19 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
-PARTS = "manifest.parts"
-"""Folder beside the manifest for the outcomes of images so far."""
-SCRATCH = "tables.parts"
-"""Folder beside the manifest for records that do not fit into memory."""
+INSPECTED_FOLDER = "manifest.parts"
+"""Name of the folder that keeps the results of photos that were already checked. It is in the folder of the run."""
+SPILL_FOLDER = "tables.parts"
+"""Name of the folder that holds records which do not fit into memory. It is in the folder of the run."""
 logger = logging.getLogger(__name__)
 
 
 def _keys(config: "Config") -> dict[str, object]:
-    """Return the keys of ingest. `state` follows the photos, which are too many to be inputs. A demo needs none."""
+    """Return the keys that decide the manifest.
+
+    `state` is a digest of the names, sizes and times of all files of the collection, because the photos are too many to
+    be declared as inputs. For a demo it is empty, because the demo is an input.
+    """
     from pipeline.collections.formats import describe_state
 
     chosen, state = config.collection, ""
@@ -39,8 +43,8 @@ def _keys(config: "Config") -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """Return the demo or the lists of the collection, the takedown list, and the lists of photos that `remove` has
-    taken out of an index."""
+    """Return the inputs: the demo or the lists of the collection, the takedown list, and the lists of photos that
+    `remove` has removed from an index."""
     from pipeline.collections.formats import list_files
 
     chosen, lists = config.collection, []
@@ -64,17 +68,22 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     writes=lambda layout: layout.manifest,
     options=(
         click.Option(
-            ["--processes"], type=click.IntRange(min=0), help="Processes that decode; 0 for none. [default: --threads]"
+            ["--processes"],
+            type=click.IntRange(min=0),
+            help="Number of processes that decode photos. 0 decodes in this process. [default: the value of --threads]",
         ),
         click.Option(
             ["--check-splits"],
             is_flag=True,
-            help="Refuse a collection without a split that the models or evaluations of the run need, as `run` does.",
+            help="Fail if the collection lacks a split that the models or evaluations of the run need, as `run` does.",
         ),
     ),
 )
 def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits: bool = False) -> None:
-    """Read a collection, check every photo and write the manifest of the usable photos. Resumable."""
+    """Read a collection, check every photo, and write the manifest of the usable photos and their captions.
+
+    If the job is killed, the next one does not decode photos again that were already checked.
+    """
     from tqdm import tqdm
 
     from pipeline.collections import formats
@@ -102,16 +111,20 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     if takedown := run.inputs.path("takedown"):
         asked = read_lines(takedown)
         lists = {"takedown": takedown, **lists}
-    parts, scratch, longest = job.path.with_name(PARTS), job.path.with_name(SCRATCH), settings.max_sentence_chars
+    parts = job.path.with_name(INSPECTED_FOLDER)
+    spill = job.path.with_name(SPILL_FOLDER)
+    longest = settings.max_sentence_chars
     memory = settings.memory_gb
-    with closing(Intake(longest, settings.kept_columns, scratch, folder, asked, memory, removed)) as intake:
-        # Vectors change with their encoder, but their names do not.
+    with closing(Intake(longest, settings.kept_columns, spill, folder, asked, memory, removed)) as intake:
+        # The hashes of precomputed vectors change with their encoder, but their names do not.
         assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)
         if not len(assembly) and len(intake.takedown.unmatched) < len(intake.takedown.lines):
             where = " and ".join(map(str, lists.values()))
-            raise InputError(f"{where} takes down every photo of {root}, so nothing is left; remove some lines")
+            raise InputError(
+                f"{where} takes down every photo of {root}, so no photo is left. Remove some lines of the list."
+            )
         count_files(root, settings.format, options, intake.tables, bool(lists))
         if folder is None:
             outcomes = inspect_vectors(root, options, (path for path, _, _ in assembly.locations()))
@@ -136,15 +149,20 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
         logger.info(line)
     if not collection.counts["sentences"]["kept"] and settings.default_split != "gallery":
         logger.warning(
-            "no photo has a caption, so there is nothing to train on; to search them with an index built from other"
-            " photos: %s", shlex.join(["jointspace", "apply", "INDEX", str(root), "--output", "FOLDER"]),
-        )  # fmt: skip
+            "No photo has a caption, so no model can be trained on this collection. To search these photos, use the"
+            " model of an index that was built from other photos: %s",
+            shlex.join(["jointspace", "apply", "INDEX", str(root), "--output", "FOLDER"]),
+        )
 
 
 def _inspect(
     run: Run, folder: "CollectionFolder", assembly: "Assembly", parts: Path, processes: int | None
 ) -> Iterator[Any]:
-    """Yield an Inspection or a Failure of each photo, made by `processes` (None: one per thread) or on a cluster."""
+    """Check each photo, and yield its Inspection, or a Failure if it cannot be used.
+
+    `processes` is the number of decoding processes (None: the number of threads). With the key `scheduler`, a Dask
+    cluster checks the photos instead.
+    """
     from functools import partial
 
     from pipeline.collections.inspection import InspectedImages
@@ -165,7 +183,10 @@ def _inspect(
 
 
 def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
-    """Warn of lines that name no photo and no caption, and yield the warnings about lines in the user's `own` list."""
+    """Log a warning for each line of a takedown or removal list that matches no photo or caption of the collection.
+
+    Yield the warnings about lines of the user's own takedown list, which `own` contains.
+    """
     where = " and ".join(map(str, lists.values()))
     for line, why in takedown.unmatched.items():
         why = why or f", but no photo of {root} has that name" + " and caption" * ("\t" in line)
@@ -176,7 +197,10 @@ def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
-    """Raise as `Collection.check` does, and then leave the rejects in the file `report`, since there is no manifest."""
+    """Check the collection with `Collection.check`, which raises InputError or RejectLimitError if it cannot be used.
+
+    If the check fails, there is no manifest, so the rejects are written to the file `report`.
+    """
     from pipeline.errors import JointspaceError
     from pipeline.storage.manifest import write_rejects
 

@@ -1,4 +1,4 @@
-"""`init`: the configuration for a collection, from a look at it."""
+"""`init`: inspects a collection and writes a configuration for it."""
 
 import shlex
 from collections.abc import Iterator
@@ -17,26 +17,30 @@ if TYPE_CHECKING:
     from pipeline.collections.records import Tally
 
 MIN_IMAGES_FOR_REPORT = 200
-"""Number of images with sentences below which the figures of a report mean little."""
+"""Number of photos with captions below which the recalls in a report are too uncertain to compare."""
 VECTORS = "vectors"
-"""The format of a collection without photographs."""
+"""The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
-"""Number of rejected rows, of folders and of indexes that are printed."""
+"""Maximum number of rejected rows, of folders and of indexes that the command prints."""
 MAX_OPENED = 20
-"""Number of photos without captions that are opened."""
-LEARNED = {"train", "dev"}
-"""Splits that every fitted model needs."""
+"""Maximum number of photos that are opened to look for descriptions, if there are no captions."""
+TRAINING_SPLITS = {"train", "dev"}
+"""Splits that a model needs to be fitted."""
 NAME_SPLITS = {
     "folder": "name the split of each photo in splits.tsv",
     "table": "name the split of each photo in a column split of the table",
     "text-files": "put all photos into folders train, dev and test, which lie beside each other",
 }
-"""Format -> how its user names splits; other formats do so in collection.files."""
+"""Format -> advice on how to name splits in it. In other formats, the key collection.files names the files of a
+split."""
 
 
 class DualEncoder(NamedTuple):
-    """A pretrained model of images and text that OpenCLIP names: how many megabytes of weights are downloaded, once,
-    and the extras that it needs."""
+    """A pretrained dual encoder of OpenCLIP.
+
+    `architecture` and `weights` are its names in OpenCLIP, `megabytes` is the size of the weights, which are downloaded
+    once, and `extras` are the extras of jointspace that it needs.
+    """
 
     architecture: str
     weights: str
@@ -53,13 +57,22 @@ DUAL_ENCODERS = {
 @click.command("init")
 @click.argument("photographs", type=PATH, metavar="PHOTOS")
 @click.option(
-    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Search with this pretrained model; needs no captions."
+    "--encoder", type=click.Choice(list(DUAL_ENCODERS)), help="Use this pretrained model, which works without captions."
 )
 @click.option(
-    "-o", "--output", type=FILE, metavar="FILE", help="The configuration to write. [default: FOLDER.yaml, here]"
+    "-o",
+    "--output",
+    type=FILE,
+    metavar="FILE",
+    help="The configuration to write. [default: the name of PHOTOS with .yaml, in the current folder]",
 )
-@click.option("--weights", type=FILE, help="A local file with a network's weights. [default: download ResNet-50's]")
-@click.option("--architecture", help="torchvision's name for the network of --weights. [default: the file's name]")
+@click.option(
+    "--weights", type=FILE, help="A local file with the weights of an image network. [default: download ResNet-50]"
+)
+@click.option(
+    "--architecture",
+    help="Name of the network of --weights in torchvision. [default: derived from the name of the file]",
+)
 @json_option
 def command(
     photographs: Path, encoder: str | None, output: Path | None, weights: Path | None, architecture: str | None,
@@ -68,8 +81,8 @@ def command(
     """Inspect a collection and write a configuration for it.
 
     PHOTOS is a folder of photos or of vectors, a tar shard, or a table. The command reads the lists and file names.
-    If there are no captions, it also opens a few photos to look for descriptions in them. `ingest` opens every photo
-    later.
+    If there are no captions, it also opens a few photos to look for descriptions in them. The first `run` opens every
+    photo.
     """
     import json
 
@@ -83,9 +96,11 @@ def command(
     from pipeline.storage.batch import publish_text
 
     if encoder and (weights or architecture):
-        raise UsageError("--encoder has its own weights; leave out --weights and --architecture")
+        raise UsageError(
+            "--encoder has its own weights. Leave out --weights and --architecture, or leave out --encoder."
+        )
     if weights and not weights.is_file():
-        raise UsageError(f"{weights} is not a file; give a file of weights")
+        raise UsageError(f"--weights {weights} is not a file. Give the path of a file with the weights of a network.")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
@@ -97,7 +112,7 @@ def command(
         splits = assembly.splits
         if not splits:
             rejects = (_describe(one.file, one.row, one.reason) for one in intake.rejects)
-            reason = next(chain(missing, rejects, ["its lists name none"]))
+            reason = next(chain(missing, rejects, ["its lists name no photo"]))
             raise InputError(f"{found.root} has no photo that can be used: {reason}")
         seen = {
             "root": str(found.root),
@@ -120,11 +135,11 @@ def command(
         output_of = f"results/{as_name(found.root.name)}"
         for index in _indexes(Path("results")):
             commands.append(["jointspace", "apply", str(index), str(photographs), "--output", output_of])
-    if encoder or splits.keys() >= LEARNED:
+    if encoder or splits.keys() >= TRAINING_SPLITS:
         values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
         if path.exists():
-            raise UsageError(f"{path} exists; give another --output, or remove it")
+            raise UsageError(f"{path} exists already. Give another file with --output, or remove this file.")
         head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
         text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True)
         publish_text(path, head + text)
@@ -140,14 +155,17 @@ def command(
                 click.echo("or with an index that you built from other photos:")
             click.echo(printable(shlex.join(command_line)))
     if path is None:
-        raise InputError("no configuration was written; choose one of these commands")
+        raise InputError("no configuration was written. Run one of the commands above.")
     if seen["refused"]:
-        remedy = f"repair them, or raise that key in {path}, and then: jointspace run {shlex.quote(str(path))}"
-        raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}; {remedy}")
+        remedy = (
+            f"Repair them, or raise collection.reject_limit in {path}. Then: jointspace run {shlex.quote(str(path))}"
+        )
+        raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}. {remedy}")
 
 
 def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: what --json prints
-    """Say what was found, in lines for the user."""
+    """Yield the lines that tell the user about the collection. `seen` has the findings of the command, as --json prints
+    them."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
@@ -156,37 +174,40 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: 
         yield "  a page that others can reach shows only the columns that serve.columns names"
     splits, rejects = seen["splits"], seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
-    yield from (f"  left out: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
+    yield from (f"  rejected: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
     if len(rejects) > MAX_SHOWN:
-        yield f"  left out: {len(rejects) - MAX_SHOWN:,} more, which `ingest` lists"
+        yield f"  rejected: {len(rejects) - MAX_SHOWN:,} more, which the first `run` lists"
     if encoder:
         dual = DUAL_ENCODERS[encoder]
         yield f"{encoder} is OpenCLIP's {dual.architecture}, {dual.weights}: pip install 'jointspace[{dual.extras}]'"
         yield f"the first run downloads {dual.megabytes} MB of weights from Hugging Face; later ones need no network"
-    if not splits.keys() >= LEARNED:
+    if not splits.keys() >= TRAINING_SPLITS:
         lacking = "None of these photos has a caption to train on"
         if "train" in splits:
             lacking = f"Too few of these photos have captions to train on ({splits['train']})"
         elif {"dev", "test"} & splits.keys():
             lacking = "None of these photos is in the split train"
         if not encoder and seen["format"] == VECTORS and "train" not in splits:
-            yield "None of these images has a vector of a text. If CLIP's ViT-B-32 made theirs, search in words:"
+            yield "The collection has no vectors of captions. If CLIP's ViT-B-32 made the image vectors, run:"
         elif not encoder:
             yield f"{lacking}. To search them with a pretrained model (605 MB):"
         return
     if drawn := " and ".join(seen["drawn"]):
-        yield f"the collection names no photo for {drawn}, so a tenth of train is taken (collection.draw)"
+        yield f"the collection names no photo for {drawn}, so a tenth of train is used (collection.draw)"
     if "test" not in splits:
-        yield "there are too few photos for test: name some in the collection's list of splits"
+        yield "there are too few photos for a test split, unless the collection's list of splits names some"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < MIN_IMAGES_FOR_REPORT:
-        yield f"only {described} photos have captions: the figures in the report will not mean much"
+        yield f"only {described} photos have captions, so the recalls in the report will be uncertain"
         if not encoder and splits.get("gallery", 0) > described:
             yield "  to search all photos with a pretrained model instead, add --encoder clip"
 
 
 def _read(found: "Detected") -> "tuple[Intake, Tally]":
-    """Read the records of the collection, count them and its files, and check everything except the pixels."""
+    """Read the lists and file names of the collection, and check the records without opening photos.
+
+    Return the records, and the counts of ignored files.
+    """
     from tqdm import tqdm
 
     from pipeline.collections.files import CollectionFolder
@@ -206,8 +227,10 @@ def _read(found: "Detected") -> "tuple[Intake, Tally]":
 
 
 def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
-    """Leave out photos that are not there or that this installation cannot read. Yields lines for the user on these and
-    on all others that cannot be used."""
+    """Mark the photos as unusable that do not exist or whose format needs a library that is not installed.
+
+    Yield a line for the user for each reason for which photos cannot be used.
+    """
     from importlib.util import find_spec
 
     from pipeline.images.opening import NEEDS_HEIF
@@ -216,8 +239,8 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
     for (first,) in intake.tables.rows(f"SELECT path {missing} ORDER BY seq LIMIT 1"):
         count = intake.tables.run("UPDATE images SET fault = 'missing' WHERE NOT there AND fault IS NULL")
         archives = intake.folder.archives() if intake.folder else []
-        also = "".join(f"; {name} is an archive: unpack it first" for name in archives[:1])
-        yield f"{count:,} photos that the lists name are not there, such as {first}{also}"
+        also = "".join(f". Unpack the archive {name} first" for name in archives[:1])
+        yield f"{count:,} photos that the lists name do not exist, such as {first}{also}"
     if find_spec("pillow_heif") is None:
         heic = r"regexp_matches(lower(coalesce(member, path)), '\.hei[cf]$')"
         needed = NEEDS_HEIF.replace("'", "''")
@@ -229,7 +252,10 @@ def _leave_out_unusable(intake: "Intake") -> Iterator[str]:
 
 
 def _refusals(intake: "Intake") -> Iterator[str]:
-    """Say for which kind of rejects `ingest` would refuse the collection, as far as the lists tell."""
+    """Yield the reasons for which `run` would refuse the collection, as far as they are known without opening photos.
+
+    A collection is refused if the share of its rejected photos, or captions, exceeds collection.reject_limit.
+    """
     from pipeline.collections.assembly import HARMLESS_REASONS
     from pipeline.config import loading
     from pipeline.errors import too_many
@@ -250,7 +276,10 @@ def _refusals(intake: "Intake") -> Iterator[str]:
 
 
 def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
-    """Name folders that are called after splits, although the splits of the collection are drawn."""
+    """Yield a line for the user if folders have names of splits, but are not read as splits.
+
+    Folders are not read as splits if the photos in them were assigned to splits at random.
+    """
     from pipeline.collections.formats.lists import split_in
 
     drawn = """SELECT DISTINCT regexp_replace(path, '/?[^/]*$', '') FROM images JOIN placed USING (seq)
@@ -263,7 +292,7 @@ def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
 
 
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
-    """Count the photos, and the texts and boxes that belong to them, which `ingest` will find without a fault."""
+    """Yield (kind, number) for the usable photos, and for the captions, documents and boxes that belong to them."""
     usable = "SELECT seq FROM images WHERE fault IS NULL"
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
@@ -271,7 +300,10 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
 
 
 def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
-    """Say if photos without captions have descriptions inside the files, which are not read."""
+    """Yield lines for the user if no photo has a caption, but some files of photos contain a description.
+
+    Descriptions inside the files (Exif and similar metadata) are not read as captions.
+    """
     from pipeline.config import loading
     from pipeline.errors import InputError
     from pipeline.images.decode import written_description
@@ -287,8 +319,8 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
         with suppress(InputError):
             texts.append(written_description(read(*location), limits))
     if described := list(filter(None, texts)):
-        yield f"{len(described)} of {len(texts)} photos looked into have a description, such as {described[0][:50]!r}"
-        yield "  which is not read: write it into captions.tsv, with one line per photo: file name, tab, description"
+        yield f"{len(described)} of {len(texts)} opened photos contain a description, such as {described[0][:50]!r}"
+        yield "  descriptions are not read: write them into captions.tsv, one line per photo: name, tab, description"
 
 
 def _describe(file: str, row: int | None, reason: str) -> str:
@@ -296,7 +328,10 @@ def _describe(file: str, row: int | None, reason: str) -> str:
 
 
 def _indexes(results: Path) -> list[Path]:
-    """Find an index of each run in the folder `results`, the latest first, except the indexes of the demo."""
+    """Return one index of each run in the folder `results`, at most MAX_SHOWN, the latest first.
+
+    Indexes of the demo collection are left out.
+    """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
     from pipeline.storage.demo_folder import MARK
@@ -308,7 +343,7 @@ def _indexes(results: Path) -> list[Path]:
         with suppress(IntegrityError, OSError):
             shard = shards_in(run)[-1]
             if not (Path(read_json(shard / CARD)["data_root"]) / MARK).exists():
-                index = shard if shard.parent.name == "index" else shard.parent  # of several shards
+                index = shard if shard.parent.name == "index" else shard.parent  # an index of several shards
                 latest[index] = (shard / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
 
@@ -317,7 +352,10 @@ def _configure(
     found: "Detected", splits: dict[str, int], drawn: list[str], encoder: str | None, weights: Path | None,
     architecture: str | None, output: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
-    """List the keys that differ from config/default.yaml. Raises UsageError if they are not a configuration."""
+    """Return the keys of the new configuration that differ from config/default.yaml.
+
+    Raises UsageError if the keys are not a valid configuration.
+    """
     from pipeline.config import loading
     from pipeline.config.section import as_name
 
@@ -326,7 +364,7 @@ def _configure(
     if Path.cwd().resolve().is_relative_to(found.root.resolve()):
         values["results_root"] = str(found.root.parent / "results")
     section = {key: value for key, value in found.settings().items() if (key, value) != ("format", "folder")}
-    if not splits.keys() >= LEARNED:
+    if not splits.keys() >= TRAINING_SPLITS:
         section["default_split"] = "gallery"
     if drawn:
         section["draw"] = drawn
@@ -339,7 +377,7 @@ def _configure(
         values |= _name_vectors(found, splits, encoder)
     elif encoder:
         images, texts = _name_dual(encoder)
-        values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]
+        values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= TRAINING_SPLITS)]
         values |= {"encoders": [images], "text_encoders": [texts]}
     else:
         if "weak" not in splits:  # sae also learns from these photos
@@ -355,7 +393,7 @@ def _configure(
 
 
 def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Name the image encoder and the text encoder of a dual encoder."""
+    """Return the configuration entries of the image encoder and of the text encoder of a dual encoder."""
     dual = DUAL_ENCODERS[encoder]
     named = {"architecture": dual.architecture, "weights": dual.weights}
     texts = {"name": f"{encoder}-text", "kind": "open_clip", **named}
@@ -363,7 +401,10 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 
 
 def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
-    """Name the encoders and models of a collection of vectors, which the dual `encoder` made, if it is known."""
+    """Return the keys for the encoders and models of a collection of precomputed vectors.
+
+    `encoder` names the dual encoder that made the vectors, or is None if it is not known.
+    """
     from pipeline.collections.files import CollectionFolder
     from pipeline.collections.formats.vectors import sources
     from pipeline.collections.records import Options
@@ -372,7 +413,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
     given = [open_foreign(one) for one in sources(CollectionFolder(found.root, Options(found.files, {}, ""))) if one]
     images: dict[str, Any] = {"name": "images", "kind": "imported", "path": found.files["images"]}
     texts: dict[str, Any] = {"name": "texts", "kind": "imported", "path": found.files.get("texts")}
-    values: dict[str, Any] = {"models": ["zero-shot", *["ncca"] * (splits.keys() >= LEARNED)]}
+    values: dict[str, Any] = {"models": ["zero-shot", *["ncca"] * (splits.keys() >= TRAINING_SPLITS)]}
     if not encoder and "texts" not in found.files:
         return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
@@ -388,11 +429,13 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """Return the network whose name the name of the file begins with. Raises UsageError if there is none."""
+    """Return the network that the file name begins with, such as resnet50. Raises UsageError if it names no network."""
     from pipeline.config.encoders import NETWORKS
     from pipeline.errors import UsageError
 
     named = NETWORKS.match(weights.name.lower().replace("-", "_"))
     if named is None:
-        raise UsageError(f"cannot tell the network from the name of {weights}; give --architecture, such as resnet50")
+        raise UsageError(
+            f"The name of {weights} does not begin with the name of a network. Name it, as in: --architecture resnet50"
+        )
     return named[0]

@@ -1,4 +1,4 @@
-"""`make-demo`: draws the demo collection, a folder in the same format as a user's own collection."""
+"""`make-demo`: draws the demo collection, a folder of synthetic photos in the format of a user's collection."""
 
 import logging
 from pathlib import Path
@@ -18,7 +18,11 @@ from stages.commands import FOLDER, begin, config_option, set_config_option
     writes=lambda layout: layout.demo,
 )
 def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
-    """Draw the demo collection: images, captions and their trees, boxes and weak text."""
+    """Draw the demo collection: synthetic photos with captions, trees of the captions, boxes, and weak texts.
+
+    The section `demo` of the configuration sets the number of photos in each split and the seed. A folder that already
+    has this demo is not changed.
+    """
     from dataclasses import asdict, replace
     from functools import partial
 
@@ -51,17 +55,22 @@ def make_demo(run: Run, job: Job, processes: int | None = None) -> None:
         records.append(replace(record, jpeg=b""))
 
     folder.commit(collection_texts(records))
-    logger.info("%d images with sentences and %d with weak text", settings.targets, settings.weak)
+    logger.info("drew %d photos with captions and %d photos with weak text", settings.targets, settings.weak)
 
 
 @click.command("make-demo", help=make_demo.function.__doc__)
-@click.option("--run", "root", type=FOLDER, help="Run whose data_root becomes the folder of the demo.")
-@click.option("-o", "--output", type=FOLDER, help="In place of --run: a folder that is new, empty, or has a demo.")
+@click.option("--run", "root", type=FOLDER, help="Draw the demo of this run into the run's data_root.")
+@click.option(
+    "-o",
+    "--output",
+    type=FOLDER,
+    help="Instead of --run: draw into this folder, which must be new, be empty, or hold a demo.",
+)
 @set_config_option
 @config_option
 @click.option(
     "--processes", type=click.IntRange(min=0), metavar="N",
-    help="Number of processes that draw. 0 draws in this process. [default: the value of --threads]",
+    help="Number of processes that draw photos. 0 draws in this process. [default: the value of --threads]",
 )  # fmt: skip
 def command(
     root: Path | None, output: Path | None, set_config_path: Path | None, config_path: Path | None,

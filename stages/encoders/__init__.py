@@ -1,1 +1,1 @@
-"""Stages of encoders, of images and of texts."""
+"""Stages that prepare image encoders and text encoders, and import precomputed vectors."""

@@ -1,4 +1,5 @@
-"""`import-vectors`: precomputed vectors of images or captions, as the shards that an encoder would have written."""
+"""`import-vectors`: imports precomputed vectors of images or captions, in the form in which an encoder stores
+vectors."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -12,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def _choices(config: "Config") -> Iterator[tuple[str]]:
-    """The encoders by the folders of their vectors, since an encoder of images may have the name of one of texts."""
+    """Yield each encoder with precomputed vectors as (features/NAME,) or (text/NAME,).
+
+    The folder is part of the name, because an image encoder and a text encoder may have the same name.
+    """
     for entry in (*config.every_encoder, *config.text_encoders):
         if entry.spec.reads == "vectors":
             yield (f"{'features' if entry.modality == 'image' else 'text'}/{entry.name}",)
@@ -28,7 +32,7 @@ def _storage(config: "Config", encoder: str) -> str:
 
 
 def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    """Return the files of the vectors, and the encoder that made them."""
+    """Return the inputs: the files of the vectors, and the encoder that made them, if the configuration names it."""
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.entry(encoder)

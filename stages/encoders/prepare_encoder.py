@@ -1,4 +1,4 @@
-"""`prepare-encoder`: an encoder of the configuration, of images or of texts, as an artefact of the run."""
+"""`prepare-encoder`: loads or learns an image encoder or a text encoder, and stores it in the run."""
 
 import logging
 from collections.abc import Iterator
@@ -14,7 +14,10 @@ if TYPE_CHECKING:
 
 
 def _choices(config: "Config") -> Iterator[tuple[str]]:
-    """The encoders by the folders of their artefacts, since an encoder of images may have the name of one of texts."""
+    """Yield each encoder that this stage prepares as (encoders/NAME,) or (text/encoders/NAME,).
+
+    The folder is part of the name, because an image encoder and a text encoder may have the same name.
+    """
     for entry in config.prepared_encoders:
         if not entry.finetuned:
             yield (f"encoders/{entry.name}",)
@@ -30,7 +33,11 @@ def _keys(config: "Config", encoder: str) -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
-    """The encoder that it is made from, its precomputed vectors, the train split, and files of the user."""
+    """Return the inputs of an encoder, as far as it needs them.
+
+    They are the files of its weights, the encoder on which it is based, its precomputed vectors, the manifest if it is
+    compared with vectors or learns from train, and the vocabulary and vectors of words.
+    """
     from pipeline.run.reading.precomputed import given_inputs
 
     entry = config.entry(encoder)
@@ -61,9 +68,10 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     writes=lambda layout, encoder: layout.any_encoder(encoder),
 )
 def prepare_encoder(run: "StageRun", job: Job, encoder: str) -> None:
-    """Prepare an encoder of images or of texts from its weights, or learn it from the train split.
+    """Prepare an image encoder or a text encoder from its weights, or learn it from the train split.
 
-    For precomputed vectors this is the encoder that made them; it is compared with them on some photos or captions.
+    An entry with precomputed vectors names the encoder that made them. This encoder is prepared, and its vectors of
+    some photos or captions are compared with the precomputed vectors.
     """
     from pipeline.config.encoders import TextEntry
     from pipeline.encoders.centred import Centred

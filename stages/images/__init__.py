@@ -1,1 +1,1 @@
-"""Images become features, and regions of them."""
+"""Stages that extract features from images, find regions in images, and finetune image encoders."""

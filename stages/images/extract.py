@@ -1,6 +1,7 @@
-"""Features of images: extracted, or mapped from the features of another encoder until `extract` makes them.
+"""`extract`, `fit-map`, `map-features`: image features from photos, or mapped from the features of another encoder.
 
-The map is fitted on photos that both encoders have seen.
+Mapped features serve until `extract` has encoded all photos. The map is fitted on a sample of photos that both encoders
+have encoded.
 """
 
 import logging
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 
 
 def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
-    """The names of the encoders that read photos, and whose features are not mapped from those of another encoder."""
+    """List the encoders, each as (name,), that read pixels and that `extract.mapped` does not name."""
     return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 
 
@@ -35,7 +36,10 @@ def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tup
     writes=lambda layout, encoder: layout.features(encoder),
 )
 def extract(run: "StageRun", jobs: Iterator[ShardJob], *encoders: str) -> Iterator[int]:
-    """Extract image features with every encoder, or with one; each photo is decoded once. Resumable."""
+    """Extract image features from photos, with one encoder or with every encoder of the run.
+
+    Each photo is decoded once for all encoders. If the job is killed, the next one continues at its last checkpoint.
+    """
     from pipeline.compute.workers import behind
     from pipeline.images.preprocess import Photograph
     from pipeline.run.reading.photos import FeatureExtraction, missing_parts
@@ -74,7 +78,11 @@ def extract(run: "StageRun", jobs: Iterator[ShardJob], *encoders: str) -> Iterat
     writes=lambda layout, encoder: layout.feature_map(encoder),
 )  # fmt: skip
 def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
-    """Fit a map from another encoder's features to those of ENCODER, on a sample of photos."""
+    """Fit a linear map from the features of an earlier encoder to the features of ENCODER, on a sample of photos.
+
+    `extract.mapped` names the earlier encoder of each ENCODER. ENCODER encodes `extract.mapping_images` photos of the
+    run, drawn at random.
+    """
     import numpy as np
 
     from pipeline.compute.precision import to_float32
@@ -102,7 +110,11 @@ def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
         job.path, FEATURE_MAP, tensors, settings={"roots": fitted.roots}, provenance=job.provenance, details=details
     )
     logging.getLogger(__name__).info(
-        "%s to %s: %.0f %% of the variance is left unexplained, by %d photos", old, encoder, 100 * fitted.loss, count
+        "The map from %s to %s, fitted on %d photos, leaves %.0f %% of the variance unexplained",
+        old,
+        encoder,
+        count,
+        100 * fitted.loss,
     )
 
 
@@ -120,7 +132,11 @@ def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
     writes=lambda layout, encoder: layout.features(encoder),
 )
 def map_features(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Map another encoder's features to those of ENCODER, except in shards that `extract` has made."""
+    """Map the features of an earlier encoder to the features of ENCODER, without encoding the photos.
+
+    Shards that `extract` has finished for ENCODER are skipped. The photos of the sample of `fit-map` get the features
+    that ENCODER extracted from them.
+    """
     import numpy as np
 
     from pipeline.compute.precision import to_float32

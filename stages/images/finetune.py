@@ -1,4 +1,4 @@
-"""`finetune`: an image encoder of the configuration, trained on the labelled boxes of the run's own images."""
+"""`finetune`: trains the network of an image encoder on the labelled boxes of the run's images."""
 
 import logging
 from pathlib import Path
@@ -17,10 +17,10 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-RECENT = 50
-"""Iterations over which the loss that is reported is averaged."""
-CLIP = 100
-"""Greatest norm of the gradient."""
+REPORTED_ITERATIONS = 50
+"""Number of last iterations whose mean loss is logged."""
+MAX_GRADIENT_NORM = 100
+"""Norm to which a gradient with a greater norm is scaled."""
 
 
 def _keys(config: "Config", encoder: str) -> dict[str, object]:
@@ -46,7 +46,10 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
 def finetune(run: "StageRun", job: Job, encoder: str) -> None:
-    """Finetune an encoder's network to classify labelled boxes. Resumable."""
+    """Finetune the network of an image encoder to classify the labelled boxes of the training images.
+
+    If the job is killed, the next one continues at its last checkpoint.
+    """
     from tqdm import tqdm
 
     from pipeline.compute.precision import choose_precision
@@ -65,7 +68,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
 
     pretrained = tuning.start != "untrained"
     body_rate = tuning.body_rate if pretrained else 1
-    schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, CLIP)
+    schedule = DescentSchedule(tuning.iterations, tuning.learning_rate, body_rate, MAX_GRADIENT_NORM)
     precision = choose_precision(tuning.precision, run.device)
     task = Finetuning(start, len(labels), schedule, run.device, precision, settings.seed, pretrained)
     checkpoints = Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, tuning.checkpoint_seconds)
@@ -73,7 +76,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
-        log.info("resumed after iteration %d", len(losses))
+        log.info("resuming after iteration %d", len(losses))
     crops = Crops(tuning.side, tuning.context, start.spec.preprocessing.mean)
     sampler = RegionSampler(photograph_reader(run), crops, settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
@@ -83,8 +86,8 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
         losses.append(loss)
         checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))
 
-    recent = losses[-RECENT:]
-    log.info("loss %.3f", sum(recent) / len(recent))
+    recent = losses[-REPORTED_ITERATIONS:]
+    log.info("mean loss of the last %d iterations: %.3f", len(recent), sum(recent) / len(recent))
     learned = task.encoder({"origin": "finetuned", "start": start.weights["origin"], "images": len(training)})
     made_of = {"start": digest_tensors(start.tensors())}
     details = {"name": encoder, "dim": task.dim, "labels": labels, "losses": losses, "made_of": made_of}
@@ -95,7 +98,10 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
 
 
 def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[str], list[LabelledImage]]":
-    """The labels of the training splits' boxes, and those splits' images that have any."""
+    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and the images with labelled boxes.
+
+    Raises UsageError if these splits have no labelled box.
+    """
     import numpy as np
 
     from pipeline.encoders.preparation import LabelledImage
@@ -109,10 +115,11 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     labels = sorted(set(names[learned]))
     if not labels:
         raise UsageError(
-            f"no image of the splits {', '.join(tuning.splits)} has a labelled box; change finetune.splits"
+            f"No image of the splits {', '.join(tuning.splits)} has a labelled box. Name other splits in"
+            " finetune.splits, or add labelled boxes to the collection."
         )
     classes = {label: number for number, label in enumerate(labels, start=1)}
-    rows = np.flatnonzero(learned)  # image by image, as a manifest has its boxes
+    rows = np.flatnonzero(learned)  # The boxes of a manifest are ordered by image.
     photographs = map(Photograph.from_row, manifest.pick(np.unique(owners[rows])))
     images = [
         LabelledImage(photograph, corners[boxes], np.array([classes[name] for name in names[boxes]], np.int64))

@@ -1,4 +1,4 @@
-"""`extract-regions`, `pool-regions`: the regions of images with their features, and these pooled for whole images."""
+"""`extract-regions`, `pool-regions`: features of regions of images, and their pooling into one vector per image."""
 
 import json
 from collections.abc import Iterator, Mapping
@@ -14,8 +14,8 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
-POOLED_TOGETHER = 256
-"""Number of images whose regions are pooled at once."""
+POOLED_IMAGES = 256
+"""Number of images whose regions are in memory while they are pooled."""
 
 
 def _keys(config: "Config", encoder: str) -> Mapping[str, object]:
@@ -34,7 +34,8 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
 
 
 def _names(run: "Run", encoder: str) -> dict[str, str]:
-    """Return a digest of the names of images, by which boxes in files are matched."""
+    """Return a digest of the names of the images if the boxes come from a file, which names images. Otherwise return
+    {}."""
     regions = run.config.regions
     in_files = regions.proposals == "boxes" and regions.boxes is not None
     return {"names of images": run.manifest.names_digest} if in_files else {}
@@ -54,7 +55,10 @@ def _names(run: "Run", encoder: str) -> dict[str, str]:
     writes=lambda layout, encoder: layout.regions(encoder),
 )
 def extract_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Find regions in images and extract their features. Resumable."""
+    """Find regions in images and extract their features with ENCODER.
+
+    If the job is killed, the next one continues at its last checkpoint.
+    """
     from pipeline.compute.workers import behind
     from pipeline.run.reading.regions import RegionExtraction
 
@@ -88,15 +92,18 @@ def pool_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Ite
     details = {"encoder": {"name": encoder, "sha256": stored.sha256, **stored.settings}}
     for job in jobs:
         regions = RegionShard(run.inputs.shards("regions").shard(job.number))
-        # The regions may be of an earlier configuration.
+        # The regions may have been extracted with an earlier configuration.
         cuts = {str(regions.path): {key: regions.details["regions"].get(key) for key in cut}, str(folder): cut}
         require_same("the regions", {path: json.dumps(keys, sort_keys=True) for path, keys in cuts.items()})
         if not np.diff(regions.offsets).all():
             first = regions.image_id[np.diff(regions.offsets).argmin()]
-            raise IntegrityError(f"image {first} has no regions in {regions.path}; ingest again without this image")
+            raise IntegrityError(
+                f"Image {first} has no regions in {regions.path}. Remove the image from the collection, or add its name"
+                " to the file of collection.takedown, and run `jointspace run CONFIG`."
+            )
         n = len(regions.image_id)
         blocks = (
-            regions.packed(np.arange(start, min(start + POOLED_TOGETHER, n))) for start in range(0, n, POOLED_TOGETHER)
+            regions.packed(np.arange(start, min(start + POOLED_IMAGES, n))) for start in range(0, n, POOLED_IMAGES)
         )
         features = np.concatenate([pool(block.features, block.offsets, pooling) for block in blocks])
         names = [f"image {number}" for number in regions.image_id]

@@ -1,1 +1,1 @@
-"""Indexes: built, kept up, searched and served."""
+"""Commands that build, change, search, serve and export indexes."""

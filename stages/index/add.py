@@ -36,7 +36,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     """Add photos and captions to an index and its run.
 
     FOLDER is a folder of photos, a tar shard, a table, the run of INDEX after it has grown, or another index of the
-    same model. The photos are also added to the other indexes of the run, except those of another index. Photos that
+    same model. The photos are also added to the other indexes of the run, unless FOLDER is an index. Photos that
     an index already has, or that were removed from it, are skipped. A running `serve` shows the change. Run the same
     command again to resume.
     """

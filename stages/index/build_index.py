@@ -1,4 +1,4 @@
-"""`build-index`: the index that a search needs, or one of its shards, from the embeddings of one model."""
+"""`build-index`: builds the index of a model, or one shard of the index, from the embeddings of the run."""
 
 from collections.abc import Iterable
 from contextlib import nullcontext
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def _keys(config: "Config", index_shard: str) -> dict[str, object]:
-    """Only multi-vector models have a shortlist."""
+    """Return the keys that decide an index shard. The key `shortlist` concerns only multi-vector models."""
     model, number = _split(index_shard)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
@@ -41,7 +41,7 @@ def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
         "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
         "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
         "encoders": {name: layout.encoder(name) for name in encoders},
-        # Their commits say which photos have mapped features; other features are not read.
+        # The commit records of mapped features say which photos have them. The stage does not read the features.
         "mapped_features": feature_shards(
             [name for name in configured.encoders if name in config.extract.mapped], layout
         ),
@@ -68,7 +68,11 @@ def _search(run: Run, index_shard: str) -> str | None:
     then=_search,
 )
 def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
-    """Build the image and caption indexes, measure them, and add the encoders that queries need."""
+    """Build a searchable index of photos and captions from the embeddings of a model.
+
+    INDEX_SHARD is a model, or MODEL/NUMBER if the key index.bundles divides the index into several shards. The stage
+    chooses the type of the FAISS index, measures its recall, and stores the encoders that queries need in the index.
+    """
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
     from pipeline.run.run import shards_of_part
@@ -83,17 +87,20 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     ids = split_ids(run.manifest, run.config.index.splits, shards)
     if not len(ids["images"]):
         raise InputError(
-            f"index shard {number} of {count} would be empty: its {len(shards)} of the {run.manifest.n_shards} shards"
-            " of the run have no image of index.splits; lower index.bundles or shard_size"
+            f"Index shard {number} of {count} would be empty, because its {len(shards)} of the {run.manifest.n_shards}"
+            " shards of the run have no image of the splits in index.splits. Set index.bundles or shard_size to a lower"
+            " number."
         )
     part = {"number": number, "of": count} if count > 1 else None
     write_index_shard(run, model, ids, job.path, job.provenance, part)
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
-    # The lock of the whole index is held already if it has one part. Jobs of other parts may be here at the same time.
+    # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of its shards can
+    # come here at the same time.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
         if all((each / CARD).exists() for each in every):
-            for former in (folder, *folder.iterdir()):  # of another number of shards; a user's own beside them stay
+            # Shards of an earlier value of index.bundles are removed. Other files in the folder are kept.
+            for former in (folder, *folder.iterdir()):
                 if former not in every and (former == folder or _is_part(former, model)):
                     remove_shard(former)
             if (folder / ADDED).exists():
@@ -101,7 +108,7 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
 
 
 def _is_part(folder: Path, model: str) -> bool:
-    """Return whether `folder` holds the index shard of the model that this stage has put under its number."""
+    """Return whether `folder` holds an index shard of `model` that this stage wrote, so that its name is its number."""
     from pipeline.storage.card import CARD
     from pipeline.storage.files import is_regular
     from pipeline.storage.json_files import read_json
@@ -113,7 +120,7 @@ def _is_part(folder: Path, model: str) -> bool:
 
 
 def _split(index_shard: str) -> tuple[str, int]:
-    """Return the model of an index shard, and the number of the shard."""
+    """Return the model of an index shard, and the number of the shard, from its name MODEL or MODEL/NUMBER."""
     model, _, number = index_shard.partition("/")
     return model, int(number or 0)
 

@@ -31,9 +31,9 @@ class Query:
 
     A photo finds captions. With `similar` it finds similar photos, with `text` it finds photos that match the photo and
     the text, and with `minus` and `plus` it finds similar photos without and with these words. `weight` (0 to 1) is the
-    weight of `text`; the photo has the rest. `among` is the number of nearest photos that are reranked for `minus` and
-    `plus`. `regions` asks for regions of photos. `where` is a condition on the columns of the photos, and `top` is the
-    number of results.
+    weight of `text`, and the weight of the photo is 1 - `weight`. `among` is the number of nearest photos that are
+    reranked for `minus` and `plus`. `regions` asks for regions of photos. `where` is a condition on the columns of the
+    photos, and `top` is the number of results.
     """
 
     sentence: str | None = None
@@ -86,14 +86,14 @@ class Query:
 @click.argument("words", nargs=-1, metavar="[INDEX] [TEXT]")
 @click.option(
     "--index", "index_folders", type=FOLDER, multiple=True, metavar="INDEX",
-    help="In place of INDEX. Repeat it to search several indexes of the same model as one.",
+    help="Instead of INDEX: search this index. Repeat it to search several indexes of the same model together.",
 )  # fmt: skip
 @click.option("--image", "image_path", type=FILE, metavar="FILE", help="Search with this photo: rank captions for it.")
 @click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
 @click.option("--text", help="With --image: find photos that are similar and match these words.")
 @click.option(
     "--weight", type=click.FloatRange(0, 1), default=Query.weight, show_default=True,
-    help="With --text: the weight of the words, from 0 to 1. The photo has the rest.",
+    help="With --text: the weight of the words, from 0 to 1. The weight of the photo is 1 minus this weight.",
 )  # fmt: skip
 @click.option(
     "--regions", is_flag=True, help="Rank regions of photos and print their boxes. The model must be a region model."
@@ -102,7 +102,7 @@ class Query:
 @click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
 @click.option(
     "--rerank", "among", type=click.IntRange(min=0), metavar="N", default=Query.among, show_default=True,
-    help="With --minus or --plus: rerank the N nearest photos by the distance to their mean; 0 turns this off.",
+    help="With --minus or --plus: rerank the N nearest photos by the distance to their mean. 0 does not rerank.",
 )  # fmt: skip
 @click.option(
     "--where", metavar="CONDITION",
@@ -180,8 +180,8 @@ def _split_words(
 ) -> tuple[tuple[Path, ...], str | None]:
     """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
-    A single argument of a text query is the index if it looks like a path or is one, and the text otherwise. Raises
-    UsageError if the text has several arguments, because it was not in quotes.
+    A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of an
+    index. Raises UsageError if the text has several arguments, because it was not in quotes.
     """
     from pipeline.storage.index_folder import is_index
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
-"""Longer side of the page's small photos, in pixels."""
+"""Length in pixels of the longer side of the photos that the page shows in its results."""
 SUMMARY = Path("evaluation", "summary.json")
 """File of a run that lists the evaluations of its models."""
 HEAD_BYTES = 1 << 14
@@ -75,7 +75,7 @@ class ServeOptions:
 )
 @click.option(
     "--allow-host", "allowed", multiple=True, metavar="NAME",
-    help="Host name that browsers may use; others are refused. [default: any, if --host admits others]",
+    help="Host name that browsers may use. Other names are refused. [default: all names, if --host admits others]",
 )  # fmt: skip
 @click.option(
     "--port", type=click.IntRange(0, 65535), metavar="N", default=ServeOptions.port, show_default=True,
@@ -87,7 +87,7 @@ class ServeOptions:
 )  # fmt: skip
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME",
-    help="Column of the collection to show; may be repeated. [default: all, or none if others can see the page]",
+    help="Column of the collection to show. Repeat it for several. [default: all, or none if others can see the page]",
 )  # fmt: skip
 @click.option("--lazy", is_flag=True, help="Load the image encoders at the first query with a photo, not at start-up.")
 @verify_option
@@ -265,7 +265,7 @@ def _open_gallery(
     """Open the index in `folder` for the page.
 
     `decode` makes a small photo of the bytes of a file. `columns` are the columns of the collection that the page
-    shows; None shows all of them. `skip_verified` is explained by IndexShard.
+    shows, or None for all columns. IndexShard explains `skip_verified`.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -326,7 +326,7 @@ def _open_describers(
 
 
 def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "ServedGallery":
-    """Return the gallery with the fewest encoders among those that have all encoders of a generator.
+    """Return the gallery that has all encoders of a generator and the fewest other encoders.
 
     Raises UsageError if no gallery has all of them.
     """

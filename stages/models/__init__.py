@@ -1,1 +1,1 @@
-"""Models of the joint space: moments, fits, trainings, embeddings, and what they find."""
+"""Stages that fit or train models, embed images and captions in the joint space, and match phrases with regions."""

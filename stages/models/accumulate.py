@@ -1,4 +1,4 @@
-"""`accumulate`: the moments of pairs of images and texts."""
+"""`accumulate`: sums the moments of image-text pairs, from which linear models are fitted."""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,8 +13,10 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout, Shards
 
-STUDY, AUXILIARY = "study/", "auxiliary/"
-"""Prefixes of the names of pairs that are summed in folds, and of pairs of images and weak texts."""
+STUDY = "study/"
+"""Prefix of the names of pairs that are summed in folds."""
+AUXILIARY = "auxiliary/"
+"""Prefix of the names of pairs of images and weak texts."""
 
 
 def _choices(config: "Config") -> list[tuple[str]]:
@@ -23,13 +25,14 @@ def _choices(config: "Config") -> list[tuple[str]]:
 
 
 def _encoders(config: "Config", pairs: str) -> list[str]:
-    """The encoders of the run, and for pairs on which the study compares encoders also the encoders of the study."""
+    """Return the image encoders of the run, and also the encoders of the study if it compares encoders on these
+    pairs."""
     every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
 
 def _texts(config: "Config", layout: "Layout", pairs: str) -> "dict[str, Shards]":
-    """The vectors of the sentences or documents of the pairs, by text encoder."""
+    """Return the stored vectors of the texts of the pairs: text encoder -> shards."""
     kind, _, documents = pairs.removeprefix(STUDY).partition("/")
     names = [encoder.name for encoder in config.text_encoders]
     if kind == "auxiliary":
@@ -38,7 +41,7 @@ def _texts(config: "Config", layout: "Layout", pairs: str) -> "dict[str, Shards]
 
 
 def _splits(config: "Config", pairs: str) -> list[str]:
-    """The splits of the images of the pairs."""
+    """Return the splits whose images belong to the pairs."""
     kind = pairs.removeprefix(STUDY).partition("/")[0]
     return {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
 
@@ -66,7 +69,8 @@ def _reads(config: "Config", layout: "Layout", pairs: str) -> Inputs:
 
 
 def _sum_stored(run: Run, pairs: str) -> list[Path]:
-    """Sum the moments of all chunks, in their order. Return the commit of the sum, if there are several chunks."""
+    """Sum the moments of all chunks, in their order. Return the path of its commit record, if there are several
+    chunks."""
     from pipeline.models.linear.sets import sum_stored
     from pipeline.storage.commit import commit_path, remove_artefact, remove_from
     from pipeline.storage.pairs import sum_path, write_sum
@@ -97,8 +101,9 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
 def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
     """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
-    PAIRS are target (images of the train split, with their sentences), dev (likewise), auxiliary/NAME (images of
-    auxiliary.splits with the documents NAME), or one of these in folds: study/target, study/auxiliary/NAME.
+    PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or
+    `auxiliary/NAME` for the images of auxiliary.splits and their weak texts, where NAME is a section of `documents`.
+    `study/target` and `study/auxiliary/NAME` are the same pairs, whose moments are summed separately for each fold.
     """
     import numpy as np
 
@@ -118,7 +123,7 @@ def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterato
         fold_of = assign_folds(manifest.splits, config.study.folds, config.study.order, config.seed)
 
     def find_images(number: int) -> np.ndarray:
-        """Return the ids of the images of a shard that are of the splits and have a text."""
+        """Return the ids of the images in a shard that belong to one of the splits and have a text."""
         first_image = manifest.shard(number).first_image
         image_id = np.unique(next(iter(open_texts(texts, number).values())).image_id)
         return image_id[np.isin(manifest.shard_splits(number).astype(str), splits)[image_id - first_image]]

@@ -1,4 +1,4 @@
-"""Images and sentences in the joint space of a model, and ensembles of embedded models."""
+"""`embed`, `combine`, `join-embeddings`: embed images and captions with a model or an ensemble of models."""
 
 import logging
 from collections.abc import Iterator
@@ -84,7 +84,8 @@ def _combine_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
 def combine(run: "StageRun", job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
-    A refit has the weights of the ensemble that it refits."""
+    A refit takes the weights from the ensemble that it refits.
+    """
     from pipeline.config.registry import combining
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record
@@ -125,12 +126,14 @@ def combine(run: "StageRun", job: Job, model: str) -> None:
         publish_record(path, vocabulary, provenance=job.provenance, batch=batch)
     run.write_model(job, ensemble, details, batch)
     batch.publish()
-    judged = "weights chosen before" if base else f"recall sum {log['recall_sum']:.1f} on dev"
-    logging.getLogger(__name__).info("%s: %s, with %s", model, judged, weights)
+    judged = (
+        "with the weights of the refitted ensemble" if base else f"the sum of recalls on dev is {log['recall_sum']:.1f}"
+    )
+    logging.getLogger(__name__).info("%s: %s. Weights: %s", model, judged, weights)
 
 
 def _choose_weights(run: Run, name: str) -> "MemberWeights":
-    """Choose the weights of the members that are best on dev."""
+    """Return the weights of an ensemble's members that are best on dev."""
     from tqdm import tqdm
 
     from pipeline.metrics.ranks import score
@@ -160,8 +163,8 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
-    """Return the vocabulary of every form of tokens or trees that the members take, under its name, and one
-    fingerprint."""
+    """Return the stored form of the vocabularies: a fingerprint, and `views`, which maps each form of captions that a
+    member reads (tokens, or a kind of trees) to its vocabulary."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import VocabularyFile

@@ -1,4 +1,4 @@
-"""Linear models: fitted, their parameters chosen on the dev split, or a space that encoders share already."""
+"""`fit`, `adopt`: fit linear models, or use the joint space that an image encoder and a text encoder already share."""
 
 import logging
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     has_weak = configured.training != "target"
     documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
     return {
-        "manifest": layout.manifest,  # whose splits say which images are of dev
+        "manifest": layout.manifest,  # It says which images belong to dev.
         "target": layout.moments("target"),
         "sentences": sentence_shards(configured, layout),
         "features": feature_shards(configured.encoders, layout),
@@ -47,7 +47,11 @@ def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def fit(run: "StageRun", job: Job, model: str) -> None:
-    """Fit MODEL in closed form: a registered model, a variant from the configuration, or a refit of either."""
+    """Fit a linear MODEL in closed form, and choose its parameters on dev.
+
+    MODEL is a registered model, a variant from the configuration, or a refit of one of them. A refit is fitted on train
+    and dev with the parameters that were chosen before.
+    """
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.training import fit_best
     from pipeline.models.linear.tuning import GridTrial
@@ -82,7 +86,8 @@ def fit(run: "StageRun", job: Job, model: str) -> None:
 
 
 def _open_pairs(run: "StageRun", moments: str, texts: str) -> "PairSet":
-    """Open the pairs whose `moments` and `texts` are inputs of these names."""
+    """Open image-text pairs. `moments` and `texts` are the names of the inputs that have their moments and text
+    vectors."""
     from pipeline.storage.pairs import PairSet
 
     return PairSet(run.features, run.inputs.all_shards(texts), run.inputs.shards(moments).folder)
@@ -97,7 +102,10 @@ def _make_task(
     dev: "SplitRows",
     chosen: "GridTrial | None",
 ) -> "FitTask":
-    """Return the task that fits a model with one weighting of its text encoders."""
+    """Return the task that fits a model with the `weights` of its text encoders.
+
+    `chosen` has the parameters of the model that is refitted, or is None.
+    """
     from tqdm import tqdm
 
     from pipeline.models.linear.sets import Restriction, make_sets
@@ -123,16 +131,29 @@ def _make_task(
 
 
 def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
-    """Log what was chosen, and a warning where dev has chosen the end of a grid."""
+    """Log the chosen parameters and the mean correlations.
+
+    Also warn about a parameter whose chosen value is the least or the greatest of the values that were tried.
+    """
     from pipeline.models.linear.tuning import choices_at_edges
 
     training_log = tuned.log()
-    log.info("%s on %d pairs, chosen on %d dev images: %s", model, pairs, dev_images, tuned.chosen)
-    log.info("mean correlation %.3f in training", tuned.train_correlations.mean())
+    log.info(
+        "%s was fitted on %d pairs, with the parameters that are best on %d dev images: %s",
+        model,
+        pairs,
+        dev_images,
+        tuned.chosen,
+    )
+    log.info("mean correlation of training pairs: %.3f", tuned.train_correlations.mean())
     if edges := choices_at_edges(training_log["trials"], training_log["chosen"]):
-        log.warning("%s: dev chose %s, where the grid ends; values beyond may be better", model, " and ".join(edges))
+        log.warning(
+            "%s: the best value on dev is the last of its grid: %s. Add further values to the grid",
+            model,
+            " and ".join(edges),
+        )
     if tuned.dev_correlations is not None:
-        log.info("mean correlation %.3f held out", tuned.dev_correlations.mean())
+        log.info("mean correlation of dev pairs: %.3f", tuned.dev_correlations.mean())
 
 
 def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
@@ -148,7 +169,10 @@ def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def adopt(run: "StageRun", job: Job, model: str) -> None:
-    """Use the vectors of an image encoder and a text encoder, unchanged, as the space of MODEL."""
+    """Use the shared space of an image encoder and a text encoder, such as CLIP, as the joint space of MODEL.
+
+    The vectors are not changed and nothing is fitted.
+    """
     from pipeline.run.reading.models import describe_model
     from pipeline.storage.parameters import origin_of
     from pipeline.storage.shards import FEATURES, Shard
@@ -159,12 +183,12 @@ def adopt(run: "StageRun", job: Job, model: str) -> None:
     ((text_encoder, sentence_shards),) = run.inputs.all_shards("sentences").items()
     features, sentences = Shard(feature_shards.shard(0), FEATURES), VectorShard(sentence_shards.shard(0))
     text_shape = sentences.matrix.shape
-    assert text_shape is not None  # as SciPy's stubs say of sparse arrays
+    assert text_shape is not None  # SciPy's type stubs allow None for sparse arrays
     dim, text_dim = features["features"].shape[1], text_shape[1]
     if dim != text_dim:
         raise UsageError(
-            f"{model}: {encoder} has {dim} dimensions and {text_encoder} {text_dim}; name two encoders that share a"
-            " space, or use ncca"
+            f"{model}: the image encoder {encoder} has {dim} dimensions, but the text encoder {text_encoder} has"
+            f" {text_dim}. Name two encoders that share a space, or use the model ncca."
         )
     origins = {
         "encoders": {encoder: origin_of(features.commit)},

@@ -1,4 +1,7 @@
-"""`fit-hubness`: a model whose scores are corrected for hubs, by what is best on dev."""
+"""`fit-hubness`: makes a model whose scores are corrected for hubs. The correction is chosen on dev.
+
+A hub is an item that is near many queries. pipeline/models/linear/hubness.py describes the corrections.
+"""
 
 import logging
 from pathlib import Path
@@ -19,12 +22,12 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
     from pipeline.storage.embeddings import Embeddings
 
-BANK_OF_SETS = 2000
-"""Images, and sentences, in the bank of a model of fragments: their sets take more room than vectors."""
+MAX_MULTI_VECTOR_BANK = 2000
+"""Maximum number of images, and of captions, in the bank of a multi-vector model, whose items need more memory."""
 
 
 def _plain(config: "Config", model: str) -> str:
-    """The model without the correction."""
+    """Return the name of the model that MODEL corrects."""
     plain = config.uncorrected(model)
     assert plain is not None
     return plain
@@ -59,7 +62,11 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
-    """Make MODEL, a variant with `hubness`, from the same model without it."""
+    """Add a hubness correction to a fitted model, and store it as MODEL.
+
+    MODEL is a variant of the configuration with the key `hubness`. The corrected model is the same variant without this
+    key. The parameters of the correction are chosen on dev, or for a refit copied from the model that is refitted.
+    """
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
 
@@ -84,13 +91,14 @@ def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
 
 
 def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
-    """Some images and some sentences of the splits, and the queries of `hubness.queries`."""
+    """Return a bank of images and captions, drawn at random from the splits, and of the queries of
+    `hubness.queries`."""
     import numpy as np
 
     from pipeline.models.linear.hubness import Bank
 
     pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
-    most = BANK_OF_SETS if embeddings.multi_vector else run.config.hubness.bank
+    most = MAX_MULTI_VECTOR_BANK if embeddings.multi_vector else run.config.hubness.bank
 
     def draw(modality: str, ids: np.ndarray) -> "Items":
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
@@ -101,7 +109,10 @@ def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", s
 
 
 def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":
-    """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
+    """Embed at most `most` queries, drawn at random from the file `hubness.queries`.
+
+    Return None if the configuration names no file. Raises InputError if the file has no query.
+    """
     from pipeline.foreign.files import read_lines
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
     from pipeline.text.sequences import encode_tokens
@@ -109,7 +120,7 @@ def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.ran
     if (file := run.inputs.path("queries")) is None:
         return None
     if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
-        raise InputError(f"{file} has no query; write one per line, or leave out hubness.queries")
+        raise InputError(f"{file} has no query. Write one query per line, or leave out the key hubness.queries.")
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))

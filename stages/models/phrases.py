@@ -1,4 +1,4 @@
-"""Words and noun phrases of sentences with the regions of their images."""
+"""`align`, `embed-phrases`, `rank-phrases`: match words and noun phrases of captions with regions of the photos."""
 
 import logging
 from itertools import chain
@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.storage.regions import RegionRows
 
-ALIGNED, EMBEDDED = 1024, 512
-"""Images that are aligned, and images whose regions are embedded, at once."""
+ALIGNED_IMAGES = 1024
+"""Number of images whose vectors are in memory while they are aligned with captions."""
+EMBEDDED_IMAGES = 512
+"""Number of images whose regions are embedded at a time."""
 
 
 @stage(
@@ -33,7 +35,11 @@ ALIGNED, EMBEDDED = 1024, 512
     writes=lambda layout, model, split: layout.alignments(model, split),
 )
 def align(run: "StageRun", job: Job, model: str, split: str) -> None:
-    """Write the segments of each caption in a split and the boxes they match, one caption per line."""
+    """Divide each caption of a split into segments of consecutive words, and assign a region of its photo to each
+    segment.
+
+    The file has one JSON line per segment: the ids of the caption and the photo, the words, the box and the score.
+    """
     from tqdm import tqdm
 
     from pipeline.compute.multivectors import several_vectors_each
@@ -44,7 +50,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
     analyze = read_analyzer(run)
     lines = []
-    for block in tqdm(list(pairs.blocks(ALIGNED)), desc=f"align {split}", unit="block", disable=None):
+    for block in tqdm(list(pairs.blocks(ALIGNED_IMAGES)), desc=f"align {split}", unit="block", disable=None):
         images = several_vectors_each(embeddings.read("images", block.image_id))
         sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         spoken = read_words(run, block.sentence_id, analyze)
@@ -82,7 +88,8 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
 def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     """Embed the noun phrases of a split's captions and the regions of its images.
 
-    A model of whole sentences takes each phrase as one, and one of whole images each region.
+    A model that embeds captions embeds each noun phrase as if it were a caption. A model that embeds whole images
+    embeds each region as if it were an image.
     """
     import numpy as np
     import pyarrow as pa
@@ -97,7 +104,7 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
 
-    mapping = cast("PhraseModel", restore_model(run, model)[0])  # as all models of `phrase_splits` are
+    mapping = cast("PhraseModel", restore_model(run, model)[0])  # `phrase_splits` lists only such models
     vocabulary, _ = read_token_vocabulary(run)
     pairs = run.pairs(split)
     sentences = read_sentence_trees(run, make_analyzer(vocabulary.settings), pairs.sentence_id)
@@ -120,19 +127,21 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     regions = _embed_regions(mapping, open_region_rows(run, encoders, pairs.image_id), pairs.image_id)
     details = {"model": model, "split": split, "dim": vectors.shape[1]}
     write_phrases(job.path, regions, pa.table(phrase_table), provenance=job.provenance, details=details)
-    logging.getLogger(__name__).info("%d noun phrases in %d sentences of %s", len(spoken), len(sentences), split)
+    logging.getLogger(__name__).info(
+        "embedded %d noun phrases of %d captions in the split %s", len(spoken), len(sentences), split
+    )
 
 
 def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.ndarray") -> "pa.Table":
-    """The table of all regions of the images `image_id` (n,)."""
+    """Return a table of all regions of the images `image_id` (n,): image, number, box and vector of each region."""
     import numpy as np
     import pyarrow as pa
 
     from pipeline.storage.tables import CORNERS, vectors_column
 
     parts = []
-    for start in range(0, len(image_id), EMBEDDED):
-        rows = np.arange(start, min(start + EMBEDDED, len(image_id)))
+    for start in range(0, len(image_id), EMBEDDED_IMAGES):
+        rows = np.arange(start, min(start + EMBEDDED_IMAGES, len(image_id)))
         block = regions.packed(rows)
         columns = {
             "image_id": image_id[rows][block.owners],
@@ -162,7 +171,11 @@ def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.nd
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),
 )
 def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
-    """Rank regions for noun phrases and the reverse, and count correct correspondences."""
+    """Rank the regions of a split for each noun phrase, and the noun phrases for each region.
+
+    Labelled boxes say which regions are correct. The stage also measures how often the best region of a phrase within
+    its own photo is correct.
+    """
     from pipeline.metrics.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap
     from pipeline.run.reading.regions import read_gold
@@ -185,11 +198,11 @@ def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     if not gold.labels:
         reason = "no box of the manifest has a label"
         write_measured(job.path, {**about, "left_out": reason}, "ranks", {}, job.provenance)
-        log.warning("%s: nothing was ranked: %s; add labelled boxes to the collection", model, reason)
+        log.warning("%s: no regions were ranked, because %s. Add labelled boxes to the collection.", model, reason)
         return
     measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
     write_measured(job.path, {**about, **measured}, "ranks", ranks, job.provenance)
     log.info(
-        "%s: %.1f %% of %d named phrases have the right region, %.1f %% by chance", model,
-        measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
+        "%s: %.1f %% of %d noun phrases that the label of a box names get the right region, and %.1f %% by chance",
+        model, measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
     )  # fmt: skip

@@ -1,4 +1,4 @@
-"""`train`: a neural model from stored features and sentences, stopped where dev is best."""
+"""`train`: trains a neural model on stored features and captions. The epoch that is best on dev is kept."""
 
 import logging
 from itertools import islice
@@ -117,9 +117,15 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         run.write_model(job, trained.model, details)
     log, count = logging.getLogger(__name__), trained.log["pairs"]
     if base:
-        log.info("%s on %d pairs, for %d epochs as %s", model, count, settings.epochs, base.details["model"])
+        log.info(
+            "%s was trained on %d pairs for %d epochs, as many as were best for %s",
+            model,
+            count,
+            settings.epochs,
+            base.details["model"],
+        )
     else:
-        log.info("%s on %d pairs: %s", model, count, trained.log["chosen"])
+        log.info("%s was trained on %d pairs: %s", model, count, trained.log["chosen"])
 
 
 class OpenedPairs(NamedTuple):
@@ -131,7 +137,7 @@ class OpenedPairs(NamedTuple):
     regions: "RegionRows | None"
 
     def take(self, sentences: "Sentences") -> "TrainingPairs":
-        """Return the pairs with their sentences, as a model is trained on them."""
+        """Return the pairs with their sentences in the form that the model is trained on."""
         from pipeline.models.neural.task import TrainingPairs
 
         rows = self.rows
@@ -172,7 +178,9 @@ def _read_noun_phrase(run: "StageRun") -> int:
     path = run.inputs.artefact("labels").path
     table = read_record(path)
     if "NP" not in table["phrases"]:
-        raise UsageError(f"{path} has no NP; use a parser that labels noun phrases NP")
+        raise UsageError(
+            f"{path} has no label NP, so the captions have no noun phrases. Use a parser that labels noun phrases NP."
+        )
     return table["phrases"].index("NP")
 
 

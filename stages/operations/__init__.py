@@ -1,1 +1,1 @@
-"""A run as a whole: what it will cost, whether it is sound, and how it was made."""
+"""Commands for a whole run: `run`, and the estimates and checks of a run, its photos and this machine."""

@@ -1,4 +1,4 @@
-"""`audit`: captions that are probably wrong, near copies, and copies in several splits."""
+"""`audit`: finds captions that are probably wrong, near-duplicates, and near-duplicates in different splits."""
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
@@ -23,26 +23,28 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
-KEPT = ("test", "dev", "train", "weak", "gallery")
-"""Of copies the one in the first of these splits is kept, and of these the first."""
+SPLITS_BY_PRIORITY = ("test", "dev", "train", "weak", "gallery")
+"""Splits in the order in which they keep their photo. For two near-duplicates, the takedown list names the photo whose
+split comes later or, in the same split, the photo with the greater image_id."""
 BLOCK_ROWS = 4096
-FEW = 1000
-"""Photographs below which the space is too weak for the estimate of wrong captions."""
+"""Number of photos, pairs or findings that are in memory at a time."""
+MIN_PHOTOS_FOR_ESTIMATE = 1000
+"""Number of photos below which the command warns that many right captions are listed as wrong."""
 TITLES = {
     **dict.fromkeys(("leak", "copy"), "Near-duplicates. Of each pair, the photo that stays is not listed."),
     "caption": "Captions that are probably wrong. Remove the # from further lines to leave these out, too.",
     "captions": "Photos whose captions are probably all wrong. Many of these captions are right: look at each photo.",
 }
-"""Kinds of findings -> the comment above their lines in a takedown list."""
-WORST = 50
-"""Photographs, and captions, that are listed even if none is probably wrong."""
+"""Kind of finding -> the comment above its lines in a takedown list."""
+MIN_LISTED_CAPTIONS = 50
+"""Number of photos, and of captions, with the lowest scores that are listed even if fewer are probably wrong."""
 
 
 @click.command("audit")
 @click.argument("root", type=FOLDER, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
-    help="Write a list for the key collection.takedown. Less reliable findings are comments in it.",
+    help="Write a takedown list, which the key collection.takedown can name. Less reliable findings are comments.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None) -> None:
     """Find wrong captions, near-duplicates and split leakage in a run.
@@ -66,22 +68,25 @@ def command(root: Path, exclude: Path | None) -> None:
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
     if not commit.details["scored"]:
-        click.echo(f"captions were not checked: that needs {MIN_PHOTOS} photos with captions")
-    elif run.manifest.n_images < FEW:
-        click.echo(f"with fewer than {FEW:,} photos, many right captions look wrong: check each")
+        click.echo(f"Captions were not checked, because the check needs at least {MIN_PHOTOS} photos with captions.")
+    elif run.manifest.n_images < MIN_PHOTOS_FOR_ESTIMATE:
+        click.echo(
+            f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, many listed captions are right. Look at each of them."
+        )
     if exclude:
         publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table))))
         click.echo(
-            f"wrote {exclude}, in which less reliable findings are comments (#); look through it, then set"
-            " collection.takedown to it, and ingest leaves out these photos and captions"
+            f"wrote {exclude}. Less reliable findings are comments (#) in it. Check its lines, and set the key"
+            " collection.takedown to its path. The next run then leaves out these photos and captions."
         )
     if run.layout.report.path.exists():
         run_stage(Run(root), declared()["report"], again=True)
-        click.echo(f"shown in {run.layout.report.path}")
+        click.echo(f"The report shows the findings: {run.layout.report.path}")
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """The features of whole photos, and the vectors of captions that the run has."""
+    """Return the inputs: image features, and the caption vectors of all text encoders that have encoded every
+    caption."""
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
     return {
         "manifest": layout.manifest,
@@ -101,7 +106,11 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     has_rule=False,
 )
 def audit(run: "StageRun", job: Job) -> None:
-    """Compare the photographs with each other, and their captions with those of others."""
+    """Find near-duplicates among the photos, and captions that fit their photo worse than captions of other photos fit
+    it.
+
+    Write a table with one row per finding. Captions are only checked if at least MIN_PHOTOS photos have captions.
+    """
     import numpy as np
     import pyarrow as pa
 
@@ -134,8 +143,11 @@ def audit(run: "StageRun", job: Job) -> None:
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
-    """Find the near-duplicates: their image_id (p, 2), the lower first, and their correlations (p,), the greatest
-    first. Features and thumbnails are read block by block."""
+    """Find the pairs of near-duplicates. Features and thumbnails are read block by block.
+
+    Return the image_ids (p, 2) of each pair, the lower id first, and the correlations (p,) of their grey thumbnails.
+    The pairs are sorted by correlation, the greatest first.
+    """
     import numpy as np
 
     from pipeline.compute.lazy_rows import DiskRows
@@ -146,7 +158,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     from pipeline.storage.features import FeatureRows
 
     encoder = run.config.encoders[0].name
-    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]  # of one encoder all are
+    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]  # all are, for one encoder
     features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
     pairs = near_pairs(features, lambda rows: normalise(rows, steps))
     shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)
@@ -162,7 +174,11 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
 
 def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Scores]":
-    """The scores of photographs with all their captions, and of single captions; `copies` (p, 2) stay together."""
+    """Score the photos with all of their captions, and each caption alone, by cross-fitting. Low scores are suspicious.
+
+    `copies` (p, 2) are pairs of near-duplicates, which belong to the same fold. Return the scores of photos and the
+    scores of captions.
+    """
     import numpy as np
 
     from pipeline.models.linear.cross_fit import TERMS, cross_fit, draw_folds
@@ -189,9 +205,12 @@ def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Sco
 
 
 def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
-    """Yields photos with all their captions, then single captions of other photos. The worst come first: all that are
-    probably wrong, by a score of at most `threshold`, and WORST at least. The findings with the lowest scores are
-    `reliable`. Single captions of photos that are listed reliably are left out."""
+    """Yield the findings about captions: photos with all of their captions first, and then single captions.
+
+    Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
+    MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. The items that are
+    likely to be wrong are marked as `reliable`. Single captions of photos with a reliable finding are left out.
+    """
     import numpy as np
 
     from pipeline.models.linear.cross_fit import PAIR_COLUMNS
@@ -201,19 +220,19 @@ def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[
         order = np.argsort(scores.scores, kind="stable")
         threshold = scores.scores[order[scores.wrong - 1]] if scores.wrong else -np.inf
         likely = scores.likely_wrong
-        listed = order[: max(scores.wrong, WORST)]
-        for place, (pair, score) in enumerate(zip(scores.pairs[listed], scores.scores[listed], strict=True)):
+        listed = order[: max(scores.wrong, MIN_LISTED_CAPTIONS)]
+        for rank, (pair, score) in enumerate(zip(scores.pairs[listed], scores.scores[listed], strict=True)):
             finding = dict(zip(PAIR_COLUMNS, pair.tolist(), strict=True))
             if finding["image_id"] not in whole:
                 numbers = {"score": float(score), "threshold": float(threshold)}
-                yield {"kind": kind, **finding, **numbers, "reliable": place < likely}
+                yield {"kind": kind, **finding, **numbers, "reliable": rank < likely}
         whole = set(scores.pairs[order[:likely]][:, 0].tolist())
 
 
 def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
-    """Yield the findings with names, splits and texts. Copies in different splits are leaks.
+    """Yield the findings with the names, splits and captions of their photos.
 
-    Each shard of the manifest is read once.
+    Near-duplicates get the kind `leak` if their splits differ. Each shard of the manifest is read once.
     """
     import numpy as np
 
@@ -241,7 +260,10 @@ def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:
 
 
 def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # Any: a row of the table
-    """Return the sentence_ids of the captions that a finding lists; `owners` (m,) are the image_ids of all captions."""
+    """Return the sentence_ids of the captions that a finding is about, or none for near-duplicates.
+
+    `owners` (m,) are the image_ids of all captions.
+    """
     if "rather" not in finding:
         return range(0)
     if finding["sentence_id"] >= 0:
@@ -251,7 +273,7 @@ def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # 
 
 
 def _probable(table: "pa.Table") -> Iterator[Mapping[str, Any]]:  # Any: rows of the table
-    """Yield the findings that are copies or probably wrong captions."""
+    """Yield the rows of the table that are near-duplicates or captions that are probably wrong."""
     from pipeline.report.tables import is_probable
 
     for batch in table.to_batches(BLOCK_ROWS):
@@ -259,8 +281,11 @@ def _probable(table: "pa.Table") -> Iterator[Mapping[str, Any]]:  # Any: rows of
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any: rows of the table
-    """Yield the lines of a takedown list, in which findings that are not reliable are comments."""
-    yield "# `ingest` leaves out what the lines without # name: a photo, or PHOTO TAB CAPTION a single caption."
+    """Yield the lines of a takedown list. Findings that are not reliable are comments.
+
+    Of two near-duplicates, the list names the photo that SPLITS_BY_PRIORITY does not keep.
+    """
+    yield "# A run leaves out the photos on lines without #. A line PHOTO TAB CAPTION leaves out this caption only."
     for title, below in groupby(findings, lambda finding: TITLES[finding["kind"]]):
         yield f"# {title}"
         for finding in below:
@@ -269,7 +294,7 @@ def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any:
                 case "copy" | "leak":
                     sides = [(finding["split"], finding["image_id"], finding["image"])]
                     sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
-                    yield max(sides, key=lambda side: (KEPT.index(side[0]), side[1]))[2]
+                    yield max(sides, key=lambda side: (SPLITS_BY_PRIORITY.index(side[0]), side[1]))[2]
                 case "captions":
                     yield f"{mark}{finding['image']}"
                 case "caption":

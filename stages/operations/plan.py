@@ -161,8 +161,8 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
     """Measure the speed of each encoder of the run that reads pixels, and yield (name, speed).
 
     An encoder without prepared weights gets random weights, which are as fast. An encoder that must learn first, or
-    whose architecture is in a file that is not there, is left out. On a GPU, decoding and the network overlap; on a CPU
-    their times add up. Raises InputError if no photo of the sample can be decoded.
+    whose architecture is in a file that is not there, is left out. On a GPU, decoding and the network
+    overlap. On a CPU, their times add up. Raises InputError if no photo of the sample can be decoded.
     """
     from tqdm import tqdm
 

@@ -117,9 +117,9 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     """Switch a run to a new encoder before it encodes every photo.
 
     OLD is the encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes a sample of the
-    photos, fits a map from the features of OLD to those of NEW, and maps the features of the other photos. Results that
-    use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the other photos and
-    rebuilds the models and indexes.
+    photos, fits a map from the features of OLD to the features of NEW, and maps the features of the other photos.
+    Results that use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the other
+    photos and rebuilds the models and indexes.
     """
     from pipeline.config import loading
 
@@ -170,7 +170,7 @@ def run_workflow(
     as_json: bool = False,
     changes: "Mapping[str, JsonValue] | None" = None,
 ) -> None:
-    """Run the workflow with the configuration in `config_path`, or the demo without one, and print the results.
+    """Run the workflow with the configuration in `config_path`, or the demo if it is None, and print the results.
 
     `changes` override keys of the configuration. `further` are options and targets of Snakemake. With `as_json`, the
     results are one JSON object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails,
@@ -297,7 +297,7 @@ class _Progress:
 
 
 def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
-    """Yield the lines of `log` as they are written, until the process has ended. Yield "" while there is no new
+    """Yield each line of `log` when it is written, until the process has ended. Yield "" while there is no new
     line."""
     with open(log, encoding="utf-8", errors="replace") as file:
         while True:

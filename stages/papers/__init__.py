@@ -1,1 +1,1 @@
-"""The papers' tables, measured here."""
+"""Stages that reproduce the tables of the papers."""

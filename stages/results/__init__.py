@@ -1,1 +1,1 @@
-"""Evaluation, descriptions, and the report."""
+"""Stages that evaluate models, generate captions, and write the report, and the comparison of runs."""

@@ -1,4 +1,5 @@
-"""Generated captions: generators are trained, describe images and boxes, and are judged."""
+"""`train-generator`, `describe`, `evaluate-descriptions`: train caption generators, generate captions, and score
+them."""
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
@@ -33,10 +34,13 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
-BLOCK = 1024
-"""Sentences whose word vectors are in memory at once."""
-DESCRIBED, SHOWN = 256, 200
-"""Images that are described at once, and how many of the first are on the page; the lists have all."""
+"""Splits whose aligned snippets generators learn from."""
+BLOCK_SENTENCES = 1024
+"""Number of sentences whose word vectors are in memory at a time."""
+DESCRIBED_IMAGES = 256
+"""Number of images or boxes whose captions are generated in one step."""
+MAX_SHOWN_IMAGES = 200
+"""Maximum number of images or boxes on the page of generated captions. The other files list all of them."""
 
 
 def _training_keys(config: "Config", generator: str) -> dict[str, object]:
@@ -74,7 +78,10 @@ def _training_reads(config: "Config", layout: "Layout", generator: str) -> Input
     writes=lambda layout, generator: layout.generator(generator),
 )
 def train_generator(run: "StageRun", job: Job, generator: str) -> None:
-    """Train a registered caption generator. Resumable."""
+    """Train a caption generator on the photos and captions of train, or on aligned snippets.
+
+    If the job is killed, the next one continues at its last checkpoint.
+    """
     from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.generator import Material
     from pipeline.models.linear.views import ImageView
@@ -145,7 +152,7 @@ def _read_snippets(
 
 
 def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
-    """Return a model and the sums of the word vectors of the snippets that it found in train.
+    """Return a model, and the sum of the word vectors of each snippet that it aligned with a region in train.
 
     Raises UsageError for a model that also reads whole images or the positions of regions.
     """
@@ -162,13 +169,14 @@ def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     region_view = getattr(restored, "region_view", None)
     if restored.encoders or region_view is None or region_view.geometry:
         raise UsageError(
-            f"{model} also reads whole images or the positions of regions; rank snippets with a plain dvsa"
+            f"{model} also reads whole images or the positions of regions, so it cannot rank snippets. Name a dvsa"
+            " model without these inputs in the key snippets of the generator."
         )
     assert isinstance(restored, AlignedModel), "the check of configurations requires a model that aligns words"
     segments = read_alignments(alignments)
     ids = np.array([segment["sentence_id"] for segment in segments])
     lengths = np.array([len(segment["words"]) for segment in segments])
-    starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK].tolist()
+    starts = np.flatnonzero(np.diff(ids, prepend=-1))[::BLOCK_SENTENCES].tolist()
     sums = []
     for first, last in pairwise([*starts, len(ids)]):
         words = several_vectors_each(embeddings.read("sentences", np.unique(ids[first:last])))
@@ -226,15 +234,15 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
     sources = gather_sources(run, stored, read_corpus(run), open_space_index(run, generator))
     described = []
-    for start in tqdm(range(0, len(shown), DESCRIBED), f"describe with {generator}", unit="batch", disable=None):
-        part = np.arange(start, min(start + DESCRIBED, len(shown)))
+    for start in tqdm(range(0, len(shown), DESCRIBED_IMAGES), f"describe with {generator}", unit="batch", disable=None):
+        part = np.arange(start, min(start + DESCRIBED_IMAGES, len(shown)))
         block = {name: rows[part] for name, rows in features.items()}
         sentences = describe_images(stored.generator, block, sources, settings.top)
         described += [{**shown[place], "sentences": best} for place, best in zip(part.tolist(), sentences, strict=True)]
     about = {"generator": generator, "of": kind or "images", "split": split, "settings": settings.model_dump()}
     value = {**about, "precision": stored.precision, "images": described}
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
-    rows = run.manifest.pick([image["image_id"] for image in described[:SHOWN]])
+    rows = run.manifest.pick([image["image_id"] for image in described[:MAX_SHOWN_IMAGES]])
     pictures = [picture(row, image["box"]).address for row, image in zip(rows, described, strict=False)]
     page = render_descriptions(value, pictures)
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
@@ -244,7 +252,10 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
 def _read_boxes(
     run: Run, stored: "StoredGenerator", split: str
 ) -> "tuple[Mapping[str, np.ndarray], Sequence[ShownImage]]":
-    """Read the labelled boxes of a split: encoder -> their features (k, dim), and what answers show of each."""
+    """Read the labelled boxes of a split.
+
+    Return encoder -> features (k, dim) of the boxes, and the image and the corners of each box.
+    """
     from pipeline.run.reading.regions import read_boxes, read_gold
 
     gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
@@ -254,7 +265,10 @@ def _read_boxes(
 def _read_images(
     run: Run, stored: "StoredGenerator", split: str
 ) -> "tuple[Mapping[str, FeatureRows], Sequence[ShownImage]]":
-    """Read the images of a split: encoder -> their features (n, dim), and what answers show of each."""
+    """Read the images of a split. Return encoder -> features (n, dim), and the id and path of each image.
+
+    Raises InputError if the split has no image.
+    """
     import numpy as np
 
     from pipeline.storage.features import FeatureRows
@@ -262,7 +276,9 @@ def _read_images(
     manifest = run.manifest
     ids = np.flatnonzero(manifest.splits == split)
     if not len(ids):
-        raise InputError(f"the {split} split of {manifest.folder} has no image; describe another split")
+        raise InputError(
+            f"The split {split} of {manifest.folder} has no image. Name another split in the key describe.splits."
+        )
     features = {name: FeatureRows(run.features, name, ids) for name in stored.generator.encoders}
     images = manifest.pick(ids)
     return features, [{"image_id": row["image_id"], "image": row["path"], "box": None} for row in images]
@@ -320,7 +336,8 @@ def evaluate_descriptions(run: "StageRun", job: Job, generator: str, subject: st
     judged = [pair for pair in zip(described, references, strict=True) if pair[0]["sentences"] and pair[1]]
     if not judged:
         raise UsageError(
-            f"no caption or phrase names what {path} describes; correct phrases.names, or parse the captions"
+            f"No caption or noun phrase by a person belongs to the images or boxes of {path}, so its captions cannot be"
+            " scored. Correct the file of phrases.names, or parse the captions."
         )
     best = [image["sentences"][0] for image, _ in judged]
     candidates = [sentence["text"].split(" ") for sentence in best]
@@ -355,7 +372,8 @@ def evaluate_descriptions(run: "StageRun", job: Job, generator: str, subject: st
 def _read_box_texts(
     run: Run, boxes: "Sequence[ShownBox]", analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """What people wrote for each of the described `boxes`, or the noun phrases that name it, as words."""
+    """Return the words of the reference texts of each box: texts that people wrote for it, or noun phrases that name
+    it."""
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
     path = region_texts_path(run.config)
@@ -368,7 +386,7 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """The sentences, as words, of each of the described `images`."""
+    """Return the words of each caption that people wrote for each of the `images`."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

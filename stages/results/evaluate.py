@@ -1,4 +1,4 @@
-"""Ranks, recall and intervals of models, and of generators that rank by perplexity; all of them in one list."""
+"""`evaluate`, `rank-sentences`, `summarise`: measure the retrieval of models and generators, and list the results."""
 
 import logging
 from collections.abc import Iterable, Iterator
@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 def _every(names: Iterable[str]) -> Iterator[Names]:
-    """Each of some names with each split and each protocol."""
+    """Yield each combination of a name, a split and a protocol."""
     from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(names, DESCRIBED, PROTOCOLS)
@@ -60,7 +60,7 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
     if not run.manifest.bounds("sentences")[-1]:
         nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
         write_evaluation(job.path, nothing, {}, job.provenance)
-        log.info("no photo has a caption, so there is nothing to evaluate")
+        log.info("No photo has a caption, so no model is evaluated.")
         return
     config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)
@@ -126,7 +126,10 @@ def _reads(config: "Config", layout: "Layout", generator: str, split: str, proto
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
 )
 def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protocol: str) -> None:
-    """Measure retrieval by the perplexity of every caption of a split given every image."""
+    """Measure the retrieval of a generator, which ranks captions by their perplexity given an image.
+
+    The perplexity of every caption of the split is computed for every image.
+    """
     import numpy as np
 
     from pipeline.generate.training import likelihood_scores
@@ -177,7 +180,7 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     writes=lambda layout: (layout.summary, layout.summary_table),
 )
 def summarise(run: "StageRun", job: Job) -> None:
-    """Collect all evaluations of the run in one list and one table."""
+    """Collect all evaluations of the run in a JSON list and a table."""
     from pipeline.metrics.summary import markdown
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import write_summary

@@ -1,4 +1,4 @@
-"""`report`: the page that a person looks at."""
+"""`report`: writes the web page with the results of a run."""
 
 import logging
 from contextlib import suppress
@@ -44,7 +44,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
 
 
 def _may_read(config: "Config", layout: "Layout") -> Inputs:
-    """The features that the run still has, and the findings of `audit`, which no rule makes."""
+    """Return inputs that the report shows if they exist: image features, and current findings of `audit`."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
     return {
         "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},
@@ -57,7 +57,7 @@ def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> "dict
 
 
 def _is_current(root: Path, commit: Path) -> bool:
-    """Whether an artefact is there, and was made from what is there now."""
+    """Return whether an artefact exists and was made from the current versions of its inputs."""
     from pipeline.storage.commit import Commits
 
     with suppress(IntegrityError):
@@ -82,12 +82,13 @@ def _is_current(root: Path, commit: Path) -> bool:
     then=lambda run: f"open {run.layout.report.path} in a browser",
     options=(
         click.Option(
-            ["--format", "form"], type=FORMS, default="html", help="json: print the figures; no page is written."
+            ["--format", "form"], type=FORMS, default="html", help="json: print the results, and write no page."
         ),
     ),
 )
 def report(run: "StageRun", job: Job, form: str = "html") -> None:
-    """Write the report of a run: recalls, collection, and examples of what its best model finds."""
+    """Write the report of a run: the recalls of its models, its collection, and example searches with the best
+    model."""
     from pipeline.report.page import as_json, render
     from pipeline.run.reading.report import RunReport
     from pipeline.storage.batch import publish_text
@@ -99,8 +100,8 @@ def report(run: "StageRun", job: Job, form: str = "html") -> None:
     publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
     photographs = shown.picture.shown
     missing = list(photographs.values()).count(False)
-    if missing and run.config.collection.format != "vectors":  # which has none
+    if missing and run.config.collection.format != "vectors":  # A collection of vectors has no photos.
         logging.getLogger(__name__).warning(
-            "%d of %d photos are not shown: they cannot be read in %s; set data_root to where they are",
+            "%d of %d photos are not shown, because they cannot be read in %s. Set data_root to their folder.",
             missing, len(photographs), run.photographs.root,
         )  # fmt: skip

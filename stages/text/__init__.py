@@ -1,1 +1,1 @@
-"""Sentences and documents become vectors, words and trees."""
+"""Stages that turn captions and weak texts into vectors, sequences of words, and trees."""

@@ -1,4 +1,8 @@
-"""Sentences and documents (the collection's, or simulated ones) as vectors, and sentences as sequences of words."""
+"""Stages that encode captions and weak texts as vectors, and captions as sequences of words.
+
+Weak texts are the titles, tags and descriptions of the collection, or texts that `simulate-documents` makes of
+captions.
+"""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
@@ -13,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
-    """The keys that decide vectors of texts. Only the models of libraries have a precision."""
+    """Return the keys that decide the vectors of a text encoder. Only encoders from a library have a precision."""
     entry = config.text_encoder(encoder)
     precision = {"precision": config.extract.precision} if entry.spec.library else {}
     return {"storage": entry.storage, **precision}
@@ -76,8 +80,8 @@ def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
 def _document_reads(config: "Config", layout: "Layout", documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
-            f"the text encoder {encoder} has vectors of captions only, but {documents} must be encoded too; name the"
-            " encoder that made them in made_by"
+            f"The text encoder {encoder} has precomputed vectors of captions, but the run must also encode {documents}."
+            " Name the encoder that made the vectors in the key made_by of this entry."
         )
     is_simulated = config.documents[documents].simulate is not None
     return {
@@ -100,7 +104,10 @@ def _document_reads(config: "Config", layout: "Layout", documents: str, encoder:
     writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )
 def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
-    """Encode titles, tags and descriptions (a section of `documents`) with a text encoder."""
+    """Encode the weak texts (title, tags, description) of each image with a text encoder.
+
+    DOCUMENTS is a section of the key `documents`, which says which fields are joined. Images without text are left out.
+    """
     import numpy as np
 
     from pipeline.encoders.tfidf import join_fields
@@ -129,7 +136,7 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
     writes=lambda layout: layout.sentences("tokens"),
 )
 def encode_tokens(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
-    """Encode the captions as sequences of tokens."""
+    """Encode each caption as the sequence of its words' numbers in the token vocabulary."""
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
     from pipeline.text.sequences import encode_tokens

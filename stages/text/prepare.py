@@ -1,4 +1,4 @@
-"""Vocabularies and vectors of words, learned from the training captions."""
+"""`build-token-vocabulary`, `train-word-vectors`: words and word vectors, learned from the training captions."""
 
 import logging
 from itertools import chain
@@ -11,8 +11,8 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
 
 log = logging.getLogger(__name__)
-LEARNED = {"dim", "predicts"}
-"""The settings that decide vectors of words."""
+WORD2VEC_KEYS = {"dim", "predicts"}
+"""Keys of word_vectors that decide the vectors which `train-word-vectors` learns."""
 
 
 @stage(
@@ -22,7 +22,7 @@ LEARNED = {"dim", "predicts"}
     writes=lambda layout: layout.token_vocabulary,
 )
 def build_token_vocabulary(run: "StageRun", job: Job) -> None:
-    """Count the words of the training captions and keep the most frequent."""
+    """Count the words of the training captions and keep the most frequent ones as the token vocabulary."""
     from pipeline.run.reading.texts import learn_vocabulary, measure_coverage
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
@@ -36,7 +36,7 @@ def build_token_vocabulary(run: "StageRun", job: Job) -> None:
     about = {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count}
     about["coverage"] = measure_coverage(run, "tokens", vocabulary, tokens.remedy)
     publish_record(job.path, {**about, **value}, provenance=job.provenance)
-    log.info("%d words of %d training sentences", len(vocabulary.terms), vocabulary.n_sentences)
+    log.info("The vocabulary has %d words, from %d training captions", len(vocabulary.terms), vocabulary.n_sentences)
 
 
 @stage(
@@ -44,7 +44,7 @@ def build_token_vocabulary(run: "StageRun", job: Job) -> None:
     keys=lambda config: {
         "seed": config.seed,
         "text": config.language_text.model_dump(exclude={"treebank"}),
-        "words": config.word_vectors.model_dump(include=LEARNED),
+        "words": config.word_vectors.model_dump(include=WORD2VEC_KEYS),
     },
     reads=lambda config, layout: {
         "manifest": layout.manifest,
@@ -63,8 +63,8 @@ def train_word_vectors(run: "StageRun", job: Job) -> None:
     config = run.config
     vocabulary, _ = read_token_vocabulary(run)
     sentences = encode_tokens(chain(run.manifest.texts_of("train"), read_extra_text(config)), vocabulary)
-    settings = config.word_vectors.model_dump(include=LEARNED)
+    settings = config.word_vectors.model_dump(include=WORD2VEC_KEYS)
     tensors = {"words": train_vectors(sentences, vocabulary.terms, **settings, seed=config.seed)}
     details = {"sentences": len(sentences)}
     write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
-    log.info("%d words learned from %d sentences", len(vocabulary.terms), len(sentences))
+    log.info("learned the vectors of %d words from %d sentences", len(vocabulary.terms), len(sentences))

@@ -1,4 +1,8 @@
-"""Sentences as dependency and phrase trees: a parser, parses, their labels, and packed trees."""
+"""Stages that parse captions and encode the dependency and phrase trees.
+
+`train-parser` trains a parser, `parse` parses the captions, `build-label-table` counts the labels of the trees, and
+`encode-trees` packs the trees into arrays.
+"""
 
 import logging
 import shutil
@@ -20,26 +24,33 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
-BATCH = 64
-"""Sentences that a worker takes at a time: its death costs no more of them."""
-SHOWN, LISTED = 10, 1000
-"""Unparsed sentences that the log shows and that the commit lists; the CoNLL-U file marks all of them."""
-FILES = ("conllu", "brackets")
+BATCH_CAPTIONS = 64
+"""Number of captions that a worker process parses at a time. If the process dies, only this batch is not parsed."""
+MAX_LOGGED = 10
+"""Maximum number of unparsed captions, and of reasons, that the log shows."""
+MAX_RECORDED = 1000
+"""Maximum number of unparsed captions that the commit record lists. The CoNLL-U file marks all of them."""
+FILE_KINDS = ("conllu", "brackets")
+"""Keys of `parse` that name files with parses."""
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
 
 def _treebank(config: "Config") -> dict[str, Path]:
-    """The files of the treebank's parts. Raises UsageError for one that the configuration does not name."""
+    """Return the files of the treebank: train, dev and test -> path.
+
+    Raises UsageError if the configuration does not name all of these files.
+    """
     named = config.parse.treebank.model_dump()
     if missing := [part for part, name in named.items() if name is None]:
         raise UsageError(
-            f"parse.treebank.{missing[0]} is null; name a CoNLL-U file under weights_root, or set parse.pipeline"
+            f"parse.treebank.{missing[0]} is null. Give it the name of a CoNLL-U file in weights_root, or name a"
+            " trained spaCy pipeline in parse.pipeline."
         )
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
 def _spacy(run: Run) -> dict[str, str]:
-    """The version of spaCy."""
+    """Return the version of spaCy, which is part of the provenance of parses."""
     from pipeline.text.parsing import require_spacy
 
     return {"spacy": require_spacy().__version__}
@@ -57,7 +68,7 @@ def _spacy(run: Run) -> dict[str, str]:
     writes=lambda layout: layout.parser,
 )
 def train_parser(run: "StageRun", job: Job) -> None:
-    """Train a spaCy tagger and dependency parser on the CoNLL-U files of parse.treebank."""
+    """Train a spaCy tagger and dependency parser on the CoNLL-U files of the key parse.treebank."""
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
@@ -76,7 +87,7 @@ def train_parser(run: "StageRun", job: Job) -> None:
         }
         trained = train(work, words["train"], settings.parse.training.epochs, settings.seed)
         scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
-        log.info("with the treebank's tokens: %s", scores)
+        log.info("scores on dev and test, with the tokens of the treebank: %s", scores)
         used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.digests["spacy"]}
         publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
     finally:
@@ -84,7 +95,7 @@ def train_parser(run: "StageRun", job: Job) -> None:
 
 
 def _spacy_pipeline(run: Run) -> tuple[str, str]:
-    """The name of spaCy's pipeline, and its digest."""
+    """Return the name or path of the spaCy pipeline that parses the captions, and the digest of the pipeline."""
     from pipeline.storage.parsers import find_parser
     from pipeline.text.parsing import require_spacy
 
@@ -95,13 +106,13 @@ def _spacy_pipeline(run: Run) -> tuple[str, str]:
 
 
 def _files(config: "Config") -> dict[str, Path]:
-    """The files of another parser, by their kind."""
-    files = {kind: getattr(config.parse, kind) for kind in FILES}
+    """Return the files with parses that another program made: kind -> path."""
+    files = {kind: getattr(config.parse, kind) for kind in FILE_KINDS}
     return {kind: Path(config.data_root) / name for kind, name in files.items() if name is not None}
 
 
 def _engine_keys(config: "Config") -> dict:
-    """What decides the parses beside the sentences and the parser."""
+    """Return the settings that decide the parses, apart from the captions and the parser."""
     if config.parse.engine == "files":
         return {"engine": "files"}
     from pipeline.text.parsing import MAX_WORDS
@@ -111,14 +122,14 @@ def _engine_keys(config: "Config") -> dict:
 
 def _parse_reads(config: "Config", layout: "Layout") -> Inputs:
     if config.parse.engine == "files":
-        # Parses are matched by the names of images, which no column of the manifest has.
+        # The whole manifest is an input, because parses are matched by image names, which are not in its columns.
         files = {kind: Outside(kind, path) for kind, path in _files(config).items()}
         return {"manifest": layout.manifest, "files": files}
     return {"parser": layout.parser if config.parse.pipeline is None else None}
 
 
 def _parser(run: Run) -> dict[str, str]:
-    """The digest of spaCy's pipeline, and its version."""
+    """Return the digest of the spaCy pipeline and the version of spaCy, or {} if the parses come from files."""
     if run.config.parse.engine == "files":
         return {}
     return {"parser": _spacy_pipeline(run)[1], **_spacy(run)}
@@ -133,7 +144,10 @@ def _parser(run: Run) -> dict[str, str]:
     writes=lambda layout: layout.parses,
 )
 def parse(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
-    """Parse the captions, or read their parses from files."""
+    """Parse the captions with spaCy, or read their parses from files of another parser.
+
+    A caption without a parse is stored as a chain of its words, with the reason.
+    """
     from tqdm import tqdm
 
     from pipeline.storage.texts import write_parses
@@ -154,13 +168,17 @@ def parse(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
             brackets.append(f"{sentence_id}\t{parsed.tree.to_brackets()}\n")
         parser = {name: job.digests[name] for name in ("parser", "spacy") if name in job.digests}
         details = {"engine": _engine_keys(run.config), **parser, "n_fallbacks": len(fallbacks)}
-        details["fallbacks"] = fallbacks[:LISTED]
+        details["fallbacks"] = fallbacks[:MAX_RECORDED]
         written = "".join(conllu), "".join(brackets), len(texts)
         write_parses(job.path, *written, provenance=job.provenance, details=details)
-        for fallback in fallbacks[:SHOWN]:
-            log.warning("sentence %(sentence_id)d: %(reason)s", fallback)
-        log.info("%d sentences; %d were not parsed and are stored as chains", len(texts), len(fallbacks))
-        for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(SHOWN):
+        for fallback in fallbacks[:MAX_LOGGED]:
+            log.warning("caption %(sentence_id)d was not parsed: %(reason)s", fallback)
+        log.info(
+            "%d captions, of which %d were not parsed and are stored as chains of words", len(texts), len(fallbacks)
+        )
+        for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(
+            MAX_LOGGED
+        ):
             log.info("%6d %s", count, reason)
         yield job.number
 
@@ -184,7 +202,7 @@ def _find_in_files(run: "StageRun") -> Engine:
         for kind, path in run.inputs.paths("files").items():
             read, index = kinds[kind]
             indexed[kind] = index(read(text_lines(path), str(path)), wanted, str(path))
-        parses, trees = (indexed.get(kind, {}) for kind in FILES)
+        parses, trees = (indexed.get(kind, {}) for kind in FILE_KINDS)
         return (match(text, own, parses, trees) for text, own in zip(texts, keys, strict=True))
 
     return engine
@@ -197,10 +215,10 @@ def _run_spacy(run: "StageRun") -> Engine:
     from pipeline.text.tree_conversions import fall_back
 
     name, _ = _spacy_pipeline(run)
-    load_parser(name)  # fails here rather than in the workers
+    load_parser(name)  # so that an error is raised here and not in the workers
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
-        batches = [texts[at : at + BATCH] for at in range(0, len(texts), BATCH)]
+        batches = [texts[at : at + BATCH_CAPTIONS] for at in range(0, len(texts), BATCH_CAPTIONS)]
         outcomes = isolated_map(partial(parse_texts, partial(load_parser, name)), batches, run.config.parse.workers)
         for batch, outcome in zip(batches, outcomes, strict=True):
             if isinstance(outcome, Failure):
@@ -211,7 +229,8 @@ def _run_spacy(run: "StageRun") -> Engine:
 
 
 ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
-"""parse.engine -> what opens it for a run: a function from a shard's rows and texts to their parses."""
+"""Value of parse.engine -> function that opens the engine for a run. An engine maps the rows and captions of a shard to
+the parses of the captions."""
 
 
 @stage(
@@ -224,7 +243,7 @@ ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
     writes=lambda layout: layout.labels,
 )
 def build_label_table(run: "StageRun", job: Job) -> None:
-    """Count the labels in the dependency and phrase trees of the training captions."""
+    """Count the relations and phrase labels in the trees of the training captions, and number them."""
     from pipeline.run.reading.texts import read_analyzer, read_trees
     from pipeline.storage.commit import publish_record
     from pipeline.storage.json_files import fingerprint
@@ -240,7 +259,7 @@ def build_label_table(run: "StageRun", job: Job) -> None:
     )
     value = table.to_dict()
     publish_record(job.path, {"fingerprint": fingerprint("labels", 1, value), **value}, provenance=job.provenance)
-    log.info("%d relations, %d phrases", len(table.relations), len(table.phrases))
+    log.info("The label table has %d relations and %d phrase labels", len(table.relations), len(table.phrases))
 
 
 @stage(
@@ -254,7 +273,10 @@ def build_label_table(run: "StageRun", job: Job) -> None:
     writes=lambda layout: layout.sentences("trees"),
 )
 def encode_trees(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
-    """Encode the dependency and phrase trees of the captions."""
+    """Encode the dependency and phrase trees of the captions as arrays.
+
+    The words are numbered by the token vocabulary, and the labels by the label table.
+    """
     from pipeline.run.reading.texts import read_token_vocabulary, read_trees
     from pipeline.storage.commit import read_record
     from pipeline.storage.texts import KINDS, TREES, write_sentences
@@ -272,5 +294,9 @@ def encode_trees(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
         owners = run.manifest.owners(job.number)
         details = {"n_misfits": misfits}
         write_sentences(job.path, TREES, arrays, job.sentence_id, owners, provenance=job.provenance, details=details)
-        log.info("%d sentences; %d chains where words did not fit", len(sentences), misfits)
+        log.info(
+            "%d captions, of which %d are chains of words, because their words did not match the words of the parse",
+            len(sentences),
+            misfits,
+        )
         yield job.number

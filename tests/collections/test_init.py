@@ -178,9 +178,9 @@ def test_descriptions_inside_of_photos_are_named(photos: Path) -> None:
         exif[ExifTags.Base.ImageDescription] = text
         Image.new("RGB", (40, 40)).save(photos / f"{number:02d}.jpg", exif=exif)
     said, _ = refuse(photos)
-    assert "1 of 20 photos looked into have a description, such as 'Anna and her dog'" in said
+    assert "1 of 20 opened photos contain a description, such as 'Anna and her dog'" in said
     caption(photos, "folder")
-    assert "looked into" not in run_command("init", photos)
+    assert "opened photos" not in run_command("init", photos)
 
 
 def test_a_table_with_titles_alone_and_photos_that_are_not_there(photos: Path, tmp_path: Path) -> None:
@@ -190,7 +190,7 @@ def test_a_table_with_titles_alone_and_photos_that_are_not_there(photos: Path, t
     assert error.exit_code == 3 and "2 of 22 photos cannot be used" in str(error) and "reject_limit 0.05" in str(error)
     assert str(error).endswith("jointspace run my-photos.yaml") and "jointspace run" not in said
     assert "20 images, 20 sentences (format table)" in said and "train 16, dev 2, test 2" in said
-    assert "Title is used as the caption" in said and "2 photos that the lists name are not there" in said
+    assert "Title is used as the caption" in said and "2 photos that the lists name do not exist" in said
     assert "columns to filter by: year (int64), price (double)" in said
     assert "a page that others can reach shows only the columns that serve.columns names" in said
     settings = yaml.safe_load(Path("my-photos.yaml").read_text())["collection"]
@@ -235,7 +235,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
     for arguments, match in [
         (["--weights", tmp_path / "none.pt"], "none.pt is not a file"),
         (["--weights", tmp_path / "net.pt", "--encoder", "clip"], "has its own weights"),
-        (["--weights", tmp_path / "net.pt"], "give --architecture"),
+        (["--weights", tmp_path / "net.pt"], "does not begin with the name of a network"),
         (["--weights", tmp_path / "net.pt", "--architecture", "resnet5000"], "resnet5000"),
     ]:
         with pytest.raises(UsageError, match=match):
@@ -431,7 +431,7 @@ def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, 
     packed.mkdir()
     (packed / "list.csv").write_text("file,caption\n0.jpg,a dog\n")
     (packed / "photos.tar.gz").touch()
-    assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
+    assert "Unpack the archive photos.tar.gz first" in str(refuse(packed)[1])
     (packed / "list.csv").unlink()
     assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
     (packed / "data-0.arrow").touch()

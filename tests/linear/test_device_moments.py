@@ -12,7 +12,7 @@ from small_settings import text_view
 from pipeline.compute.device import OomBatcher
 from pipeline.models.linear.accumulation import sum_blocks
 from pipeline.models.linear.device import DeviceAccumulator
-from pipeline.models.linear.moments import SMALL, Moments
+from pipeline.models.linear.moments import MAX_DOUBLE_PRECISION_COLUMNS, Moments
 from pipeline.models.linear.views import ImageView, TextView
 from pipeline.storage.pairs import SplitRows
 
@@ -54,7 +54,8 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
     [((9, 4), 30, (), 1e-12), ((9, 4), 30, ("sqrt", "l2"), 1e-6), ((700, 500), 300, ("l2",), 1e-5)],
 )
 def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
-    assert (sum(dims) + terms <= SMALL) == (tolerance < 1e-5)  # small views are summed in double precision
+    # Moments of few columns are summed in double precision.
+    assert (sum(dims) + terms <= MAX_DOUBLE_PRECISION_COLUMNS) == (tolerance < 1e-5)
     view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
     found, expected = (sum_blocks(iter(blocks), view, text_view(terms), 1, where) for where in (device, None))
     assert_same(found, expected, tolerance)

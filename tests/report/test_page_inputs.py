@@ -67,7 +67,7 @@ def test_photos_of_a_moved_collection_are_found_in_data_root(
         assert show.shown == {0: True, 1: False}
         caplog.clear()
         report(run, {"data_root": str(tmp_path / "nowhere")})
-        assert re.search(r"(\d+) of \1 photos are not shown: .* set data_root to where they are", caplog.text)
+        assert re.search(r"(\d+) of \1 photos are not shown, because .* Set data_root to their folder", caplog.text)
     finally:
         (tmp_path / "moved").rename(run / "data")
     caplog.clear()

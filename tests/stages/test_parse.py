@@ -100,10 +100,9 @@ def test_sentences_without_a_matching_parse_become_chains(run: Path, caplog: pyt
     sidecar = json.loads(path.with_name(path.name + ".json").read_text())["details"]
     assert sidecar["n_fallbacks"] == 2
     assert [fallback["sentence_id"] for fallback in sidecar["fallbacks"]] == [0, 3]
-    assert (
-        "sentence 0: no parse of this id" in caplog.text and "6 other words: the big cat number 1 more" in caplog.text
-    )
-    assert "20 sentences; 2 were not parsed" in caplog.text
+    assert "caption 0 was not parsed: no parse of this id" in caplog.text
+    assert "6 other words: the big cat number 1 more" in caplog.text
+    assert "20 captions, of which 2 were not parsed" in caplog.text
     entries = list(read_conllu(ParseShard(run / "text/parses", 0).conllu, "f"))
     assert [entry.parse.heads for entry in entries[:4]] == [(-1, 0), (2, 2, -1, 2, 2), (1, -1), (-1, 0, 1, 2, 3)]
     assert [number for number, entry in enumerate(entries) if "fallback" in entry.comments] == [0, 3]

@@ -1,4 +1,4 @@
-"""Moments of blocks of pairs, in one pass, on the processor or a GPU; and those of mapped views, in a second pass."""
+"""Sums the moments of blocks of pairs on a CPU or a GPU. A second pass sums the moments of mapped views."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,7 +9,7 @@ from scipy.linalg.blas import get_blas_funcs
 from scipy.sparse import csr_array
 
 from pipeline.models.joint_model import TextVectors
-from pipeline.models.linear.moments import SHIFT_ROWS, SMALL, Moments, mirror
+from pipeline.models.linear.moments import MAX_DOUBLE_PRECISION_COLUMNS, SHIFT_ROWS, Moments, mirror
 from pipeline.models.linear.views import (
     ImageView,
     PairBlock,
@@ -32,13 +32,16 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 CROSS_COLUMNS = 256
-"""Columns of X in one task of the sparse product Y'X; such a block stays in cache."""
+"""Number of columns of X in one task of the sparse product Y'X. A block of this width fits into the cache."""
 
 
 def sum_blocks(
     blocks: Iterable[PairBlock], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the pairs in `blocks`, of at most BLOCK_ROWS images each, on `device` (None: by NumPy)."""
+    """Sum the moments of the pairs in `blocks` in one pass, on `device`, or with NumPy if `device` is None.
+
+    A block has at most BLOCK_ROWS images. `threads` is the number of threads that are used on a CPU.
+    """
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
         for block in ahead(blocks):
@@ -53,7 +56,7 @@ def sum_blocks(
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the `items`; another thread makes each while the one before it is used."""
+    """Yield the `items`. Another thread produces the next item while the caller uses the current item."""
     waiting = iter(items)
     end = object()
     with ThreadPoolExecutor(1) as thread:
@@ -66,12 +69,12 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of mapped views of the pairs in `blocks`, whose moments are `known`, on `device` (None: the CPU).
+    """Sum the moments of the mapped views [x, P] and [y, Q] of pairs, on `device`, or on the CPU if it is None.
 
-    Of [x, P] and [y, Q], only the products with P or Q are computed, y's part of them by sparse products. Mapped rows
-    exist for one block at a time.
+    P and Q are the columns that `maps` computes from x and y. `known` are the moments of x and y for the same pairs, so
+    only products with P or Q are computed. Products with y are sparse. P and Q are computed for one block at a time.
     """
-    import torch  # takes seconds, and only a fit with feature maps needs it
+    import torch  # The import takes seconds, and only fits with feature maps need it.
 
     from pipeline.models.linear.device import MappedAccumulator
 
@@ -82,16 +85,16 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """The sums over blocks of pairs in one pass. BLAS (`syrk`) adds half of each X'X. Products with Y are sparse or
-    dense, as the matrices of Y are.
+    """Accumulates the moments of blocks of pairs in one pass, with NumPy and SciPy.
 
-    Dense columns are centred about a provisional mean, the mean of the first rows, because a float32 sum of squares
-    about zero loses the variance of a feature whose mean is far from zero. On a CPU this takes half to three quarters
-    of the CPU seconds of DeviceAccumulator.
+    BLAS (`syrk`) computes only half of each symmetric product X'X. The products with a matrix of Y are sparse or dense,
+    depending on the matrix. Dense columns are centred about a provisional mean, which is the mean of the first rows,
+    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. On a CPU,
+    this class takes half to three quarters of the CPU seconds of DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
-        self._dtype = np.float64 if dim_x + dim_y <= SMALL else np.float32
+        self._dtype = np.float64 if dim_x + dim_y <= MAX_DOUBLE_PRECISION_COLUMNS else np.float32
         self._n = 0.0
         self._shift: np.ndarray | None = None
         self._shift_y: np.ndarray | None = None
@@ -106,8 +109,10 @@ class MomentsAccumulator:
         self._buffer = np.empty((0, dim_x), self._dtype)
 
     def add(self, x: np.ndarray, y: Rows, owners: np.ndarray) -> None:
-        """Add a block, best of BLOCK_ROWS images: images x (b, D) float32, sentences y (m, d), and owners (m,), the row
-        of x of each. Images without a sentence add nothing."""
+        """Add a block of image vectors x (b, D) float32 and sentence vectors y (m, d), ideally with b = BLOCK_ROWS.
+
+        Sentence j belongs to the image in row `owners[j]` of x, for owners (m,). Images without a sentence add nothing.
+        """
         sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
             x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
@@ -116,19 +121,23 @@ class MomentsAccumulator:
         if self._shift is None:
             self._shift = self._mean_of(x)
         z = self._subtract_shift(x)
-        # A row counts once per sentence: by one factor if all have the same number, else by the root of each number.
+        # A row of x counts once per sentence. If all rows have the same number of sentences, the products are
+        # multiplied by this number. Otherwise each row is multiplied by the square root of its number.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
             z *= root[:, None]
             sums = map_matrices(sums, lambda part: scale_rows(part, 1 / root))
         self._sum_x += factor * (root @ z)
-        # The transposes are in the order of Fortran, so nothing is copied.
+        # The transposed arrays are in Fortran order, so BLAS does not copy them.
         self._xx = self._add_square_of(factor, z.T, beta=1, c=self._xx.T, lower=1, overwrite_c=1).T
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
-        """Add the sums of sentences; return the sum of each image's sentences (n, d) and their number (n,)."""
+        """Add the sums and products of sentence vectors to the moments of y.
+
+        Return for each of the `n` images the sum of its sentence vectors (n, d) and the number of its sentences (n,).
+        """
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
         if self._shift_y is None:
@@ -149,19 +158,23 @@ class MomentsAccumulator:
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _mean_of(self, part: "TextVectors") -> np.ndarray:
-        """Compute the provisional mean. It is zero for a sparse part, which it would fill."""
+        """Compute the provisional mean. It is zero for a sparse matrix, which would not stay sparse after centring."""
         if is_sparse(part):
             return np.zeros(shape_of(part)[1], self._dtype)
         return part[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
 
     def _centred(self, part: "TextVectors", shift: np.ndarray) -> "TextVectors":
-        """Convert sentences to the precision of the sums; dense ones are centred about the provisional mean."""
+        """Convert sentence vectors to the precision of the sums. Dense vectors are centred about the provisional
+        mean."""
         if is_sparse(part):
             return part if part.dtype == self._dtype else csr_array(part, dtype=self._dtype)
         return np.subtract(part, shift, dtype=self._dtype)
 
     def _add_square(self, block: tuple[slice, slice], left: "TextVectors", right: "TextVectors") -> None:
-        """Add left' right, of two matrices of y or of one, to its `block` on or above the diagonal of Y'Y."""
+        """Add the product left' right of two matrices of y, which may be the same matrix, to a `block` of Y'Y.
+
+        `block` has the rows and columns of the product. It is on or above the diagonal of Y'Y.
+        """
         if is_sparse(left) and is_sparse(right):
             square = (left.T @ right).tocoo()
             row = square.row.astype(np.int64) + block[0].start
@@ -171,7 +184,8 @@ class MomentsAccumulator:
             self._yy[block] += (right.T @ left).T if is_sparse(right) else left.T @ right
 
     def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
-        """Compute x - shift in memory that the next block reuses: fresh memory costs as much as the subtraction."""
+        """Compute x - shift in memory that the next block reuses, because new memory takes as long as the
+        subtraction."""
         assert self._shift is not None
         shift = self._shift
         if len(self._buffer) < len(x):
@@ -194,17 +208,20 @@ class MomentsAccumulator:
         self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
 
     def _in_threads(self, function: Callable[[slice], object], length: int, step: int) -> None:
-        """Call `function` on slices of `step` that cover `length`; NumPy and SciPy release the GIL in it."""
+        """Call `function` in threads on slices of `step` items that cover `length` items.
+
+        The threads run at the same time, because NumPy and SciPy release the GIL.
+        """
         with ThreadPoolExecutor(self._threads) as pool:
             list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
-        """Return the moments of all blocks; the accumulator must not be used afterwards."""
+        """Return the moments of all blocks. The accumulator must not be used afterwards."""
         if self._shift is None or self._shift_y is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, offset_y))
-        # Rank-1 updates in place; numpy's products would cost three more passes over each sum.
+        # BLAS subtracts the products of the means in place. NumPy would need three more passes over each sum.
         (subtract,) = get_blas_funcs(("ger",), dtype=self._dtype)
         xx, xy, yy = (
             subtract(-1.0, a, b, a=total.T, overwrite_a=1)

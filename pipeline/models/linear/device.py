@@ -17,7 +17,7 @@ from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.compute.precision import fast_at_float64
 from pipeline.models.joint_model import Features, TextVectors
 from pipeline.models.linear.feature_maps import DeviceMap, FeatureMap, FeatureMaps, project
-from pipeline.models.linear.moments import BLOCK_ROWS, SHIFT_ROWS, SMALL, Moments, mirror
+from pipeline.models.linear.moments import BLOCK_ROWS, MAX_DOUBLE_PRECISION_COLUMNS, SHIFT_ROWS, Moments, mirror
 from pipeline.models.linear.views import (
     Columns,
     ImageView,
@@ -156,7 +156,7 @@ class DeviceAccumulator:
     """
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
-        small = view.dim + dim_y <= SMALL
+        small = view.dim + dim_y <= MAX_DOUBLE_PRECISION_COLUMNS
         self._view = view
         self._device = device
         self._batcher = OomBatcher(BLOCK_ROWS, "image")

@@ -1,9 +1,10 @@
-"""Moments: the sums from which every linear model is computed (n, means, X'X, X'Y, Y'Y).
+"""Moments of image-sentence pairs: the number n of pairs, the means, and the products X'X, X'Y and Y'Y.
 
-A pair is an image x (D values) and one of its sentences y (d values). X has one row an image, although an image has
-several sentences: X'X weights the row by its number of sentences, X'Y has the sum of their vectors. The blocks are
-centred about the mean, so that single precision suffices whatever the mean is; adding and subtracting moments corrects
-for the difference of their means.
+All linear models are computed from moments. A pair is an image x (D values) and one of its sentences y (d values). X
+has one row per image, although an image may have several sentences. Therefore X'X weights each row with the number of
+sentences of the image, and X'Y uses the sum of their vectors. The products are centred about the means, so that single
+precision suffices even if a mean is large. When moments are added or subtracted, the difference of their means is
+corrected.
 """
 
 from collections.abc import Iterable, Mapping
@@ -16,23 +17,24 @@ import numpy as np
 from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
-"""Number of images in one block: enough for BLAS, few enough for single precision."""
+"""Number of images in one block. It is large enough for fast products, and small enough for sums in single
+precision."""
 SHIFT_ROWS = 512
-"""Number of rows whose mean is the provisional mean, and of rows in one task of its subtraction."""
-SMALL = 1024
-"""Number of columns of both views up to which sums are in double precision, which then costs very little."""
+"""Number of rows whose mean is the provisional mean. Also the number of rows in one task that subtracts this mean."""
+MAX_DOUBLE_PRECISION_COLUMNS = 1024
+"""Maximum number of columns of both views together for sums in double precision, which are cheap up to this size."""
 ROUNDING = 1e-6
-"""Correlations below this are rounding. Variances below this share of the greatest variance are rounding, too."""
+"""Correlations below this value are rounding errors. So are variances below this share of the greatest variance."""
 TILE = 256
 """Number of rows of a block that are mirrored or added at a time."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """Sums over n weighted pairs: n, mean_x (D,), mean_y (d,) and the centred blocks xx (D, D), xy (D, d), yy (d, d).
+    """The moments of n weighted pairs: means (D,) and (d,), and centred products xx (D, D), xy (D, d) and yy (d, d).
 
-    They can be added, subtracted (to leave a shard out), scaled (joint training with rows scaled by beta is
-    `target + auxiliary.scaled(beta**2)`) and restricted to columns.
+    Moments can be added, subtracted (to leave out some pairs), scaled, and restricted to some columns. Joint training
+    with auxiliary rows that are scaled by beta uses `target + auxiliary.scaled(beta**2)`.
     """
 
     n: float
@@ -52,7 +54,7 @@ class Moments:
         return self._combine(other, +1)
 
     def absorb(self, other: "Moments") -> "Moments":
-        """Return the sum, to the last bit, in the blocks of these moments, which must not be used afterwards."""
+        """Return exactly `self + other`, computed in the arrays of `self`, which must not be used afterwards."""
         return self._combine(other, +1, (self.xx, self.xy, self.yy))
 
     def __sub__(self, other: "Moments") -> "Moments":
@@ -75,7 +77,7 @@ class Moments:
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
     def projected_x(self, basis: np.ndarray) -> "Moments":
-        """Return the moments with x Q in place of x, for a basis Q (D, r)."""
+        """Return the moments of the pairs (x Q, y), for a basis Q (D, r)."""
         return replace(self, mean_x=self.mean_x @ basis, xx=basis.T @ self.xx @ basis, xy=basis.T @ self.xy)
 
     def scaled_x(self, factors: np.ndarray) -> "Moments":
@@ -91,7 +93,8 @@ class Moments:
         return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
-        """Return the moments of the expanded views, from products of blocks, without the data."""
+        """Return the moments of two expanded views. They are computed from these moments, without the vectors of the
+        pairs."""
         yx = y.rows(x.rows(self.xy).T)  # (d', D')
         return Moments(
             self.n,
@@ -103,29 +106,34 @@ class Moments:
         )
 
     def require_correlation(self) -> None:
-        """Raise InputError if no model can be fitted: fewer than two pairs, a view that is not finite or is constant up
-        to rounding, or views that are uncorrelated up to rounding."""
+        """Raise InputError if no model can be fitted to the moments.
+
+        This is so if there are fewer than two pairs, if a view has values that are not finite, if a view is constant up
+        to rounding, or if the views are uncorrelated up to rounding.
+        """
         if self.n < 2:
-            raise InputError(f"a linear model needs at least 2 pairs, not {self.n:g}; check the train split")
+            raise InputError(f"a linear model needs at least 2 pairs, but there are {self.n:g}. Check the train split.")
         for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
             if not np.isfinite(block).all():
                 raise InputError(
-                    f"the moments of the {name} view are not finite, because a row is not, or is too large for single"
-                    " precision; look for an outlier in its rows, or scale them to unit length (normalise: [l2])"
+                    f"the moments of the {name} view are not finite, because a row has NaN, infinity, or a value that"
+                    " is too large for single precision. Look for an outlier in the rows, or scale them to unit length"
+                    " (normalise: [l2])."
                 )
             if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
-                raise InputError(f"the {name} view is constant over all {self.n:g} training pairs; check its encoder")
-        # A nearly constant column counts as if it varied a little, so that its rounding is not taken for a correlation.
+                raise InputError(f"the {name} view is constant over all {self.n:g} training pairs. Check its encoder.")
+        # The variance of a nearly constant column is raised, so that its rounding errors do not look like a
+        # correlation.
         x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
         squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
         if squares <= self.xy.size * ROUNDING**2:
             raise InputError(
                 f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
-                " space. Check that each caption belongs to its image, or use other encoders"
+                " space. Check that each caption belongs to its image, or use other encoders."
             )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays of a file, with half of each symmetric block."""
+        """Return the arrays to store. Of xx and yy, which are symmetric, only the upper triangle is stored."""
         return {**vars(self), "n": np.array(self.n), "xx": pack(self.xx), "yy": pack(self.yy)}
 
     @classmethod
@@ -158,18 +166,19 @@ class Moments:
 
 @dataclass(frozen=True)
 class Expansion:
-    """A view that is linear in another view: x becomes [x, xA] with `keep`, else xA, where A is `matrix` (D, p)."""
+    """A linear map of a view x (D values). With `keep` it gives [x, xA], otherwise xA, where A is `matrix` (D, p)."""
 
     matrix: np.ndarray
     keep: bool
 
     def rows(self, block: np.ndarray) -> np.ndarray:
-        """Compute E' block for the map E = [I, A] or A: block (D, k) becomes (D', k)."""
+        """Compute E' block (D', k) for `block` (D, k), where E = [I, A] with `keep`, and otherwise E = A."""
         new = self.matrix.T @ block
         return np.concatenate([block, new]) if self.keep else new
 
     def pull_back(self, directions: np.ndarray) -> np.ndarray:
-        """Compute E directions: directions (D', c) on the expanded view become (D, c) on the view itself."""
+        """Compute E directions (D, c), the directions of the view x that equal `directions` (D', c) of the expanded
+        view."""
         size = len(self.matrix)
         return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
@@ -177,7 +186,10 @@ class Expansion:
 def _shifted_sum(
     mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray, into: np.ndarray | None
 ) -> np.ndarray:
-    """Compute mine + sign * (theirs + left right'), in a new block or `into` mine."""
+    """Compute mine + sign * (theirs + left right') tile by tile.
+
+    The result is written to the array `into`, which may be `mine`, or to a new array if `into` is None.
+    """
     into = np.empty_like(mine) if into is None else into
     for start in range(0, len(mine), TILE):
         rows = slice(start, start + TILE)
@@ -190,7 +202,7 @@ def _shifted_sum(
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
-    """Sum `parts`, at least one; two of them are in memory at a time."""
+    """Return the sum of `parts`, which must have at least one item. Two parts are in memory at a time."""
     return reduce(add, parts)
 
 

@@ -31,7 +31,7 @@ def describe_model(run: Run, name: str) -> dict[str, Any]:
 
 
 def restore_model(run: Run, name: str) -> "tuple[JointModel, Parameters]":
-    """Return a fitted model of the run, on the GPU if there is one, and its stored parameters."""
+    """Return a fitted model of the run and its stored parameters. The model is on the GPU if the run uses a GPU."""
     model, stored = run.restored(name)
     if (gpu := run.gpu) is not None:
         model.to(gpu)
