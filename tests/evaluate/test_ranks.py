@@ -45,7 +45,7 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 
 def make_tied_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw pairs with few distinct vectors, so that most scores are make_tied_pairs."""
+    """Draw pairs with few distinct vectors, so that most scores are tied."""
     images, sentences = (rng.integers(-1, 2, (n, 5)).astype(np.float32) for n in (90, 270))
     return images, sentences, np.repeat(np.arange(90), 3)
 
@@ -61,8 +61,8 @@ def make_close_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, 
 PAIRS = {
     "one": partial(make_pairs, 1, 16),
     "many": partial(make_pairs, 300, 16),
-    "make_tied_pairs": make_tied_pairs,
-    "make_close_pairs": make_close_pairs,
+    "tied": make_tied_pairs,
+    "close": make_close_pairs,
 }
 
 
@@ -72,7 +72,7 @@ def test_ranks_equal_sorting(pairs: str, metric: str) -> None:
     """The ranks must not depend on the length of the vectors. Scaling by powers of two is exact."""
     images, sentences, owners = PAIRS[pairs](np.random.default_rng(5))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)
-    if (pairs, metric) == ("make_close_pairs", "inner_product"):
+    if (pairs, metric) == ("close", "inner_product"):
         assert naive_ranks(images @ sentences.T, owners) != expected
     for scale in np.float32([1, 2.0**100, 2.0**-100]):
         found = count_ranks(scale * images, scale * sentences, owners, metric)

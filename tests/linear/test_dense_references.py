@@ -1,4 +1,4 @@
-"""Models fit_ncca from moments are compared with Gong et al. 2014, sections 3 and 4, in float64 on dense matrices."""
+"""Models fitted from moments are compared with Gong et al. 2014, sections 3 and 4, in float64 on dense matrices."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -166,7 +166,7 @@ def fiftieth_distance(z: np.ndarray) -> float:
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_nonlinear_sae(rule: str) -> None:
     """The second CCA has the views X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b)
-    has the random R and b of the fit_ncca model."""
+    has the random R and b of the fitted model."""
     tuned = fit_ncca("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
     a, b, mean_x, mean_y = auxiliary_projections(POWERS["gong"])

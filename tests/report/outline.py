@@ -54,7 +54,10 @@ class Outline(HTMLParser):
         self.parts[heading] = self.parts.get(heading, "") + data + " "
 
     def lines(self, heading: str, number: int = 0) -> list[list[str]]:
-        """Return the cells of each line of table number `number`, from 0, below headings that start with `heading`."""
+        """Return the cells of each line of a table.
+
+        `number` counts the tables below headings that start with `heading`, from 0.
+        """
         found = [lines for above, lines in self.tables if above.startswith(heading)]
         return [[" ".join(cell.split()) for cell in line] for line in found[number]]
 
