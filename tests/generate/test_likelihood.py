@@ -13,7 +13,7 @@ from synthetic_text import (
     make_sentences,
     make_vocabulary,
 )
-from test_mrnn import PAIRS, by_hand, make_network
+from test_mrnn import PAIRS, make_network, negative_log_probability
 
 from pipeline.generate.generator import HeldOut
 from pipeline.generate.lm import MultiplicativeModel
@@ -31,7 +31,7 @@ def test_probabilities_of_the_recurrent_network_follow_the_equations() -> None:
     model = MultimodalRNN(VIEW, "rnn", network)
     found = model.log_probabilities(PAIRS.images(np.arange(4)), held_out(PAIRS))
     x = VIEW.stack(PAIRS.images(np.arange(4)))
-    expected = [[-by_hand(network, image, list(ids)) for ids in PAIRS.sentences] for image in x]
+    expected = [[-negative_log_probability(network, image, list(ids)) for ids in PAIRS.sentences] for image in x]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
