@@ -1,4 +1,4 @@
-"""Compares sampling sentences without those that have ended with drawing words for all sentences until the end.
+"""Compares two ways of sampling sentences: with and without removing the sentences that have ended.
 
     python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
 

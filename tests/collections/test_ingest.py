@@ -163,7 +163,7 @@ def test_at_most_a_thousand_photos_are_held_out_for_each_split() -> None:
 
 def test_copies_of_a_photo_count_once_and_names_do_not_decide_the_split() -> None:
     names = [f"{number}.jpg" for number in range(40)]
-    copied = sorted(names, key=sha256)[20:]  # These photos of train must not make test larger.
+    copied = sorted(names, key=sha256)[20:]  # Copies of train photos must not make test larger.
     copies = [f"{name}+copy" for name in copied]
     assert draw_splits([*names, *copies]) == expected_splits(names)
     without_caption = draw_splits([*names, *copies], silent=copied)  # Only the copies have captions.

@@ -74,7 +74,8 @@ def test_a_larger_index_has_the_same_likely_photos(metric: str, coverage: float)
             likely.append(count)
         meant_is_likely.append(right)
     assert meant_is_likely[0] == meant_is_likely[1]
-    assert np.mean(right) == pytest.approx(coverage, abs=0.06)  # The background images and the captions are other ones.
+    # The calibration has learned from other images and captions.
+    assert np.mean(right) == pytest.approx(coverage, abs=0.06)
     assert np.mean(likely) < 0.9 * len(crowd)
 
 

@@ -228,7 +228,7 @@ def test_only_allowed_vectors_are_found_and_few_allowed_vectors_are_all_compared
     having = index.index if "IDMap" in factory else index
     if inverted := stages_of(index).inverted:
         inverted.make_direct_map()
-    stored = having.reconstruct_n(0, len(ids)).astype(float)  # The scores are those of the compressed vectors.
+    stored = having.reconstruct_n(0, len(ids)).astype(float)  # Scores belong to the compressed vectors.
     for share in (0.9, 0.3, 0.004, 0.0):
         allowed = np.zeros(ids.max() + 1, bool)
         allowed[ids] = rng.random(len(ids)) < share

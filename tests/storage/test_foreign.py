@@ -54,7 +54,7 @@ def make_fixed_parquet(folder: Path) -> Path:
 def make_clip_retrieval(folder: Path) -> Path:
     for what in ("img_emb", "metadata"):
         (folder / what).mkdir()
-    # In the order of the numbers, part 10 comes after part 2.
+    # Part 10 comes after part 2, because parts are sorted by number.
     for number, rows in ((2, slice(0, 2)), (10, slice(2, 5))):
         np.save(folder / f"img_emb/img_emb_{number}.npy", ROWS[rows])
         table = pa.table({"image_path": NAMES[rows], "caption": NAMES[rows]})
@@ -189,7 +189,7 @@ def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, p
 
 
 def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
-    """The schema declares that each row has a name, but the statistics of the column count rows without a name."""
+    """The schema declares that all rows have names, but the statistics of the column count rows without a name."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()
