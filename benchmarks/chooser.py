@@ -2,10 +2,10 @@
 
     python benchmarks/chooser.py [--vectors 200000] [--dim 96] [--runs 10] [--busy 3] [--floor 0.95] [--sample 50000]
 
-The chooser gets the same vectors (of benchmarks/index.py) in all runs. `--runs` runs take place while `--busy` other
-processes use the CPU, and as many without them. Each run is a separate process, and busy and quiet runs alternate. The
-output is one JSON line per run, and a line that counts how often each factory was chosen. The last line compares the
-seconds of the choice on a quiet machine (`ours`) and on a busy machine (`reference`).
+The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy`
+other processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
+alternate. The output is one JSON line per run, and a line that counts how often each factory string was chosen. The
+last line has the median seconds of a choice: `ours` on a quiet machine, and `reference` on a busy machine.
 """
 
 import argparse

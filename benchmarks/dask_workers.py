@@ -1,11 +1,10 @@
-"""Compares two Dask workers with one worker, with one thread per worker, for the moments and the embeddings of many
-shards.
+"""Compares two Dask workers with one worker, for computing the moments and the embeddings of many shards.
 
     python benchmarks/dask_workers.py [--shards 8] [--rows 4096] [--dim 2048] [--pairs 3]
 
-The output is one JSON line for the moments and one for the embeddings. `ours` is the time with two workers, and
-`reference` is the time with one worker. Both clusters exist all the time and are used in turn. `cpu_over_wall` is
-measured for the workers. A comparison is void if two workers together got less than 1.8 CPU cores.
+Each worker has one thread. The output is one JSON line for the moments and one for the embeddings. `ours` is the time
+with two workers, and `reference` is the time with one worker. Both clusters exist all the time and are used in turn.
+`cpu_over_wall` is measured for the workers. A comparison is void if two workers together got less than 1.8 CPU cores.
 """
 
 import argparse

@@ -1,4 +1,7 @@
-"""Compares two functions on a noisy machine: they run in turn in one process, and the median of the ratios counts."""
+"""Functions that compare two implementations on a busy machine.
+
+Both run in turn in one process, and the result is the median of the ratios of their times.
+"""
 
 import argparse
 import json
@@ -10,15 +13,16 @@ from collections.abc import Callable
 from typing import Any
 
 _tiny = False
-SHORTEST = 0.01
-"""CPU seconds. The operating system does not measure less."""
+MIN_CPU_SECONDS = 0.01
+"""Shortest time in CPU seconds that the operating system can measure."""
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
     """Return the options of a benchmark.
 
-    `--tiny` shows within seconds that the benchmark runs, and measures nothing. The options, and the constants of the
-    `module` (its globals), then have the values in `tiny`, and each comparison takes one pair.
+    This function adds the option `--tiny`, which shows within seconds that the benchmark runs, and measures nothing.
+    The options, and the constants of the `module` (its globals), then have the values in `tiny`, and each comparison
+    takes one pair.
     """
     global _tiny
     parser.add_argument(
@@ -40,13 +44,13 @@ def compare(
     threads: int | None = None,
     warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time the functions `ours` and `reference` in turn, `pairs` times, after one call of each as a `warm_up`.
+    """Time the functions `ours` and `reference` in turn, `pairs` times. If `warm_up`, call each once before that.
 
-    The result has the median seconds of both, and `ratio`, the median of reference / ours for each pair of calls. A
-    ratio above 1 means that `ours` is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are the same in CPU seconds,
-    which are comparable on a busy machine as well. `cpu_over_wall` is the number of CPU seconds divided by the number
-    of wall seconds of all calls. If `threads` is given, the result is marked as `void` when cpu_over_wall is below 0.9
-    x threads, because other programs then used the machine.
+    The result has the median wall seconds of both functions. `ratio` is the time of `reference` divided by the time of
+    `ours`, as the median over the pairs. `ours` is faster if it is above 1. `ours_cpu`, `reference_cpu` and `ratio_cpu`
+    are measured in CPU seconds, which are comparable on a busy machine as well. `cpu_over_wall` is the number of CPU
+    seconds divided by the number of wall seconds of all calls. If `threads` is given and `cpu_over_wall` is below 0.9 x
+    `threads`, the result is marked as `void`, because other programs used the machine.
     """
     if _tiny:
         pairs = 1
@@ -65,7 +69,7 @@ def compare(
         "pairs": pairs,
         "ours_cpu": statistics.median(a for _, a, _, _ in timed),
         "reference_cpu": statistics.median(b for _, _, _, b in timed),
-        "ratio_cpu": statistics.median(b / max(a, SHORTEST) for _, a, _, b in timed),
+        "ratio_cpu": statistics.median(b / max(a, MIN_CPU_SECONDS) for _, a, _, b in timed),
         "cpu_over_wall": (ours_cpu + reference_cpu) / (ours_wall + reference_wall),
         "processor": describe_processor(),
     }
@@ -92,7 +96,7 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 
 def describe_processor() -> str:
-    """Return the name of the CPU, its family and model, and the widest of its vector instructions."""
+    """Return the name of the CPU, its family and model, and its widest vector instructions."""
     lines = subprocess.run(["lscpu"], capture_output=True, text=True).stdout.splitlines()
     about = {key: value.strip() for key, _, value in (line.partition(":") for line in lines)}
     wide = [name for name in ("avx2", "avx512f", "avx512_bf16") if name in about.get("Flags", "").split()]

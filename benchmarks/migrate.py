@@ -5,8 +5,8 @@
 The run must have the features of both encoders. A joint space of the new encoder is fitted to the training pairs, and
 test captions are used to search the test photos. `reference` is recall@10 with the vectors of the new encoder. `ours`
 is recall@10 with mapped vectors (all vectors, or every second vector), and `ratio` is the share of the recall that is
-kept. `loss` is the share of the variance that the map does not explain, once as the map predicts it from its sample and
-once as measured. `old` is recall@10 in a joint space of the old encoder.
+kept. `loss` is the share of the variance that the map does not explain, first as the map estimates it from its sample
+and then as measured. `old` is recall@10 in a joint space of the old encoder.
 """
 
 import argparse

@@ -1,11 +1,11 @@
-"""JPEGs decoded and resized for a network, against Pillow's decoder and Pillow's resize.
+"""Compares decoding and resizing JPEGs for a network with the decoder and the resizing of Pillow.
 
     python benchmarks/resizing.py [--images 200] [--pairs 9]
 
-There is one comparison with Pillow's decoder on both sides, and one in which torchvision decodes where it can, as in
-`extract`. Photos are noise at every scale with the grain of a camera, or with JOINTSPACE_DATA set enlarged ones of
-Flickr8k. `difference` is the mean difference of the pixels from Pillow's. The last line times a JPEG's inspection at an
-eighth of its size, as `ingest` inspects it, against decoding it whole.
+The first comparison uses Pillow's decoder on both sides. In the second one, torchvision decodes the photos that it can
+decode, as in `extract`. The photos are noise at every scale with the grain of a camera. If JOINTSPACE_DATA is set, they
+are enlarged photos of Flickr8k. `difference` is the mean difference from the pixels of Pillow. The last line compares
+inspecting a JPEG at an eighth of its size, as `ingest` does, with decoding it in full size.
 """
 
 import argparse

@@ -1,12 +1,11 @@
-"""Compares the sampling of sentences, which leaves out sentences that have ended, with drawing all sentences to the
-end.
+"""Compares two ways of sampling sentences: with and without removing the sentences that have ended.
 
     python benchmarks/sampling.py [--candidates 1000] [--dimensions 300] [--factors 100] [--words 6790] [--pairs 5]
 
 The sentences are the candidates for one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with
-Flickr8k's vocabulary. The reference draws the next word of every sentence with torch.multinomial until the last
-sentence has ended. The weights are random, and the bias makes a sentence end about once in LENGTH words. `words` is the
-mean length of a sentence in words for both ways (7.4 and 7.2).
+the size of Flickr8k's vocabulary. The reference draws the next word of every sentence with torch.multinomial until the
+last sentence has ended. The weights are random, and the bias makes a sentence end at each word with a probability of
+about 1 / LENGTH. `words` in the output has the mean number of words per sentence for both ways (7.4 and 7.2).
 """
 
 import argparse

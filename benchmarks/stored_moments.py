@@ -1,10 +1,11 @@
-"""Moments from stored shards to one stored sum: one file per chunk of shards against one file per shard.
+"""Compares storing the moments in one file per chunk of shards with storing them in one file per shard.
 
     python benchmarks/stored_moments.py [--images 100000] [--shard-size 4096] [--folder FOLDER]
 
-Makes shards of 4,096 dense and 3,000 sparse dimensions in the folder (0.9 GB in float16 for 100,000 images). Both sides
-check and read the shards, compute the moments, write them, and add them up to `sum.h5`, as `accumulate` does. The line
-also has the largest difference of the two sums, relative to the largest value of each block, and the bytes on the disk.
+The benchmark makes shards of 4,096 dense and 3,000 sparse dimensions in the folder (0.9 GB in float16 for 100,000
+images). Both sides check and read the shards, compute the moments, write them, and add them up to `sum.h5`, as
+`accumulate` does. The output line also has the largest difference of the two sums, relative to the largest value of
+each block, and the bytes on the disk.
 """
 
 import argparse

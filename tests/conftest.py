@@ -21,11 +21,11 @@ runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
 IN_MEMORY = Path("/dev/shm")
 """Folder in which Linux keeps files in memory. The tests write there if it has enough space."""
-ROOM = 4 << 30
+MIN_FREE_BYTES = 4 << 30
 """Number of bytes that must be free in the folder IN_MEMORY."""
 
 STATE: list[tempfile.TemporaryDirectory] = []
-LONG = (
+LONGEST_MODULES = (
     "test_workflow.py", "test_extending.py", "test_run_command.py", "test_benchmarks.py", "test_mapped_stages.py",
     "test_models.py", "test_region_stages.py", "test_declared_inputs.py",
 )  # fmt: skip
@@ -65,15 +65,15 @@ def has_room(folder: Path) -> bool:
     from pipeline.plan.machine import free_memory
 
     about = os.statvfs(folder)
-    return min(about.f_bavail * about.f_frsize, free_memory()) >= ROOM and not about.f_flag & os.ST_NOEXEC
+    return min(about.f_bavail * about.f_frsize, free_memory()) >= MIN_FREE_BYTES and not about.f_flag & os.ST_NOEXEC
 
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Generator[None, object, object]:
     """Collect the tests without the garbage collector.
 
-    The thousands of tests and modules stay in memory. To look at them again and again took 4 of the 10 seconds of the
-    collection.
+    The thousands of tests and modules stay in memory, so collecting garbage again and again would only take time (4 of
+    the 10 seconds of the collection).
     """
     gc.disable()
     found = yield
@@ -91,7 +91,11 @@ def levels() -> Iterator[None]:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    items.sort(key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else len(LONG))
+    items.sort(
+        key=lambda item: (
+            LONGEST_MODULES.index(item.path.name) if item.path.name in LONGEST_MODULES else len(LONGEST_MODULES)
+        )
+    )
 
 
 @pytest.fixture(scope="session")

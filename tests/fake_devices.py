@@ -75,7 +75,7 @@ def compute(function: Any, arguments: tuple, named: dict[str, Any]) -> Any:
     if not there:
         return made
     made = moved(made) if isinstance(made, torch.Tensor) else tree_map(moved, made)
-    if not elsewhere or asked is not None or not gives_back(function):
+    if not elsewhere or asked is not None or not returns_an_argument(function):
         return made
     return return_and_correct_aliasing(function, arguments, named, made)
 
@@ -101,7 +101,7 @@ def inner_of(value: Any) -> Any:
 
 
 @cache
-def gives_back(function: Any) -> bool:
+def returns_an_argument(function: Any) -> bool:
     """Return whether a result of an operator is one of its arguments, or a view of one of them."""
     return any(one.alias_info is not None for one in function._schema.returns)
 
@@ -138,7 +138,7 @@ class FullOnce(TorchDispatchMode):
         self.at, self.count = at, 0
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
-        if not gives_back(function) or "mm" in function.name() or "addr" in function.name():
+        if not returns_an_argument(function) or "mm" in function.name() or "addr" in function.name():
             self.count += 1
             if self.count - 1 == self.at:
                 raise torch.cuda.OutOfMemoryError("CUDA out of memory")

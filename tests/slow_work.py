@@ -1,5 +1,6 @@
-"""Work that takes long. Each part leaves a file that names the process that began it. Other processes import only this
-module.
+"""Work that takes long, in a module that other processes can import by itself.
+
+Each piece of the work leaves a file that names the process that began it.
 """
 
 import os
@@ -45,7 +46,7 @@ def slow_encoding(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iter
 
 
 slow_encoding = replace(encode.encode_sentences, function=slow_encoding)
-ON_CARDS = replace(slow_encoding, gpu=True)
+slow_gpu_encoding = replace(slow_encoding, gpu=True)
 
 
 def numbers(seed: int) -> np.ndarray:

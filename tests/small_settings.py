@@ -7,11 +7,11 @@ from pipeline.config.models import FitSettings, KernelsSettings, TransferSetting
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.views import TextView
 
-OWN = {
+OWN_SETTINGS = {
     "KernelsSettings": KernelsSettings(image_kernel="rbf", text_kernel="cosine", score="cosine"),
     "WsabieSettings": WsabieSettings(learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10),
 }
-OWN["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN["WsabieSettings"].model_dump())
+OWN_SETTINGS["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN_SETTINGS["WsabieSettings"].model_dump())
 TRANSFER = TransferSettings(
     beta=[0.3], auxiliary_dimensions=[4], auxiliary_power=[1], auxiliary_eigenvalues=["correlation"], weight=[1],
     second_beta=[0.1], rule=["cosine-sine"], bandwidth=[1], features=30, neighbours=5,
@@ -37,4 +37,4 @@ def text_view(dim: int, sparse: bool = True) -> TextView:
 def own_settings(name: str) -> Any:
     """Return the settings that only the registered linear model `name` has, or None if it has no such settings."""
     section = model_spec(name).section
-    return section and OWN[section.partition(":")[2]]
+    return section and OWN_SETTINGS[section.partition(":")[2]]

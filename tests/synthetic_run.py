@@ -187,7 +187,7 @@ def by_colour(run: Path) -> Provenance:
 
 
 def _embed(layout: Layout, manifest: Manifest, model: LinearModel, vocabulary: Vocabulary, stored: Commit) -> None:
-    """Write the embeddings. Each image is a little off its axis, by its own amount, so that all images differ."""
+    """Write the embeddings. Each image deviates a little from its axis, and all deviations are different."""
     for number in range(manifest.n_shards):
         rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)

@@ -225,7 +225,7 @@ def make_task_of(model: str, **settings: object) -> TrainingTask:
 
 
 def make_start() -> WordStart:
-    """Make the start of a recurrent model in which every word except the last word has its own term."""
+    """Make the start of a recurrent model. Every word except the last word has its own term."""
     return WordStart(
         make_fitted_ncca(), sparse.csr_array(np.vstack([np.eye(WORDS), np.zeros(WORDS)]).astype(np.float32))
     )

@@ -15,11 +15,11 @@ import jointspace
 ROOT = Path(__file__).parents[1]
 LOOSE_MODULES = {"errors", "printable"}
 """The only modules of `pipeline` outside of its packages."""
-GROUND = LOOSE_MODULES | {"compute", "config"}
-"""Modules and packages that may be imported by every package."""
-EVERYTHING = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# The packages that each package may import, in addition to GROUND.
-ROOMS: dict[str, set[str]] = {
+COMMON_MODULES = LOOSE_MODULES | {"compute", "config"}
+"""Modules and packages of `pipeline` that every package may import."""
+ALL_PACKAGES = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
+# The packages of `pipeline` that each package may import, in addition to COMMON_MODULES.
+ALLOWED_IMPORTS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
     "storage": {"foreign"},
@@ -36,10 +36,10 @@ ROOMS: dict[str, set[str]] = {
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models"},
     "demo": set(),
-    "reading": EVERYTHING,  # pipeline.run.reading, which the other modules of `run` may not import
+    "reading": ALL_PACKAGES,  # pipeline.run.reading, which the other modules of `run` may not import
 }
-# The packages that each package may import for annotations only, under TYPE_CHECKING.
-ANNOTATED: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
+# Additional packages that each package may import for annotations only, under TYPE_CHECKING.
+ANNOTATION_IMPORTS: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
 SHARED_BY_STAGES = {"catalogue", "commands"}
 """Modules of `stages` that a stage may import. It may not import another stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
@@ -106,12 +106,12 @@ def _foreign(path: Path) -> set[str]:
     if path.is_relative_to(ROOT / "stages"):
         ours = {name for name in imports if name.startswith("stages.") and name.split(".")[1] not in SHARED_BY_STAGES}
         return ours | tops & {"jointspace", "benchmarks", "examples"}
-    allowed = GROUND | ({room} if room not in GROUND else set()) | ROOMS.get(room, set())
+    allowed = COMMON_MODULES | ({room} if room not in COMMON_MODULES else set()) | ALLOWED_IMPORTS.get(room, set())
     others = {name for name in imports if name.startswith("pipeline.") and _room(name) not in allowed}
-    foreign = {name for name in others if name in executed or _room(name) not in ANNOTATED.get(room, set())}
+    foreign = {name for name in others if name in executed or _room(name) not in ANNOTATION_IMPORTS.get(room, set())}
     if room == "storage":
         return foreign | tops & {"torch", "torchvision", "faiss", *ABOVE}
-    if room not in GROUND | {"", "foreign"}:
+    if room not in COMMON_MODULES | {"", "foreign"}:
         return foreign | tops & {"h5py", "click", *ABOVE}
     return foreign | tops & ABOVE
 
@@ -121,20 +121,24 @@ def test_every_package_imports_only_the_packages_below_it() -> None:
     assert {module: foreign for module, foreign in offenders.items() if foreign} == {}
 
 
-def test_every_package_imports_all_packages_that_it_may() -> None:
-    imported: dict[str, set[str]] = {room: set() for room in ROOMS}
-    annotated: dict[str, set[str]] = {room: set() for room in ROOMS}
+def test_every_allowed_import_is_used() -> None:
+    imported: dict[str, set[str]] = {room: set() for room in ALLOWED_IMPORTS}
+    annotated: dict[str, set[str]] = {room: set() for room in ALLOWED_IMPORTS}
     for path in (ROOT / "pipeline").rglob("*.py"):
         source, room = _source(path), _room(_module(path))
-        if room in ROOMS:
+        if room in ALLOWED_IMPORTS:
             imported[room] |= {_room(name) for name in source.executed if name.startswith("pipeline.")}
             annotated[room] |= {_room(name) for name in source.imports if name.startswith("pipeline.")}
-    unneeded = {room: sorted(allowed - imported[room]) for room, allowed in ROOMS.items() if room != "reading"}
-    unneeded |= {f"{room}, annotations": sorted(allowed - annotated[room]) for room, allowed in ANNOTATED.items()}
+    unneeded = {
+        room: sorted(allowed - imported[room]) for room, allowed in ALLOWED_IMPORTS.items() if room != "reading"
+    }
+    unneeded |= {
+        f"{room}, annotations": sorted(allowed - annotated[room]) for room, allowed in ANNOTATION_IMPORTS.items()
+    }
     assert {room: packages for room, packages in unneeded.items() if packages} == {}
 
 
-def test_no_module_is_loose() -> None:
+def test_every_module_of_the_pipeline_is_in_a_package() -> None:
     assert {path.stem for path in (ROOT / "pipeline").glob("*.py")} == LOOSE_MODULES | {"__init__"}
     assert {path.stem for path in (ROOT / "stages").glob("*.py")} == SHARED_BY_STAGES | {"cli", "__init__"}
 
@@ -165,14 +169,14 @@ def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
 
 
 def test_modules_import_each_other_only_in_the_known_cycles() -> None:
-    """Imports for annotations count too. The test fails for a new cycle. It also fails for a known cycle that no longer
-    exists, which must then be deleted from KNOWN_CYCLES.
+    """Imports for annotations count too. The test fails for a new cycle. If a known cycle has disappeared, it must
+    be deleted from KNOWN_CYCLES.
     """
     assert _import_cycles() == KNOWN_CYCLES
 
 
 def test_every_imported_name_of_the_project_exists() -> None:
-    """Imports inside functions count too, because there may be no other test that runs them."""
+    """The test checks imports inside functions too, because possibly no other test runs them."""
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")
@@ -183,7 +187,7 @@ def test_every_imported_name_of_the_project_exists() -> None:
         for module, name in _source(path).taken:
             if module.split(".")[0] in ("pipeline", "stages", "jointspace"):
                 found = name in names.get(module, ()) or f"{module}.{name}" in names
-                assert found, f"{path.relative_to(ROOT)}: {module} has no {name}"
+                assert found, f"{path.relative_to(ROOT)} imports {name} from {module}, which does not define it"
 
 
 HEAVY = ["torch", "torchvision", "faiss", "h5py", "snakemake", "scipy", "numpy"]
@@ -202,13 +206,13 @@ HELP = (
     ],
     ids=["a configuration", "help", "the public package"],
 )
-def test_nothing_heavy_is_imported_for(what: str, more: list[str]) -> None:
+def test_no_large_library_is_imported_for(what: str, more: list[str]) -> None:
     code = f"import sys; {what}; print([name for name in {HEAVY + more} if name in sys.modules])"
     result = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, cwd=ROOT)
     assert result.stdout.strip() == "[]"
 
 
-def test_the_public_package_has_what_it_names() -> None:
+def test_the_public_package_defines_the_names_that_it_exports() -> None:
     assert [getattr(jointspace, name) for name in jointspace.__all__]
 
 

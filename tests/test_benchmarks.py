@@ -1,4 +1,4 @@
-"""Every benchmark runs, in sizes that are too small for a measurement."""
+"""Every benchmark runs with --tiny, in sizes that are too small for a measurement."""
 
 import json
 from pathlib import Path
@@ -18,7 +18,7 @@ WITHOUT_TINY = {
     "pixels.py": "a whole workflow",
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
-OTHERS = {
+LINE_KEYS = {
     "cold_search.py": "cpu_seconds_ratio",
     "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",
@@ -28,7 +28,7 @@ OTHERS = {
     "serve.py": "requests_per_second",
     "vectors.py": "share",
 }
-"""Benchmarks without a comparison of two ways, and a key of their lines."""
+"""Benchmarks that do not compare two functions -> a key of their lines of output."""
 SLOW = {"cold_search.py", 
     "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
@@ -38,20 +38,20 @@ SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "
 
 
 def test_the_lists_name_benchmarks_that_exist() -> None:
-    assert WITHOUT_TINY.keys() | OTHERS.keys() | SLOW <= set(SCRIPTS)
+    assert WITHOUT_TINY.keys() | LINE_KEYS.keys() | SLOW <= set(SCRIPTS)
 
 
 @pytest.mark.parametrize(
     "name",
     [pytest.param(name, marks=[pytest.mark.slow] * (name in SLOW)) for name in SCRIPTS if name not in WITHOUT_TINY],
 )
-def test_it_runs_and_prints_a_line(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_benchmark_runs_and_prints_a_result(name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.delenv("JOINTSPACE_DATA", raising=False)
     monkeypatch.setenv("OMP_NUM_THREADS", "1")
     result = forked_programs.python(tmp_path, ROOT / "benchmarks" / name, "--tiny")
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
-    if name in OTHERS:
-        assert any(OTHERS[name] in line for line in lines), result.stdout
+    if name in LINE_KEYS:
+        assert any(LINE_KEYS[name] in line for line in lines), result.stdout
     else:
         assert any(line.keys() >= COMPARISON and line["ratio"] > 0 for line in lines), result.stdout

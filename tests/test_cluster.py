@@ -18,8 +18,8 @@ SMALL = {
 
 @pytest.mark.slow
 def test_the_cluster_path_runs_end_to_end(tmp_path: Path) -> None:
-    """Every job goes through profiles/cluster/submit. It runs in a separate process, which is connected to this one by
-    files only.
+    """Every job is submitted with profiles/cluster/submit, and runs in a separate process. The processes have only
+    files in common.
     """
     tmp_path = tmp_path / "a b'c"
     tmp_path.mkdir()

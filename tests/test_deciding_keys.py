@@ -94,7 +94,7 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
             yield [other, *(value or ())[1:]]
 
 
-def decided(stage: Stage, config: Config) -> str:
+def deciding_settings(stage: Stage, config: Config) -> str:
     """Return the settings on which the jobs of a stage depend, as one text."""
     found: dict[str, Any] = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
     if stage.name == "reproduce":  # It only makes tables, and records a digest of the whole configuration.
@@ -106,11 +106,11 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     everything = {**EVERYTHING, "data_root": str(tmp_path)}
     config = validate(everything)
     stages, idle, tried = list(declared().values()), set(), 0
-    before = {stage.name: decided(stage, config) for stage in stages}
+    before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
         """Stages that depended on the last key are checked first, since keys of one section follow each other."""
-        changed = next((stage for stage in stages if decided(stage, after) != before[stage.name]), None)
+        changed = next((stage for stage in stages if deciding_settings(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)
             stages.insert(0, changed)

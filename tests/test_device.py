@@ -20,7 +20,7 @@ def test_unknown_device_is_refused() -> None:
                 find(name)
 
 
-FULL = {
+OUT_OF_MEMORY_ERRORS = {
     "torch": torch.cuda.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB."),
     "cuda": RuntimeError("CUDA error: out of memory"),
     "driver": RuntimeError("CUDA driver error: out of memory"),
@@ -34,7 +34,7 @@ FULL = {
 NO_ENGINE = RuntimeError("FIND was unable to find an engine to execute this computation")
 
 
-@pytest.mark.parametrize("full", [*FULL.values(), NO_ENGINE], ids=[*FULL, "no engine"])
+@pytest.mark.parametrize("full", [*OUT_OF_MEMORY_ERRORS.values(), NO_ENGINE], ids=[*OUT_OF_MEMORY_ERRORS, "no engine"])
 def test_batch_is_halved_when_memory_is_full(full: RuntimeError) -> None:
     asked: list[tuple[int, int]] = []
 
@@ -51,8 +51,11 @@ def test_batch_is_halved_when_memory_is_full(full: RuntimeError) -> None:
 
 @pytest.mark.parametrize(
     ("error", "message"),
-    [*((full, "too small for a single pair. Set device to cpu") for full in FULL.values()), (NO_ENGINE, "engine")],
-    ids=[*FULL, "no engine"],
+    [
+        *((full, "too small for a single pair. Set device to cpu") for full in OUT_OF_MEMORY_ERRORS.values()),
+        (NO_ENGINE, "engine"),
+    ],
+    ids=[*OUT_OF_MEMORY_ERRORS, "no engine"],
 )
 def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) -> None:
     with pytest.raises(RuntimeError if error is NO_ENGINE else UsageError, match=message):
@@ -61,7 +64,7 @@ def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) ->
 
 @pytest.mark.parametrize(
     ("most", "trouble", "expected"),
-    [(100, None, 64), (256, FULL["cudnn"], 128), (256, NO_ENGINE, 128), (256, "other features", 128)],
+    [(100, None, 64), (256, OUT_OF_MEMORY_ERRORS["cudnn"], 128), (256, NO_ENGINE, 128), (256, "other features", 128)],
 )
 def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
     most: int, trouble: object, expected: int, monkeypatch: pytest.MonkeyPatch

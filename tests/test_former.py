@@ -104,7 +104,7 @@ def test_a_key_without_effect_is_left_out_with_a_warning(caplog: pytest.LogCaptu
 
 
 @pytest.fixture(scope="module")
-def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def former_run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Return the folder of a run of the previous version.
 
     It has the features of one network, the vectors of two text encoders, a model and its index.
@@ -114,12 +114,12 @@ def place(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def test_stored_encoders_give_the_same_vectors_as_before(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(place)
-    run = Run(place / "results/colours")
+def test_stored_encoders_give_the_same_vectors_as_before(former_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(former_run)
+    run = Run(former_run / "results/colours")
     eye = restore_encoder(ImageEncoder, run.encoder("eye"))
     rows = run.manifest.images.slice(0, 3).to_pylist()
-    images = [Image.open(place / "data" / row["path"]).convert("RGB") for row in rows]
+    images = [Image.open(former_run / "data" / row["path"]).convert("RGB") for row in rows]
     stored = run.features.open("eye", 0)["features"][:3]
     np.testing.assert_allclose(eye.encode(images), stored, rtol=1e-4, atol=1e-5)
     for name in ("tfidf", "glove"):
@@ -129,17 +129,17 @@ def test_stored_encoders_give_the_same_vectors_as_before(place: Path, monkeypatc
         np.testing.assert_allclose(*dense, atol=1e-3)
 
 
-def test_its_index_answers_text_queries_and_photos(place: Path) -> None:
-    index = jointspace.load(place / "results/colours/index/ncca")
+def test_the_index_of_a_former_run_answers_text_queries_and_photos(former_run: Path) -> None:
+    index = jointspace.load(former_run / "results/colours/index/ncca")
     assert {hit.row["path"].partition("-")[0] for hit in index.search("a red picture", k=6)} == {"red"}
-    photo = next((place / "data").glob("blue-*.png"))
+    photo = next((former_run / "data").glob("blue-*.png"))
     assert {hit.row["path"].partition("-")[0] for hit in index.search(image=photo, k=6)} == {"blue"}
 
 
-def test_what_was_made_from_its_encoders_is_still_valid(place: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_artefacts_made_from_former_encoders_are_still_valid(former_run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The renamed stage prepares the encoders once more, and they get the same digests."""
-    monkeypatch.chdir(place)
-    run = Run(place / "results/colours")
+    monkeypatch.chdir(former_run)
+    run = Run(former_run / "results/colours")
     before = read_commit(run.layout.text_encoder("glove").commit).digest
     make_stage("prepare_encoder", run.root, "glove")
     make_stage("prepare_encoder", run.root, "tfidf")

@@ -30,7 +30,7 @@ FORBIDDEN = {
     "--force": r"--again\b",
     "--gpus": r"--cards\b",
 }
-"""The word of the glossary -> the pattern of the words that must not stand in its place."""
+"""The word of the glossary -> the pattern of the words that must not be used instead."""
 MARKDOWN_CODE = re.compile(r"^```.*?^```$|`[^`\n]+(?:\n[^`\n]+)*`|\]\([^)]*\)", re.M | re.S)
 """Code and link targets of a page."""
 JINJA = re.compile(r"\{[%{#].*?[%}#]\}", re.S)

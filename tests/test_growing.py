@@ -1,4 +1,4 @@
-"""A collection grows by a shard, and images are taken out of a collection."""
+"""A collection grows by a shard, and images are removed from it."""
 
 import json
 import re
@@ -33,8 +33,8 @@ CONFIG = {
     "evaluate": {"bootstrap": 0, "splits": ["test"], "protocols": ["all-sentences"]},
 }
 WORDS = ("red", "green", "blue", "small", "large", "round")
-GONE = 30
-"""The number of the image that is taken out. It is in the second shard."""
+REMOVED_IMAGE = 30
+"""The number of the image that is removed. It is in the second shard."""
 
 
 def add_images(data: Path, numbers: range) -> None:
@@ -44,7 +44,7 @@ def add_images(data: Path, numbers: range) -> None:
             rng = np.random.default_rng(i)
             Image.fromarray(rng.integers(256, size=(48, 48, 3), dtype=np.uint8)).save(data / f"images/img-{i:04d}.png")
             words = " ".join(rng.choice(WORDS, 3))
-            captions.write(f"img-{i:04d}.png\t0\tA {words} thing{' called zyzzyva' if i == GONE else ''} .\n")
+            captions.write(f"img-{i:04d}.png\t0\tA {words} thing{' called zyzzyva' if i == REMOVED_IMAGE else ''} .\n")
             splits.write(f"img-{i:04d}.png\t{('train', 'train', 'dev', 'test')[i % 4]}\n")
 
 
@@ -86,21 +86,21 @@ def test_only_a_new_shard_and_the_sums_are_computed(fitted: Path) -> None:
 
 
 @pytest.mark.slow
-def test_an_image_that_is_taken_out_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
-    """The test looks for the name, the text, the hash and the features. The shard that no longer exists is removed
-    too."""
+def test_a_removed_image_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
+    """Only removed.txt may still contain the name or the hash of the image. No other file of the run contains its name,
+    text, hash or features. The files of the last shard, which the smaller collection does not need, are removed too."""
     run = tmp_path / "run"
     shutil.copytree(fitted, run)
     features = Shard(run / "results/grow/features/untrained/shard-00001.h5", FEATURES)["features"]
-    name = f"img-{GONE:04d}.png"
+    name = f"img-{REMOVED_IMAGE:04d}.png"
     digest = next(
         row["sha256"]
         for row in Manifest(run / "results/grow/manifest").images.to_pylist()
         if row["path"].endswith(name)
     )
-    traces = [name.encode(), digest.encode(), b"zyzzyva", features[GONE - SHARD].tobytes()]
-    assert {trace for trace in traces if not found(trace, run / "results")} == set()
-    last = [f"img-{i:04d}.png" for i in range(SHARD, 2 * SHARD) if i % 4 and i != GONE]
+    traces = [name.encode(), digest.encode(), b"zyzzyva", features[REMOVED_IMAGE - SHARD].tobytes()]
+    assert {trace for trace in traces if not files_containing(trace, run / "results")} == set()
+    last = [f"img-{i:04d}.png" for i in range(SHARD, 2 * SHARD) if i % 4 and i != REMOVED_IMAGE]
     (run / "takedown.txt").write_text("# asked for by their owner\n" + "\n".join(last) + "\n")
     run_command("remove", run / "results/grow/index/cca", f"images/{name}")
     removed = run / "results/grow/index/cca/removed.txt"
@@ -110,10 +110,10 @@ def test_an_image_that_is_taken_out_leaves_no_trace(fitted: Path, tmp_path: Path
     assert counts["images"]["given"] == counts["images"]["kept"]
     assert not (run / "results/grow/manifest/rejects.jsonl").read_text()
     for trace in traces:
-        assert set(found(trace, run / "results")) <= {removed}, trace[:40]
+        assert set(files_containing(trace, run / "results")) <= {removed}, trace[:40]
 
 
-def found(trace: bytes, folder: Path) -> list[Path]:
+def files_containing(trace: bytes, folder: Path) -> list[Path]:
     """Return the files under `folder` that contain `trace`. Parquet files are read as tables."""
     files = [path for path in folder.rglob("*") if path.is_file()]
     return [path for path in files if trace in path.read_bytes() or trace in _text(path)]

@@ -1,4 +1,4 @@
-"""Configurations of networks of other libraries, as strangers may have written them."""
+"""Tests of the configurations that come with networks of other libraries, which may be hostile."""
 
 from typing import Any
 

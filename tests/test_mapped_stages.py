@@ -14,7 +14,7 @@ from operator import add
 from pathlib import Path
 
 import pytest
-from slow_work import ON_CARDS, linger, numbers, slow_encoding
+from slow_work import linger, numbers, slow_encoding, slow_gpu_encoding
 from synthetic_colours import draw
 from synthetic_run import ingest, make_run, write_config
 
@@ -80,7 +80,7 @@ def test_a_worker_that_is_killed_on_a_cluster_does_not_change_the_shards(tmp_pat
     with killing(run, 2):
         assert encoded(run, CLUSTER, again=False) == expected
     begun = [path.name.split("-")[0] for path in (run / "begun").iterdir()]
-    assert len(set(begun)) == 10 and len(begun) <= 11, "only the shard of the killed worker is made again"
+    assert len(set(begun)) == 10 and len(begun) <= 11, "more shards were made again than the one of the killed worker"
 
 
 def test_results_are_combined_in_the_order_of_the_items() -> None:
@@ -114,7 +114,7 @@ def losing_a_worker(begun: Callable[[int], bool]) -> Iterator[str]:
 def test_a_lost_worker_does_not_change_a_sum(tmp_path: Path) -> None:
     with losing_a_worker(lambda pid: len(list(tmp_path.glob(f"*-{pid}-*"))) >= 4) as address:
         found = map_reduce(linger, range(40), add, address, (tmp_path,))
-    assert len(list(tmp_path.iterdir())) > 40, "what the killed worker held must have been done again"
+    assert len(list(tmp_path.iterdir())) > 40, "the results of the killed worker were not computed again"
     assert found.tobytes() == map_reduce(numbers, range(40), add).tobytes()
 
 
@@ -149,17 +149,17 @@ def test_each_of_two_gpus_has_one_process_and_the_same_command_continues_after_a
     monkeypatch.setenv("OMP_NUM_THREADS", "2")
     how = {"device": "auto"}
     with killing(run, 2), pytest.raises(JointspaceError, match="the same command again"):
-        encoded(run, how, again=False, stage=ON_CARDS)
+        encoded(run, how, again=False, stage=slow_gpu_encoding)
     killed = {path.name.split("-")[1] for path in (run / "begun").iterdir()}
     shutil.rmtree(run / "told")
-    assert encoded(run, how, again=False, stage=ON_CARDS) == expected
+    assert encoded(run, how, again=False, stage=slow_gpu_encoding) == expected
     begun = [path.name.split("-") for path in (run / "begun").iterdir()]
-    assert len({number for number, *_ in begun}) == 10 and len(begun) <= 14, "finished shards are kept"
+    assert len({number for number, *_ in begun}) == 10 and len(begun) <= 14, "finished shards were made again"
     told = {path.name: path.read_text().split() for path in (run / "told").iterdir()}
-    assert told.keys() == {pid for _, pid, _ in begun} - killed, "a process keeps its card"
+    assert told.keys() == {pid for _, pid, _ in begun} - killed, "a process changed its GPU"
     assert sorted(card for card, *_ in told.values()) == sorted(CARDS) and str(os.getpid()) not in told
-    assert {tuple(threads) for _, *threads in told.values()} == {("1", "1")}, "the processes share the threads"
+    assert {tuple(threads) for _, *threads in told.values()} == {("1", "1")}, "the processes do not share the threads"
     (run / "refused").touch()
     with pytest.raises(UsageError, match="shard 2 names its remedy"):
         encoded(run, {"workers": 2})
-    assert len(list((run / "told").iterdir())) > len(told), "workers are processes, too"
+    assert len(list((run / "told").iterdir())) > len(told), "no worker process was started"

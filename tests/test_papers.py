@@ -40,7 +40,7 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
 
 
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_what_the_documentation_lays_over_a_paper_for_the_public_archives_is_valid(path: Path) -> None:
+def test_the_documented_changes_of_a_paper_for_the_public_archives_are_valid(path: Path) -> None:
     block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
     paper, public = read_mapping(path), yaml.safe_load(block)
     names = {encoder["name"] for encoder in paper["encoders"]}
@@ -58,7 +58,7 @@ def test_a_papers_systems_can_run_on_another_collection(paper: str, collection: 
     assert there.models == here.models and there.variants == here.variants
 
 
-def test_pascal1k_is_socher_on_other_photographs() -> None:
+def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
     flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))
     assert pascal.collection.format == "pascal1k" and pascal.reproduce.collection == "pascal1k"
@@ -67,7 +67,7 @@ def test_pascal1k_is_socher_on_other_photographs() -> None:
 
 
 def test_the_pages_show_the_stored_results() -> None:
-    """Written again by python -m pipeline.papers.tables."""
+    """`python -m pipeline.papers.tables` writes the pages again."""
     pages = refreshed(DOCS)
     assert len(pages) == 6
     for path, text in pages.items():
@@ -99,7 +99,7 @@ def test_a_line_about_a_run_says_what_is_known() -> None:
 
 
 def numbers_of(value: object) -> Iterator[float]:
-    """All numbers of a JSON or YAML value, also those within its strings."""
+    """Yield all numbers of a JSON or YAML value, including the numbers in its strings."""
     if isinstance(value, dict):
         value = [*value.keys(), *value.values()]
     if isinstance(value, list | tuple):
@@ -116,7 +116,8 @@ UNCHECKED = re.compile(
     r"<!-- .*?<!-- end -->|```.*?```|`[^`]*`|\]\(.*?\)|SqueezeNet 1\.0|[Ss]ections? \d(?:\.\d)?(?:(?:, | and )\d\.\d)*",
     re.DOTALL,
 )
-"""Blocks, which another test compares, code, addresses, a version, and numbers of sections."""
+"""Parts of a page whose numbers are not checked: tables (another test compares them), code, addresses, versions, and
+numbers of sections."""
 PUBLISHED_IN_TEXT = {25.3, 0.0001}
 """Numbers that Socher et al. have outside of their tables: a rank in section 6.3, and the learning rate."""
 PAGES = [DOCS / "papers.md", *sorted((DOCS / "papers").glob("*.md"))]
@@ -124,7 +125,7 @@ PAGES = [DOCS / "papers.md", *sorted((DOCS / "papers").glob("*.md"))]
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.stem)
 def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> None:
-    """A number with decimals, or in percent, is of a result of the page, a published table or a configuration."""
+    """Each number with decimals or in percent must be in a result of the page, a published table or a configuration."""
     page = path.read_text(encoding="utf-8")
     shown = set(re.findall(r"<!-- \w+ (\w+)", page))
     sources: list[object] = [json.loads(stored.read_text()) for stored in STORED if stored.stem in shown]
@@ -138,7 +139,7 @@ def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> No
 
 
 def is_known(number: str, known: set[float]) -> bool:
-    """Tell whether a stored number rounds to `number`."""
+    """Return whether a stored number rounds to `number`."""
     value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
     return any(abs(one - value) <= 0.5 * 10**-digits + 1e-9 for one in known)
 

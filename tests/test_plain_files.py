@@ -1,4 +1,4 @@
-"""Text files that a person may have written, with any line ends and with or without a byte order mark."""
+"""Tests of reading text files with any line ends, with and without a byte order mark."""
 
 import gzip
 import io
@@ -26,7 +26,9 @@ from pipeline.storage.texts import text_lines
         (b"", []),
     ],
 )
-def test_lines(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[str], chunk: int) -> None:
+def test_lines_are_read_with_any_line_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, data: bytes, lines: list[str], chunk: int
+) -> None:
     monkeypatch.setattr(plain_files, "CHUNK_BYTES", chunk)
     (tmp_path / "list.txt").write_bytes(data)
     assert read_lines(tmp_path / "list.txt") == lines

@@ -12,9 +12,9 @@ from pipeline.compute import runtime
 from pipeline.printable import printable, printable_json
 from stages.cli import OneLine, main
 
-FOUL = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
+HARMFUL_TEXT = "a\x1b]0;title\x07 dog\rgone\x9b2J\x7f \u202egpj.exe\u2066\u2028\n \ud800"
 """A text that sets a title, overwrites the line, clears the screen, reverses letters, and is not UTF-8."""
-KEPT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
+HARMLESS_TEXT = 'Größe 犬 🐕 naïve e\u0301 \u200d don\'t \\ "x"'
 
 
 def is_harmless(text: str) -> bool:
@@ -31,14 +31,14 @@ def test_every_character_is_printed_or_escaped() -> None:
     for first in range(0, sys.maxunicode + 1, 256):
         shown = printable("".join(map(chr, range(first, first + 256))))
         assert is_harmless(shown) and "\n" not in shown and shown.encode()
-    assert printable(KEPT) == KEPT and printable("\x1b[31m\r") == "\\x1b[31m\\r"
+    assert printable(HARMLESS_TEXT) == HARMLESS_TEXT and printable("\x1b[31m\r") == "\\x1b[31m\\r"
 
 
 def test_json_means_the_same() -> None:
-    for text in (FOUL, KEPT):
+    for text in (HARMFUL_TEXT, HARMLESS_TEXT):
         line = printable_json({"text": [text]})
         assert json.loads(line) == {"text": [text]} and is_harmless(line) and "\n" not in line
-    assert KEPT.split()[1] in printable_json(KEPT)
+    assert HARMLESS_TEXT.split()[1] in printable_json(HARMLESS_TEXT)
 
 
 def test_errors_and_messages_quote_what_they_were_given(
@@ -54,5 +54,5 @@ def test_errors_and_messages_quote_what_they_were_given(
             main()
         told = "".join(capsys.readouterr())
         assert ended.value.code and is_harmless(told) and "\\x1b]0;t" in told, told
-    record = logging.LogRecord("pipeline", logging.INFO, "", 0, "%s", (FOUL,), None)
+    record = logging.LogRecord("pipeline", logging.INFO, "", 0, "%s", (HARMFUL_TEXT,), None)
     assert is_harmless(OneLine("%(message)s").format(record)) and "\n" not in OneLine("%(message)s").format(record)

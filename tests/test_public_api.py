@@ -34,17 +34,17 @@ def bundle(colours: Path) -> Path:
     return colours / "bundle"
 
 
-def test_the_examples_in_its_docstrings(bundle: Path, tmp_path: Path) -> None:
+def test_the_examples_in_docstrings_run(bundle: Path, tmp_path: Path) -> None:
     for module in (jointspace.index, jointspace.space):
         found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
 
-def test_the_page_is_what_the_generator_makes() -> None:
+def test_the_page_of_the_api_is_up_to_date() -> None:
     assert render() == (ROOT / "docs/api.md").read_text()
 
 
-def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_notebook_runs(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The cells run one after another, in a folder with a run such as the demo's."""
     shutil.copytree(bundle, tmp_path / "results/demo/index/sae")
     monkeypatch.chdir(tmp_path)
@@ -56,7 +56,7 @@ def test_the_notebook(bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert len(names["hits"]) == 5 and names["space"].dim > 0
 
 
-def test_it_answers_as_the_searcher_does(bundle: Path) -> None:
+def test_searches_of_the_api_equal_those_of_the_searcher(bundle: Path) -> None:
     index, searcher = jointspace.load(str(bundle)), Searcher(open_index(bundle))
     assert index.search("a red picture", k=5) == searcher.images("a red picture", 5)
     path = bundle.parent / "data" / "blue-02.png"
@@ -166,7 +166,7 @@ def test_rows_with_equal_vectors_are_one_image() -> None:
     assert twice.held_out["images"] == 24
 
 
-def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
+def test_the_same_pairs_in_any_form_give_the_same_joint_space() -> None:
     x, y = correlated(300)
     grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
     whole = jointspace.fit(x, y, **grid)
@@ -203,7 +203,7 @@ def test_the_same_pairs_in_any_form_are_the_same_space() -> None:
         (np.ones((5, 2, 1)), r"^The image vectors have the shape \(5, 2, 1\), but must have the shape \(n, d\)"),
     ],
 )
-def test_what_is_no_table_of_numbers_is_refused_with_its_row(vectors: Any, said: str) -> None:
+def test_input_that_is_not_a_table_of_numbers_is_refused_with_its_row(vectors: Any, said: str) -> None:
     with pytest.raises(InputError, match=said):
         jointspace.fit(vectors, np.ones((5, 3)))
 

@@ -87,7 +87,7 @@ def test_few_parameters_are_of_type_any_without_a_reason() -> None:
     assert len(found) <= MAX_ANY_PARAMETERS, "\n".join(found)
 
 
-def test_few_names_stand_for_a_type_with_any() -> None:
+def test_few_names_are_aliases_of_a_type_with_any() -> None:
     found = [alias for path in FILES for alias in aliases_of_any(path)]
     assert len(found) <= MAX_ANY_ALIASES, "\n".join(found)
 
@@ -108,7 +108,7 @@ def test_every_ignored_type_error_has_a_rule_and_a_reason() -> None:
     assert len(found) <= MAX_IGNORES, "\n".join(found)
 
 
-def test_both_counts_see_what_they_count(tmp_path: Path, monkeypatch) -> None:
+def test_the_counts_find_parameters_and_comments(tmp_path: Path, monkeypatch) -> None:
     monkeypatch.setitem(globals(), "ROOT", tmp_path)
     path = tmp_path / "module.py"
     path.write_text(

@@ -60,7 +60,7 @@ def write_image_names(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def write_clip_retrieval(folder: Path, planted: SimpleNamespace) -> None:
-    """Write two parts, in which every image is in two rows with different texts and the same vector."""
+    """Write two parts. Every image has two rows, with different texts and the same vector."""
     for name in ("img_emb", "text_emb", "metadata"):
         (folder / name).mkdir(parents=True)
     rows = np.repeat(np.arange(PAIRS), 2)
@@ -188,7 +188,7 @@ def test_a_value_that_equals_the_name_of_its_row_is_kept(tmp_path: Path) -> None
     assert [one.values for one in records if isinstance(one, ColumnsRecord)] == [{"price": n} for n in (3, 9, 5)]
 
 
-def test_mistakes_in_vectors_are_named(planted: SimpleNamespace, tmp_path: Path) -> None:
+def test_faults_of_vectors_are_named(planted: SimpleNamespace, tmp_path: Path) -> None:
     data = tmp_path / "data"
     write_npy(data, planted, planted.words)
     np.save(data / "images.npy", np.where(np.arange(PAIRS)[:, None] == 5, np.nan, planted.images))
@@ -210,7 +210,7 @@ def test_mistakes_in_vectors_are_named(planted: SimpleNamespace, tmp_path: Path)
 
 
 @pytest.mark.parametrize("normalise", [("l2",), ("sqrt", "l2")])
-def test_a_fitted_space_is_an_index_too(
+def test_a_fitted_joint_space_is_an_index(
     planted: SimpleNamespace, tmp_path: Path, normalise: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

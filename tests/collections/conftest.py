@@ -41,8 +41,8 @@ def photograph() -> Callable[..., bytes]:
 
 
 @dataclass(frozen=True)
-class Gathered:
-    """A collection whose tables and rejects are in memory as a whole."""
+class IngestedCollection:
+    """An ingested collection with all of its tables and rejects in memory."""
 
     collection: Collection
     tables: dict[str, pa.Table]
@@ -65,11 +65,11 @@ class Gathered:
 
 
 @pytest.fixture(scope="session")
-def gather() -> Callable[..., Gathered]:
+def gather() -> Callable[..., IngestedCollection]:
     def run(
         root: Path, kind: str = "folder", *, files=None, columns=None, default="train", follow_links=False,
         takedown=(), removed=(),
-    ) -> Gathered:  # fmt: skip
+    ) -> IngestedCollection:  # fmt: skip
         options = Options(files or {}, columns or {}, default, follow_links)
         records = FORMATS[kind](root, options)
         look = partial(inspect, ImageSource(root, follow_links).read, LIMITS)
@@ -79,7 +79,7 @@ def gather() -> Callable[..., Gathered]:
             found = assembly.collect(isolated_map(look, assembly.locations(), 0))
             parts = list(found.parts())
             tables = {name: pa.concat_tables([part[name] for part in parts]) for name in parts[0]} if parts else {}
-            return Gathered(
+            return IngestedCollection(
                 found,
                 tables,
                 list(found.rejects),
@@ -91,7 +91,7 @@ def gather() -> Callable[..., Gathered]:
 
 @pytest.fixture
 def collection(tmp_path: Path, photograph) -> Path:
-    """A valid collection of three images with one sentence each, which tests damage."""
+    """Make a valid collection of three images with one sentence each. Tests damage it."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(SOUND):
         (tmp_path / "images" / name).write_bytes(photograph(number))

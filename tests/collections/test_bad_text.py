@@ -1,4 +1,4 @@
-"""Tests that unusable sentences, weak texts and boxes are rejected, and that nothing else is rejected with them."""
+"""Unusable sentences, weak texts and boxes are rejected, and no other records are rejected with them."""
 
 from pathlib import Path
 
@@ -42,7 +42,7 @@ def test_bad_sentences(collection: Path, gather) -> None:
     result.check_counts()
 
 
-def test_lone_surrogates_come_from_json(collection: Path, gather) -> None:
+def test_lone_surrogates_in_json_are_rejected(collection: Path, gather) -> None:
     (collection / "t.jsonl").write_text('{"file": "images/a.jpg", "sentence": ["A \\ud800 dog", "A dog .", 3]}\n')
     result = gather(collection, "table", files={"table": "t.jsonl"})
     reasons = [reason for *_, reason in result.rejected("sentences")]
@@ -50,7 +50,8 @@ def test_lone_surrogates_come_from_json(collection: Path, gather) -> None:
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
 
 
-TOO_LONG = "too long: 200000 characters, more than 200"  # and longer than a field of Python's csv may be
+# The text is also longer than the limit of a field in Python's csv module.
+TOO_LONG = "too long: 200000 characters, more than 200"
 ROWS = {
     "csv": b'file,sentence\nimages/a.jpg,"A\ndog"\nimages/a.jpg,A d\xf6g\nimages/a.jpg\nimages/b.jpg,A "cat" .\n,x\n'
     b"images/a.jpg," + b"x" * 200_000 + b"\n",
@@ -83,7 +84,7 @@ def test_bad_text_in_parquet(collection: Path, gather) -> None:
     assert result.counts["sentences"] == {"given": 2, "kept": 1, "rejected": 1, "duplicate": 0}
 
 
-def test_what_html_writes_of_characters_is_read_once_and_counted(collection: Path, gather) -> None:
+def test_html_entities_are_decoded_once_and_counted(collection: Path, gather) -> None:
     (collection / "captions.tsv").write_text("a.jpg\t0\tA dog &amp; its &#39;owner&#39; &amp;amp; R&D &nothing;\n")
     result = gather(collection)
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog & its 'owner' &amp; R&D &nothing;"]

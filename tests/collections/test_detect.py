@@ -67,7 +67,7 @@ def test_a_folder(make, names: list[str], format: str, files: dict) -> None:
     assert (found.format, found.files, found.columns) == (format, files, {})
 
 
-def test_what_is_no_collection_is_refused_in_a_sentence(make, tmp_path: Path) -> None:
+def test_a_folder_that_is_not_a_collection_is_refused_with_a_reason(make, tmp_path: Path) -> None:
     folder = make("notes.txt", "photo.jpg", "empty.csv")
     (folder / "broken.parquet").write_bytes(b"PAR1 no")
     (folder / "prices.csv").write_text("sku,price\n1,2\n")
@@ -149,7 +149,7 @@ HUB = {
         ),
     ],
 )
-def test_lists_as_others_write_them_are_read(make, tables: dict[str, str], splits: dict[str, str]) -> None:
+def test_lists_of_public_datasets_are_read(make, tables: dict[str, str], splits: dict[str, str]) -> None:
     folder = make(*splits, *tables)
     for name, text in tables.items():
         (folder / name).write_text(text)
@@ -201,14 +201,16 @@ def test_other_lists_beside_photos_are_not_read(make, tables: dict[str, str], fo
         ({"table": "../metadata.csv", "images": "images"}, "images/0.jpg"),
     ],
 )
-def test_names_in_metadata_are_relative_to_its_folder_within_that_of_the_images(make, files: dict, path: str) -> None:
+def test_names_in_metadata_are_relative_to_its_folder_if_that_is_inside_the_image_folder(
+    make, files: dict, path: str
+) -> None:
     folder = make(path, files["table"])
     (folder / files["table"]).write_text("file,text\n0.jpg,a\n")
     records = FORMATS["table"](folder, Options(files, {"sentence": "text"}, "divided"))
     assert next(record.path for record in records) == path
 
 
-def test_photos_of_the_same_names_in_a_folder_for_each_split_are_not_mixed(make) -> None:
+def test_photos_with_equal_names_in_folders_of_different_splits_are_not_confused(make) -> None:
     folder = make("train/0.jpg", "test/0.jpg", "train.csv", "test.csv")
     for name in ("train.csv", "test.csv"):
         (folder / name).write_text("file,text\n0.jpg,a\n")
@@ -248,7 +250,7 @@ def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, fi
         assert detect(folder / "e.parquet") == found
 
 
-def test_each_of_many_parquet_files_of_vectors_is_looked_at_few_times(make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_each_of_many_parquet_files_of_vectors_is_opened_few_times(make, monkeypatch: pytest.MonkeyPatch) -> None:
     folder, looked, schema = make(), [], rows.schema
     folder.mkdir()
     for number in range(20):
@@ -302,7 +304,7 @@ def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
         ({"": ["notes.doc"]}, None),
     ],
 )
-def test_a_synthetic_survey_is_recognised_in_the_order_of_precedence(
+def test_formats_are_recognised_in_their_order_of_precedence(
     contents: dict[str, list[str]], recognised: str | None, tmp_path: Path
 ) -> None:
     """For most formats, the files need not exist."""

@@ -1,4 +1,4 @@
-"""Tests of all formats with one small collection, which is written in the files of each format."""
+"""Tests of all formats. One small collection is written in the files of each format."""
 
 import csv
 import io
@@ -197,12 +197,24 @@ def test_every_format_reads_the_same_collection(name: str, tmp_path: Path, photo
     assert texts == SENTENCES
 
 
-ODD = ("line\nfeed", "tab\there", '"it\'s"', "-rf", "$(touch x)", "*?[a]", "; :", "🐕", "e\u0301", "\u00e9", "\u202eb")
+ODD_NAMES = (
+    "line\nfeed",
+    "tab\there",
+    '"it\'s"',
+    "-rf",
+    "$(touch x)",
+    "*?[a]",
+    "; :",
+    "🐕",
+    "e\u0301",
+    "\u00e9",
+    "\u202eb",
+)
 """Names that break lists, shells, patterns and columns. Two names are the same letter in two forms of Unicode."""
 
 
 def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> None:
-    names = [f"{name}.jpg" for name in (*ODD, "x" * 251)]
+    names = [f"{name}.jpg" for name in (*ODD_NAMES, "x" * 251)]
     kinds = ("JPEG", "PNG")  # every second file is a PNG, whatever its suffix is
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photograph(number, kinds[number % 2]))
@@ -220,14 +232,14 @@ def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> N
             assert source.read(image["path"]) == photograph(number, kinds[number % 2])
 
 
-LACKS = {
+MAIN_FILES = {
     "flickr-token": ("Flickr8k.token.txt", "collection.files.sentences"),
     "karpathy": ("dataset_*.json", "collection.files.dataset"),
     "coco": ("captions_train*.json", "collection.files.train"),
     "table": ("*.parquet", "collection.files.table"),
     "webdataset": ("**/*.tar", "collection.files.train"),
 }
-"""FORMAT -> the pattern of its main file, and the key with which a user names this file."""
+"""Format -> the pattern of its main file, and the key with which a user names this file."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)
@@ -242,7 +254,7 @@ def test_message_names_missing_lists_and_existing_photos(kind: str, tmp_path: Pa
         gather(tmp_path / "elsewhere", kind)
     add_images(tmp_path / "2021" / "beach", photograph)
     (tmp_path / ".hidden.jpg").touch()
-    for what in LACKS.get(kind, ()):
+    for what in MAIN_FILES.get(kind, ()):
         with pytest.raises(UsageError, match=f"holds 3 photos and no .*{re.escape(what)}"):
             gather(tmp_path, kind)
 

@@ -1,4 +1,4 @@
-"""Tests that Parquet tables that unpack to far more than their size are refused, in little memory."""
+"""Tests that Parquet tables that unpack to much more than their size are refused, and that this takes little memory."""
 
 import os
 import subprocess
@@ -26,7 +26,7 @@ for folder in sys.argv[1:]:
     else:
         print("accepted")
 """
-MANY = 10_000
+REPETITIONS = 10_000
 
 
 def repeated(value: str, rows: int) -> pa.Array:
@@ -34,16 +34,16 @@ def repeated(value: str, rows: int) -> pa.Array:
 
 
 def hostile() -> dict[str, dict]:
-    """Return columns of tables that are refused, by a part of the message."""
+    """Return the columns of tables that must be refused. Each key is a part of the message."""
     texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
     return {
         "rows 1 to 8192 have 8192032768 bytes in one column": {
-            "file": [f"{row}.jpg" for row in range(MANY)],
-            "sentence": repeated("x" * 1_000_000, MANY),
+            "file": [f"{row}.jpg" for row in range(REPETITIONS)],
+            "sentence": repeated("x" * 1_000_000, REPETITIONS),
         },
         "there is not enough memory": {
-            "file": [f"{row}.jpg" for row in range(MANY)],
-            **{f"column {number}": repeated("x" * 30_000, MANY) for number in range(40)},
+            "file": [f"{row}.jpg" for row in range(REPETITIONS)],
+            **{f"column {number}": repeated("x" * 30_000, REPETITIONS) for number in range(40)},
         },
         "rows 1 to 1 have lists of 10000000 values": {
             "file": ["a.jpg"],
@@ -53,7 +53,7 @@ def hostile() -> dict[str, dict]:
     }
 
 
-def test_more_than_a_file_can_hold_is_refused(tmp_path: Path) -> None:
+def test_tables_that_unpack_to_more_than_a_file_can_hold_are_refused(tmp_path: Path) -> None:
     tables = {tmp_path / str(number): pair for number, pair in enumerate(hostile().items())}
     for folder, (_, columns) in tables.items():
         folder.mkdir()
@@ -64,7 +64,7 @@ def test_more_than_a_file_can_hold_is_refused(tmp_path: Path) -> None:
         assert line.startswith(f"refused: {folder / 't.parquet'}") and said in line, child.stderr[-2000:]
 
 
-def test_a_table_that_ends_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_table_that_crashes_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
     """pyarrow has crashed on damaged files before, and not all such files are known."""
     monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")

@@ -1,4 +1,4 @@
-"""Tests of the command `ingest`: its outputs, and that it writes nothing if it refuses a collection."""
+"""Tests of the command `ingest`: its outputs, and that a refused collection leaves no outputs but the reasons."""
 
 import hashlib
 from collections import Counter
@@ -24,7 +24,7 @@ from pipeline.storage.manifest import Manifest
 
 @pytest.fixture
 def root(tmp_path: Path, photograph) -> Path:
-    """A collection of twenty images with one sentence each, of which the last are in dev and test."""
+    """Make a collection of twenty images with one sentence each. The last images belong to dev and test."""
     folder = tmp_path / "data"
     (folder / "images").mkdir(parents=True)
     names = [f"{n:02d}.jpg" for n in range(20)]
@@ -74,14 +74,14 @@ def test_a_photo_that_runs_out_of_memory_is_rejected_and_the_run_continues(
     assert manifest.images.num_rows == 19
 
 
-def test_a_second_run_writes_the_same_whatever_the_processes(root: Path, tmp_path: Path) -> None:
+def test_a_second_run_with_other_processes_writes_the_same_files(root: Path, tmp_path: Path) -> None:
     for processes in (0, 2):
         ingest(tmp_path / str(processes), root, processes=processes)
     first, second = (Manifest(tmp_path / name / "manifest").fingerprint for name in ("0", "2"))
     assert first == second
 
 
-def test_too_many_rejects_publish_nothing_but_the_reasons(root: Path, tmp_path: Path, photograph) -> None:
+def test_with_too_many_rejects_only_the_reasons_are_published(root: Path, tmp_path: Path, photograph) -> None:
     for name in ("03.jpg", "04.jpg"):
         (root / "images" / name).write_bytes(b"<html>")
     with pytest.raises(RejectLimitError, match=r"2 of 20 images .* collection\.reject_limit 0\.05 .*rejects\.jsonl"):
@@ -114,9 +114,12 @@ def test_only_unmatched_lines_of_the_own_list_are_warnings_of_the_run(root: Path
     assert "gone.txt names 'images/lost.jpg'" in warning and manifest.n_images == 18
 
 
-def divided(names: Iterable[str], silent: Collection[str] = (), by_name: bool = False) -> dict[str, str]:
-    """The split of each image that is kept, where no list gives one. Each has a sentence but the `silent` ones, and
-    its bytes are the name up to a plus sign."""
+def draw_splits(names: Iterable[str], silent: Collection[str] = (), by_name: bool = False) -> dict[str, str]:
+    """Ingest images without a list of splits, and return the split of each image that is kept.
+
+    Each image has a sentence, except the images in `silent`. The bytes of an image are its name up to a plus sign, so
+    that names with the same beginning are copies.
+    """
 
     def records() -> Iterator[ImageRecord | SentenceRecord]:
         for row, name in enumerate(names):
@@ -140,7 +143,7 @@ def sha256(text: str) -> str:
 
 
 def expected_splits(names: Iterable[str]) -> dict[str, str]:
-    """The tenth with the smallest hashes is test, the next tenth, rounded to the nearest, is dev."""
+    """Return the expected split of each name. The tenth with the smallest hashes is test, and the next tenth is dev."""
     by_hash = sorted(names, key=sha256)
     count, tests = len(by_hash), len(by_hash) // 10
     devs = (count + 5) // 10
@@ -151,35 +154,35 @@ def expected_splits(names: Iterable[str]) -> dict[str, str]:
 def test_photos_without_a_split_are_divided_by_the_hash_of_their_bytes(count: int) -> None:
     names = [f"{number}.jpg" for number in range(count)]
     silent = ["silent.jpg", "other.jpg"] if count else []
-    assert divided([*silent, *names], silent) == {**expected_splits(names), **dict.fromkeys(silent, "gallery")}
+    assert draw_splits([*silent, *names], silent) == {**expected_splits(names), **dict.fromkeys(silent, "gallery")}
 
 
 def test_at_most_a_thousand_photos_are_held_out_for_each_split() -> None:
-    assert Counter(divided(map(str, range(11_000))).values()) == {"train": 9_000, "dev": 1000, "test": 1000}
+    assert Counter(draw_splits(map(str, range(11_000))).values()) == {"train": 9_000, "dev": 1000, "test": 1000}
 
 
-def test_equal_photos_count_once_and_their_names_decide_nothing() -> None:
+def test_copies_of_a_photo_count_once_and_names_do_not_decide_the_split() -> None:
     names = [f"{number}.jpg" for number in range(40)]
-    copied = sorted(names, key=sha256)[20:]  # photos of train, which must not make test larger
+    copied = sorted(names, key=sha256)[20:]  # Copies of train photos must not make test larger.
     copies = [f"{name}+copy" for name in copied]
-    assert divided([*names, *copies]) == expected_splits(names)
-    without_caption = divided([*names, *copies], silent=copied)  # the copies bring the captions
+    assert draw_splits([*names, *copies]) == expected_splits(names)
+    without_caption = draw_splits([*names, *copies], silent=copied)  # Only the copies have captions.
     assert without_caption == expected_splits(names)
-    renamed = divided([f"{name}+renamed" for name in names])
+    renamed = draw_splits([f"{name}+renamed" for name in names])
     assert renamed == {f"{name}+renamed": split for name, split in expected_splits(names).items()}
 
 
 def test_vectors_are_divided_by_their_names() -> None:
     names = [f"{number}+{number % 40}" for number in range(40)]
-    assert divided(names, by_name=True) == expected_splits(names) != divided(names)
+    assert draw_splits(names, by_name=True) == expected_splits(names) != draw_splits(names)
 
 
-def test_photos_that_come_or_go_move_few_others_and_none_between_train_and_test() -> None:
+def test_added_or_removed_photos_move_few_others_and_none_between_train_and_test() -> None:
     moved = []
     for seed in range(10):
         names = [f"{seed}-{number}.jpg" for number in range(512)]
         fewer = np.random.default_rng(seed).permutation(names)[26:].tolist()
-        all_splits, fewer_splits = divided(names), divided(fewer)
+        all_splits, fewer_splits = draw_splits(names), draw_splits(fewer)
         assert Counter(fewer_splits.values()) == {"test": 48, "dev": 49, "train": 389}
         pairs = Counter((all_splits[name], fewer_splits[name]) for name in fewer)
         assert not pairs["train", "test"] and not pairs["test", "train"] and pairs["test", "dev"] <= 3
@@ -187,7 +190,7 @@ def test_photos_that_come_or_go_move_few_others_and_none_between_train_and_test(
     assert np.median(moved) <= 3, moved
 
 
-def test_removed_photos_and_a_takedown_list_are_obeyed_and_ids_are_not(
+def test_lists_of_removed_photos_and_takedowns_apply_to_names_but_not_to_ids(
     collection: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "runs/run"

@@ -1,4 +1,4 @@
-"""Tests of `init`: its output about a collection, and that its configuration can read the collection."""
+"""Tests of `init`: its output about a collection, and the configuration that it writes."""
 
 import hashlib
 import json
@@ -61,7 +61,7 @@ def caption(folder: Path, kind: str) -> None:
     ("texts", "kind"),
     [("folder", "folder"), ("text-files", "text-files"), ("takeout", "text-files"), ("table", "table")],
 )
-def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: str, kind: str) -> None:
+def test_the_written_configuration_reads_what_init_reports(photos: Path, tmp_path: Path, texts: str, kind: str) -> None:
     caption(photos, texts)
     said = run_command("init", photos)
     assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
@@ -76,7 +76,10 @@ def test_what_it_writes_reads_what_it_says(photos: Path, tmp_path: Path, texts: 
 
 
 def make_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
-    """A folder like a download of COCO, with photos and captions of each part, such as train2017."""
+    """Make a folder like a download of COCO, with photos and captions of each part, such as train2017.
+
+    `counts` are the numbers of photos of the parts.
+    """
     (folder / "annotations").mkdir(parents=True)
     for part, count in counts.items():
         (folder / part).mkdir()
@@ -114,7 +117,7 @@ def test_a_collection_without_some_splits_gets_a_configuration_that_runs(
     assert Manifest(Path("run/manifest")).summary["splits"] == splits
 
 
-def test_train_photos_alone_are_drawn_from(photos: Path, tmp_path: Path) -> None:
+def test_splits_are_drawn_from_train_photos_only(photos: Path, tmp_path: Path) -> None:
     caption(photos, "folder")
     names = sorted(path.name for path in photos.glob("*.jpg"))
     (photos / "splits.tsv").write_text("".join(f"{name}\ttrain\n" for name in names))
@@ -172,7 +175,7 @@ def test_photos_without_sentences_are_searched_with_a_pretrained_model(photos: P
     assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
 
 
-def test_descriptions_inside_of_photos_are_named(photos: Path) -> None:
+def test_descriptions_inside_photos_are_reported(photos: Path) -> None:
     for number, text in enumerate(["OLYMPUS DIGITAL CAMERA", "Anna and her dog", "SONY DSC"]):
         exif = Image.Exif()
         exif[ExifTags.Base.ImageDescription] = text
@@ -183,7 +186,7 @@ def test_descriptions_inside_of_photos_are_named(photos: Path) -> None:
     assert "opened photos" not in run_command("init", photos)
 
 
-def test_a_table_with_titles_alone_and_photos_that_are_not_there(photos: Path, tmp_path: Path) -> None:
+def test_a_table_with_titles_only_and_with_missing_photos(photos: Path, tmp_path: Path) -> None:
     rows = [f"{number:02d}.jpg;Vase {number};19{number};3,{number}" for number in range(22)]
     (photos / "archive.csv").write_text("\n".join(["file;Title;year;price", *rows]))
     said, error = refuse(photos)
@@ -229,7 +232,7 @@ def test_the_networks_of_torchvision_are_known_without_importing_it() -> None:
     assert [name for name in models.list_models(module=models) if not NETWORKS.fullmatch(name)] == []
 
 
-def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
+def test_unusable_folders_are_refused_with_a_reason(photos: Path, tmp_path: Path) -> None:
     caption(photos, "folder")
     (tmp_path / "net.pt").touch()
     for arguments, match in [
@@ -252,7 +255,7 @@ def test_what_it_refuses(photos: Path, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("damage", ["a tar that is none", "a cut Parquet", "links", "Git LFS"])
-def test_photos_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: Path, damage: str) -> None:
+def test_a_collection_without_usable_photos_is_refused_with_the_reason(tmp_path: Path, damage: str) -> None:
     folder = tmp_path / "c"
     folder.mkdir()
     file, text = {
@@ -264,7 +267,9 @@ def test_photos_of_which_none_can_be_used_end_it_with_the_reason(tmp_path: Path,
     (folder / file).write_text(text)
     with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
         run_command("init", folder)
-    for number in range(2 if file.endswith("parquet") else 0):  # valid photos are read, and only this photo is rejected
+    for number in range(
+        2 if file.endswith("parquet") else 0
+    ):  # Valid photos are read, and only this photo is rejected.
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
         assert f"{number + 1} images" in refuse(folder)[0]
@@ -280,7 +285,7 @@ def described(folder: Path) -> list[tuple[str, str]]:
 
 
 def write_messages(folder: Path) -> None:
-    """A chat whose first 30 messages have no photo."""
+    """Write the table of a chat whose first 30 messages have no photo."""
     chat = [{"id": 7 * number, "text": "Good morning to you all"} for number in range(30)]
     chat += [{"id": 999, "text": text, "photo": name} for name, text in described(folder)]
     (folder / "chat.json").write_text(json.dumps({"messages": chat}))
@@ -347,7 +352,7 @@ def write_parquet_with_failed_downloads(folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [one for name, one in list(globals().items()) if name.startswith("write_")])
 def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> None:
-    """Twenty photos, each with one caption, in layouts of other programs."""
+    """Twenty photos with one caption each are written in the layouts of other programs."""
     write(photos)
     said = run_command("init", photos)
     assert "20 images, 20 sentences" in said and said.splitlines()[-1] == "jointspace run my-photos.yaml"
@@ -385,7 +390,7 @@ def test_folders_called_after_splits_are_read_or_named(photos: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("folders", [("cats/train", "cats/test", "dogs/train"), ("training set", "test set")])
-def test_the_remedy_for_split_folders_that_are_not_read_is_of_the_format(photos: Path, folders) -> None:
+def test_the_remedy_for_folders_called_after_splits_fits_the_format(photos: Path, folders) -> None:
     caption(photos, "text-files")
     for number, path in enumerate(sorted(photos.iterdir())):
         folder = photos / folders[number // 2 % len(folders)]
@@ -416,7 +421,7 @@ def test_too_few_captions_to_learn_from_lead_to_a_pretrained_model(photos: Path,
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": count}
 
 
-def test_what_keeps_a_collection_from_use_is_said_with_its_remedy(photos: Path, tmp_path: Path) -> None:
+def test_obstacles_of_a_collection_are_reported_with_remedies(photos: Path, tmp_path: Path) -> None:
     inner = tmp_path / "unpacked"
     inner.mkdir()
     photos.rename(inner / photos.name)
@@ -448,7 +453,7 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
     assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
 
 
-def test_the_reason_of_a_refusal_is_of_what_is_refused(photos: Path) -> None:
+def test_the_reason_of_a_refusal_is_about_the_refused_input(photos: Path) -> None:
     (photos / "B:21.jpg").write_bytes(b"")
     texts = [("too long " * 300 if number < 5 else "a dog") for number in range(20)]
     (photos / "captions.tsv").write_text("".join(f"{number:02d}.jpg\t{text}\n" for number, text in enumerate(texts)))

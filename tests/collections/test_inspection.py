@@ -32,7 +32,7 @@ def state(folder: Path, name: str) -> str:
 
 
 def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str] = NAMES) -> tuple[list, list[str]]:
-    """Inspect all images. Return the outcomes, and the images that were really inspected."""
+    """Inspect all images. Return the outcomes, and the names of the images whose files were inspected in this run."""
     looked = []
 
     def look(location: tuple) -> Inspection:
@@ -51,14 +51,14 @@ def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str]
     return found, looked
 
 
-def test_finished_blocks_are_not_looked_at_again(tmp_path: Path) -> None:
+def test_images_of_finished_blocks_are_not_inspected_again(tmp_path: Path) -> None:
     run(tmp_path, dies_at="6.jpg")
     found, looked = run(tmp_path)
     assert found == list(map(outcome, NAMES)) and looked == NAMES[4:]
     assert run(tmp_path) == (found, [])
 
 
-def test_what_has_changed_is_looked_at_with_its_block(tmp_path: Path) -> None:
+def test_a_block_with_a_changed_image_is_inspected_again(tmp_path: Path) -> None:
     found, _ = run(tmp_path)
     os.utime(tmp_path / "1.jpg", (1, 1))
     assert run(tmp_path) == (found, NAMES[:4])
@@ -68,7 +68,7 @@ def test_what_has_changed_is_looked_at_with_its_block(tmp_path: Path) -> None:
     assert run(tmp_path, names=NAMES[:4] + NAMES[5:], limits="small")[1] == NAMES[5:]
 
 
-def test_they_go_and_a_users_file_stays(tmp_path: Path) -> None:
+def test_stored_inspections_are_removed_and_files_of_the_user_stay(tmp_path: Path) -> None:
     run(tmp_path)
     (tmp_path / "manifest.parts/mine.txt").touch()
     clear(tmp_path / "manifest.parts")

@@ -30,9 +30,11 @@ EXCLUDED = ["masks", "sub/*.pdf"]
 FORMS = ("text-files", "table", "folder")
 
 
-def everything(photograph: Callable[..., bytes]) -> dict[str, bytes]:
-    """Return the contents of files by path: photos (one damaged, one in no list), texts, and folders of operating
-    systems."""
+def make_files(photograph: Callable[..., bytes]) -> dict[str, bytes]:
+    """Return the contents of files by path.
+
+    The files are photos (one is damaged, and one is in no list), texts, and folders that operating systems make.
+    """
     files = {name: photograph(number) for number, name in enumerate(("1.jpg", "2.JPG", "3.jfif", "sub/4.jpe"))}
     files |= {
         "broken.png": b"no image",
@@ -55,9 +57,9 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def summary_of(run: Path) -> dict:
-    """Return the summary of a run.
+    """Return the summary of a run, after a check of its sums.
 
-    Its sums are checked, and rejected and repeated records must have an entry in rejects.
+    The check also compares the numbers of rejected and repeated records with the entries in the table of rejects.
     """
     summary = json.loads((run / "manifest/manifest.json").read_text())
     rejects = map(json.loads, (run / "manifest/rejects.jsonl").read_text().splitlines())
@@ -72,8 +74,8 @@ def summary_of(run: Path) -> dict:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> None:
-    """The folder has one file of each kind, and files that NAS, Windows and macOS leave behind."""
-    files = everything(photograph)
+    """The folder has one file of each kind, and files that network storage, Windows and macOS leave behind."""
+    files = make_files(photograph)
     settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
     ingest(tmp_path, write(tmp_path / "data", files), {"collection": settings})
     summary = summary_of(tmp_path)
@@ -85,7 +87,7 @@ def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> N
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
     unnamed = int(form == "table")  # sub/4.jpe
     assert left_out["photos that no list names"] == unnamed
-    rejected = 1 + int(form == "table")  # broken.png, and the row nowhere.jpg
+    rejected = 1 + int(form == "table")  # broken.png, and in the table the row of nowhere.jpg
     images = {"given": 4 - unnamed + rejected, "kept": 4 - unnamed, "rejected": rejected, "duplicate": 0}
     assert summary["counts"]["images"] == images
 
@@ -104,7 +106,12 @@ def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) ->
     )
     summary = summary_of(tmp_path)
     assert summary["counts"]["files"]["given"] == len(files) + 2
-    assert summary["counts"]["images"] == {"given": 4, "kept": 3, "rejected": 1, "duplicate": 0}  # d is ambiguous
+    assert summary["counts"]["images"] == {
+        "given": 4,
+        "kept": 3,
+        "rejected": 1,
+        "duplicate": 0,
+    }  # The name d is ambiguous.
     assert summary["counts"]["sentences"]["kept"] == 4
     assert "further images of a sample of a shard, which has one photo (.mask_*.png)" in summary["left_out"]
 
@@ -127,7 +134,7 @@ def test_table_is_read_with_its_written_values(name: str, photograph, gather: Ca
     encoding = "utf-16" if name == "semicolons.csv" else "utf-8"
     write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode(encoding)})
     found = detect(tmp_path)
-    validate({"collection": found.settings()})  # as `init` writes it
+    validate({"collection": found.settings()})  # `init` writes these settings.
     result = gather(tmp_path, found.format, files=found.files, columns=found.columns)
     assert (found.format, result.counts["sentences"]["kept"], result.rejects) == ("table", count, [])
 

@@ -35,7 +35,7 @@ def other_form(number: int) -> str:
     return unicodedata.normalize(FORMS[(number + 1) % 2], ON_DISK[number])
 
 
-WRITINGS: dict[str, Callable[[int, Path], str]] = {
+SPELLINGS: dict[str, Callable[[int, Path], str]] = {
     "exactly": lambda number, _: ON_DISK[number],
     "in the other form": lambda number, _: other_form(number),
     "doubled": lambda number, _: f".//{ON_DISK[number]}",
@@ -44,7 +44,7 @@ WRITINGS: dict[str, Callable[[int, Path], str]] = {
     "other case": lambda number, _: ON_DISK[number].swapcase(),
 }
 """Ways in which lists spell the names."""
-STRANGERS = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
+UNKNOWN_NAMES = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
 """Names in the lists that do not belong to a photo."""
 ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
 
@@ -58,15 +58,15 @@ def images(tmp_path_factory: pytest.TempPathFactory, photograph) -> Path:
     return folder
 
 
-@pytest.fixture(params=range(len(WRITINGS)))
+@pytest.fixture(params=range(len(SPELLINGS)))
 def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
-    """Return the names of the photos, in each of the WRITINGS by turns. The parameter shifts the turns."""
-    writings = [*WRITINGS.values()]
+    """Return the names of the photos. Consecutive names have different SPELLINGS, and the parameter shifts them."""
+    writings = [*SPELLINGS.values()]
     return [writings[(number + request.param) % len(writings)](number, images) for number in range(len(FILES))]
 
 
 INGESTED = pytest.mark.parametrize("names", [0, 3], indirect=True)
-"""Number of shifts with which a collection is ingested. That takes longer than matching names without tables."""
+"""Shifts of the spellings for tests that ingest a collection, which takes longer than matching names without tables."""
 
 
 @pytest.fixture
@@ -96,9 +96,9 @@ RIGHT = {f"images/{name}": f"photograph {number}" for number, name in enumerate(
 
 @INGESTED
 def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list[str], gather) -> None:
-    rows = [*names, *STRANGERS]
-    spelt = [WRITINGS["backslashes"](number, root) for number in range(len(names))]
-    boxes = [f"{name}\t1\t1\t9\t9\t1\tx" for name in [*spelt, *STRANGERS]]
+    rows = [*names, *UNKNOWN_NAMES]
+    spelt = [SPELLINGS["backslashes"](number, root) for number in range(len(names))]
+    boxes = [f"{name}\t1\t1\t9\t9\t1\tx" for name in [*spelt, *UNKNOWN_NAMES]]
     write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(rows)], "\n")
     write(root / "splits.tsv", [f"{name}\ttest" for name in names[:5]], "\r\n")
     write(root / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", *boxes], "\n")
@@ -115,7 +115,7 @@ def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list
         ("boxes", "documents"), len(FILES)
     )
     rejected = [reject for reject in result.rejects if reject.what == "images"]
-    assert [reject.file for reject in rejected] == [f"images/{name}" for name in STRANGERS]
+    assert [reject.file for reject in rejected] == [f"images/{name}" for name in UNKNOWN_NAMES]
     respelt = {"files": {*names}.difference(ON_DISK), "boxes": {*spelt}.difference(names, ON_DISK)}
     for what, odd in respelt.items():
         said = [note for note in result.notes if f"names of {what}" in note]
@@ -124,12 +124,14 @@ def test_captions_splits_boxes_documents_and_own_columns(root: Path, names: list
 
 @INGESTED
 def test_tables(root: Path, names: list[str], gather) -> None:
-    paths = [name if name.startswith("/") else f"images/{name}" for name in (*names, *STRANGERS)]
+    paths = [name if name.startswith("/") else f"images/{name}" for name in (*names, *UNKNOWN_NAMES)]
     quoted = ['"' + path.replace('"', '""') + f'",photograph {number}' for number, path in enumerate(paths)]
     write(root / "table.csv", ["file,sentence", *quoted], "\n")
     result = gather(root, "table", default="train")
     assert sentences_of(result) == RIGHT
-    assert [reject.file for reject in result.rejects if reject.what == "images"] == [f"images/{n}" for n in STRANGERS]
+    assert [reject.file for reject in result.rejects if reject.what == "images"] == [
+        f"images/{n}" for n in UNKNOWN_NAMES
+    ]
 
 
 @INGESTED
@@ -137,10 +139,10 @@ def test_takedown_lists(root: Path, names: list[str], gather, tmp_path: Path) ->
     write(root / "captions.tsv", [f"{name}\t0\tphotograph {number}" for number, name in enumerate(ON_DISK)], "\n")
     gone = [name for name, file in zip(names, ON_DISK, strict=True) if file not in ("plain.jpg", "Übung.jpg")]
     write(root / "boxes.tsv", ["file\tx1\ty1\tx2\ty2\tscore\tlabel", "lost.jpg\t1\t1\t9\t9\t1\tof no photograph"], "\n")
-    write(tmp_path / "takedown.txt", ["# comment", *gone, "", "lost.jpg", *STRANGERS], "\r\n")
+    write(tmp_path / "takedown.txt", ["# comment", *gone, "", "lost.jpg", *UNKNOWN_NAMES], "\r\n")
     result = gather(root, takedown=read_lines(tmp_path / "takedown.txt"))
     assert {*sentences_of(result)} == {"images/plain.jpg", "images/Übung.jpg"}
-    assert result.unmet == [repr(name) for name in STRANGERS]
+    assert result.unmet == [repr(name) for name in UNKNOWN_NAMES]
     assert not result.rejects
 
 
@@ -148,7 +150,7 @@ CAPTIONS = [
     "one.jpg\ta dog & a cat",
     "one.jpg\tthe same dog",
     "two.jpg\ta horse",
-    "two.jpg\ta horse",  # again
+    "two.jpg\ta horse",  # the same row twice
     "copy.jpg\tonly here",  # the same bytes as two.jpg
     "three.jpg\ta bird  in   a tree",
     "Übung.jpg\tan exercise",
@@ -202,21 +204,21 @@ def test_a_photo_that_loses_its_last_caption_is_kept_without_a_caption(tmp_path:
 
 def test_names_of_vectors(images: Path, names: list[str], tmp_path: Path) -> None:
     rows = np.random.default_rng(0).permutation(len(names)).tolist()
-    np.save(tmp_path / "v.npy", np.eye(len(names) + len(STRANGERS), dtype=np.float32))
-    listed = [*(names[row] for row in rows), *STRANGERS]
+    np.save(tmp_path / "v.npy", np.eye(len(names) + len(UNKNOWN_NAMES), dtype=np.float32))
+    listed = [*(names[row] for row in rows), *UNKNOWN_NAMES]
     write(tmp_path / "v.npy.txt", listed, "\r")
     opened = open_foreign(Source(tmp_path / "v.npy", None, None))
     matching = match_names(opened.names, [f"images/{name}" for name in ON_DISK], images.parent)
     assert [rows[row] for row in matching.rows] == list(range(len(names)))
-    assert matching.unmatched == STRANGERS
+    assert matching.unmatched == UNKNOWN_NAMES
 
 
 def test_boxes_of_proposals(images: Path, names: list[str]) -> None:
-    rows = [f"{name}\t1\t1\t9\t9" for name in [*names, names[0], *STRANGERS]]
+    rows = [f"{name}\t1\t1\t9\t9" for name in [*names, names[0], *UNKNOWN_NAMES]]
     data = "\ufeff" + "\r\n".join(["file\tx1\ty1\tx2\ty2", *rows])
     matched = match_boxes([("b.tsv", data.encode())], [f"images/{name}" for name in ON_DISK], images.parent)
     assert matched.images.tolist() == [*range(len(names)), 0]
-    assert {*matched.unmatched} == {*STRANGERS}
+    assert {*matched.unmatched} == {*UNKNOWN_NAMES}
 
 
 def test_names_that_may_mean_two_files_are_rejected(tmp_path: Path, photograph, gather) -> None:
@@ -267,7 +269,7 @@ def test_name_may_lack_its_folder_or_have_folders_of_another_machine(tmp_path: P
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
     names = ["a.jpg", "C.JPG", r"D:\me\2019\b.jpg", "/home/me/2020/b.jpg", "/kaggle/input/d.jpg"]
-    again = ["A.jpg", "d:/me/2019/B.jpg"]  # the first and the third, spelt otherwise
+    again = ["A.jpg", "d:/me/2019/B.jpg"]  # other spellings of the first and the third name
     refused = ["b.jpg", "a.png", "2019/c.jpg", "/home/b.jpg", "/home/1/e.jpg", "/home/2/e.jpg"]
     rows = [f"{name},{number}\n" for number, name in enumerate([*names, *refused, *again])]
     (tmp_path / "captions.csv").write_text("file,sentence\n" + "".join(rows))
@@ -311,7 +313,7 @@ STORED = {
     19: "id:5", 20: "https://a.org/u.jpg", 17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
 }  # fmt: skip
 """Photos of one folder by their ids. Some ids are also names of other photos."""
-MEANT: dict[str, set[int]] = {
+MEANINGS: dict[str, set[int]] = {
     "id:4": {4}, "id:3": {3}, " id:5 ": {5}, "5": {5}, "6": {6}, "007": {6}, "3.jpg": {4}, "sub/3": {16},
     "/photos/4.jpg": {3}, "/photos/sub/3.jpg": {16}, "./3.jpg": {4}, "id:4.jpg": {7}, "/photos/id:4.jpg": {7},
     "-v.jpg": {8}, "a:b.jpg": {9}, "#x.jpg": {10}, "only": {11}, "ONLY.jpg": {11}, "Twin.jpg": {12}, "both.png": {15},
@@ -327,11 +329,11 @@ def stored(photos: dict[int, str], root: str = "/photos") -> list[StoredPhoto]:
     return [StoredPhoto(number, name, None, f"{number}", root) for number, name in photos.items()]
 
 
-@pytest.mark.parametrize("line", MEANT)
+@pytest.mark.parametrize("line", MEANINGS)
 def test_a_name_means_one_photo_or_none(line: str) -> None:
     found, unmet = find_stored([line], lambda: stored(STORED))
-    assert {photo.image_id for photo in found} == MEANT[line]
-    assert [*unmet] == ([] if MEANT[line] else [line])
+    assert {photo.image_id for photo in found} == MEANINGS[line]
+    assert [*unmet] == ([] if MEANINGS[line] else [line])
 
 
 @pytest.mark.parametrize("line", ["3", "4", "twin.jpg", "both"])
@@ -351,7 +353,7 @@ def test_whole_path_means_only_the_photo_of_that_folder() -> None:
     assert [photo.image_id for photo in found] == [1, 2, 3]
     assert [*unmet] == ["0.jpg", "/photos/2.jpg"]
     assert "id:0 (/photos/0.jpg) or id:2 (/photos/phone/0.jpg)" in unmet["0.jpg"] and not unmet["/photos/2.jpg"]
-    deeper = [*photos, *stored({4: "old/2.jpg"})]  # whose file name alone is the path of another photo
+    deeper = [*photos, *stored({4: "old/2.jpg"})]  # Its file name is the path of another photo.
     assert [photo.image_id for photo in find_stored(["2.jpg"], lambda: deeper)[0]] == [3]
 
 
@@ -411,7 +413,7 @@ def test_a_takedown_list_and_remove_agree_on_names_in_a_table(tmp_path: Path, ph
     pq.write_table(pa.table({"image": photos, "number": [1, 2, 3, 4]}), tmp_path / "x.parquet")
     every = gather(tmp_path, "parquet", default="gallery").tables["images"].to_pylist()
     stored = [StoredPhoto(row["number"], row["path"], row["member"], "", str(tmp_path)) for row in every]
-    if line != "1":  # which is an id as well
+    if line != "1":  # This line is also an id.
         assert [photo.image_id for photo in find_stored([line], lambda: stored)[0]] == IN_SHARD[line]
     result = gather(tmp_path, "parquet", default="gallery", takedown=[line])
     left = {row["number"] for row in result.tables["images"].to_pylist()}

@@ -21,7 +21,7 @@ from pipeline.storage.manifest import write_manifest
 WORDS = "a brown dog runs over the green grass by the sea and a child throws it a red ball"
 
 
-def test_tables_larger_than_memory_lie_on_the_disk(tmp_path: Path) -> None:
+def test_tables_larger_than_memory_are_sorted_on_disk(tmp_path: Path) -> None:
     """Sorting 75 MB needs at most 50 MB of memory."""
     count = 500_000
     owners = np.random.default_rng(7).integers(0, count // 2, count)
@@ -48,7 +48,7 @@ def records(count: int) -> Iterator[Record]:
 
 
 def peak(count: int, folder: Path) -> int:
-    """Return the memory in MB of a process that ingests `count` synthetic images, one in a thousand of them a
+    """Return the peak memory in MB of a process that ingests `count` synthetic images, of which one in a thousand is a
     duplicate."""
 
     def outcomes(locations: Iterable[tuple[str, int | None, int | None]]) -> Iterator[Inspection]:
@@ -68,7 +68,7 @@ def peak(count: int, folder: Path) -> int:
 
 
 @pytest.mark.slow
-def test_a_process_stays_as_large(tmp_path: Path) -> None:
+def test_memory_of_a_process_does_not_grow_with_the_collection(tmp_path: Path) -> None:
     spawn = get_context("spawn")
     most = []
     for count in (100_000, 400_000):

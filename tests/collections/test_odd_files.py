@@ -38,7 +38,8 @@ ODD = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
-    """Put an odd file at a path. A reader that waits for a writer of the pipe is released after a while."""
+    """Return a function that puts an odd file at a path. A reader that waits for a writer of the pipe is released after
+    a while."""
     timers = []
 
     def put(kind: str, path: Path) -> None:
@@ -49,7 +50,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
             timers[-1].start()
         elif kind == "socket":
             with socket.socket(socket.AF_UNIX) as one, pytest.MonkeyPatch.context() as patch:
-                patch.chdir(path.parent)  # a socket's path is short
+                patch.chdir(path.parent)  # The path of a socket must be short.
                 one.bind(path.name)
         elif kind == "folder":
             path.mkdir()
@@ -87,14 +88,14 @@ def test_an_odd_text_or_shard_costs_itself(tmp_path: Path, place, photograph, ga
         result = gather(tmp_path, form)
         rejects = {file: reason.partition(":")[0] for file, _, reason in result.rejected(what)}
         expected = {f"{number}.{suffix}": fate for number, fate in enumerate(fates.values())}
-        if form == "text-files":  # a folder is not a text file, whatever its name is
+        if form == "text-files":  # A folder is not read as a text file, whatever its name is.
             expected.pop(f"{[*fates].index('folder')}.txt")
         assert rejects == expected
         assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
         result.check_counts()
 
 
-def test_links_are_followed_where_the_configuration_says_so(tmp_path: Path, photograph, gather) -> None:
+def test_links_are_followed_if_the_configuration_allows_it(tmp_path: Path, photograph, gather) -> None:
     root, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
     for folder in (root, elsewhere):
         folder.mkdir()

@@ -1,4 +1,4 @@
-"""Tests of the user's own columns: they get from every kind of file into the manifest with their types."""
+"""The user's own columns get from every kind of file into the manifest with their types."""
 
 import json
 import math
@@ -51,7 +51,8 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     rows = [{"file": f"images/{name}", "sentence": f"A dog {name} ."} for name in NAMES]
     for at, row in enumerate(rows):
         row |= {name: values[at] for name, values in WANTED.items()}
-    rows.insert(1, {**rows[0], "sentence": "Another .", "price": 99.0})  # a second row says nothing of the image
+    # Own columns are read from the first row of an image.
+    rows.insert(1, {**rows[0], "sentence": "Another .", "price": 99.0})
     path = collection / f"table.{kind}"
     if kind == "parquet":
         table = pa.Table.from_pylist(rows).append_column("lists", pa.array([[1]] * 4))
@@ -69,7 +70,7 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     if kind == "parquet":
         wanted |= {"at": ["10:30:00", None, None], "long": [90, None, None], "none": [None] * 3}
         assert found.tables["images"].schema.field("none").type == pa.float64()
-    if kind == "jsonl":  # which has no dates
+    if kind == "jsonl":  # JSON has no dates.
         wanted |= {name: [value and str(value) for value in WANTED[name]] for name in ("taken", "seen")}
     assert own(found.tables["images"]) == wanted
 
@@ -89,7 +90,7 @@ def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, g
     assert manifest("second").fingerprint != first.fingerprint
 
 
-def test_the_folder_and_what_the_camera_wrote(tmp_path: Path) -> None:
+def test_folders_and_camera_data_become_columns(tmp_path: Path) -> None:
     taken, make, model = 0x9003, 0x010F, 0x0110
     cameras = {
         "2021/a.jpg": {taken: "2021:05:01 12:30:00", make: "Canon\0\0", model: "Canon EOS 80D"},
@@ -116,7 +117,7 @@ def test_the_folder_and_what_the_camera_wrote(tmp_path: Path) -> None:
     assert images()["taken"] == [None, "long ago", None]
 
 
-def made(columns: OwnColumns, *images: dict) -> pa.Table:
+def make_table(columns: OwnColumns, *images: dict) -> pa.Table:
     """Return the table of own columns of images with these values."""
     packed = [columns.pack(values) for values in images]
     columns.see(packed)
@@ -126,7 +127,7 @@ def made(columns: OwnColumns, *images: dict) -> pa.Table:
 def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
     """Return the table of a column `x` with these values, and the notes about it."""
     columns = OwnColumns(longest)
-    table = made(columns, *({"x": value} for value in values))
+    table = make_table(columns, *({"x": value} for value in values))
     return table, "\n".join(columns.describe())
 
 
@@ -165,10 +166,10 @@ def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kin
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("parts", [1, 2])
-def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column(
+def test_numbers_and_dates_of_a_column_are_read_by_one_national_convention(
     fields: list[str], values: list | None, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_columns, "BLOCK_IMAGES", len(fields))  # the second part is seen by itself
+    monkeypatch.setattr(own_columns, "BLOCK_IMAGES", len(fields))  # The second block is read separately.
     images = fields * parts
     table, said = fill(*map(Field, images), longest=40)
     assert table["x"].to_pylist() == (values or fields) * parts
@@ -176,13 +177,13 @@ def test_fields_as_countries_write_them_are_read_by_one_convention_of_the_column
         assert said.count("the column x is read as") == 1
 
 
-def test_hostile_values_and_names_are_left_out_and_counted() -> None:
+def test_hostile_values_and_names_are_omitted_and_counted() -> None:
     table, said = fill("x" * 21, "\0", "\ud800", float("nan"), float("inf"), 10**30, [1, {"a": None}], Field(" "))
     assert table["x"].to_pylist() == [None] * 6 + ['[1, {"a": null}]', None]
     assert "4 values of own columns left out: longer than 20 characters, or not Unicode" in said
     columns = OwnColumns(20)
     names = [f"c{number}" for number in range(150)]
-    table = made(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
+    table = make_table(columns, dict.fromkeys(["", " ", "a\x1b[2J", "x" * 65, "\ud800", *names], 1) | {"c0": 2})
     assert table.column_names == names[:MAX_COLUMNS] and table["c0"].to_pylist() == [2]
     assert sum(columns.left_out.values()) == 5 + 50
 

@@ -18,7 +18,7 @@ def append(path: Path, text: str) -> None:
     path.write_text(path.read_text() + text)
 
 
-def test_bad_images_take_their_texts_with_them(collection: Path, photograph, gather) -> None:
+def test_texts_of_bad_images_are_rejected_with_them(collection: Path, photograph, gather) -> None:
     spoilt = {
         "cut.jpg": photograph(7)[:-2],
         "page.jpg": b"<html>",
@@ -43,7 +43,7 @@ def test_bad_images_take_their_texts_with_them(collection: Path, photograph, gat
     result.check_counts()
 
 
-def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, gather) -> None:
+def test_a_copy_is_omitted_and_its_other_sentences_are_kept(collection: Path, photograph, gather) -> None:
     (collection / "images" / "copy.jpg").write_bytes(photograph(0))
     append(collection / "captions.tsv", "copy.jpg\t0\tA dog a.jpg .\ncopy.jpg\t1\tA cat .\n")
     append(collection / "splits.tsv", "copy.jpg\ttest\na.jpg\ttest\n")
@@ -60,7 +60,7 @@ def test_a_copy_goes_and_its_other_sentences_stay(collection: Path, photograph, 
     result.check_counts()
 
 
-def test_names_that_lead_out_are_never_opened(collection: Path, photograph, gather) -> None:
+def test_names_outside_the_collection_are_never_opened(collection: Path, photograph, gather) -> None:
     (collection.parent / "secret.jpg").write_bytes(photograph(99))
     names = ("../secret.jpg", "/etc/passwd", "x/../../secret.jpg")
     append(collection / "captions.tsv", "".join(f"{name}\t0\tA dog .\n" for name in names))
@@ -71,7 +71,7 @@ def test_names_that_lead_out_are_never_opened(collection: Path, photograph, gath
     result.check_counts()
 
 
-def test_names_that_no_index_may_hold_are_rejected_with_what_to_rename(tmp_path: Path, photograph, gather) -> None:
+def test_names_that_an_index_cannot_store_are_rejected_with_the_remedy(tmp_path: Path, photograph, gather) -> None:
     odd = {"Strand\\Ebbe.jpg": "has a backslash", "E:plan.png": "begins with a letter and a colon"}
     sound = ("Strand.jpg", "Ebbe: 12.jpg", "12:30.jpg")
     for number, name in enumerate((*odd, *sound)):
@@ -86,7 +86,7 @@ def test_names_that_no_index_may_hold_are_rejected_with_what_to_rename(tmp_path:
     assert len(rejected) == 3 and all(reason.endswith("Rename the file.") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():
         assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
-    require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # as every index is read
+    require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # Every index is read with this check.
     assert sorted(result.tables["images"]["path"].to_pylist()) == sorted(sound)
     assert result.tables["sentences"]["text"].to_pylist() == ["high tide"]
     result.check_counts()
@@ -153,7 +153,7 @@ def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gath
     assert len(set(tables["images"]["sha256"].to_pylist())) == n_images
 
 
-def test_a_broken_photograph_in_a_split_that_was_drawn_costs_itself_alone(tmp_path: Path, photograph, gather) -> None:
+def test_a_broken_photo_is_not_drawn_for_a_split(tmp_path: Path, photograph, gather) -> None:
     """A file that cannot be decoded is not drawn for a split. No list asks for a test split."""
     for number in range(10):
         (tmp_path / f"{number}.jpg").write_bytes(photograph(number) if number < 9 else b"<html>")

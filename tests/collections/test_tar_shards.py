@@ -52,11 +52,11 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Kinds of damage: a function of a shard and its last image, a part of the message, and the number of remaining
-images."""
+"""Kind of damage -> a function of a shard and its last image that makes it, a part of the message, and the number of
+images that are still read."""
 
 
-def test_damaged_shards_leave_what_comes_before_and_the_others_alone(tmp_path: Path, photograph, gather) -> None:
+def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, photograph, gather) -> None:
     for number, (name, (damage, _, _)) in enumerate(DAMAGES.items()):
         path, names = tmp_path / f"{name}.tar", [f"{3 * number + n}.jpg" for n in range(3)]
         images = [(name, photograph(3 * number + n)) for n, name in enumerate(names)]
@@ -75,9 +75,9 @@ def test_damaged_shards_leave_what_comes_before_and_the_others_alone(tmp_path: P
 
 
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
-    """Return a tar member whose header declares `size`, with content of another size.
+    """Return a tar member whose header declares `size`, followed by `content` of any size.
 
-    Sizes of more than eight octal digits, and negative sizes, are written like by GNU tar.
+    Negative sizes and sizes of more than eight octal digits have the form of GNU tar.
     """
     info = tarfile.TarInfo(name)
     info.type = kind

@@ -15,7 +15,7 @@ def make_sentences() -> tuple[np.ndarray, list[str]]:
     return image_id, [f"the {thing} is over the {thing} and under it" for thing in THINGS for _ in range(2)]
 
 
-def test_fields_are_true_wrong_and_missing_as_often_as_was_asked() -> None:
+def test_true_wrong_and_missing_fields_have_the_configured_shares() -> None:
     noise = SimulationSettings(tag_words=5, true_words=1, wrong=0.4, missing=0.25)
     rows = simulate(*make_sentences(), noise, seed=0).to_pylist()
     missing = np.mean([not row[name] for row in rows for name in ("title", "tags", "description")])
@@ -25,7 +25,7 @@ def test_fields_are_true_wrong_and_missing_as_often_as_was_asked() -> None:
         assert np.mean([thing in text for thing, text in told]) == pytest.approx(0.6, abs=0.1)
 
 
-def test_tags_have_so_many_true_words() -> None:
+def test_tags_have_the_configured_number_of_true_words() -> None:
     noise = SimulationSettings(tag_words=5, true_words=1, wrong=0, missing=0)
     for row in simulate(*make_sentences(), noise, seed=0).to_pylist():
         tags = row["tags"].split()

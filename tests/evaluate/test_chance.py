@@ -1,4 +1,4 @@
-"""What a random ranking gives, against random rankings, and against Socher et al. 2014's numbers."""
+"""Expected measures of a random ranking are compared with random rankings and with Socher et al. 2014."""
 
 from itertools import permutations
 
@@ -8,21 +8,22 @@ import pytest
 from pipeline.metrics.retrieval import chance, random_measures
 
 
-def test_one_right_of_n_is_in_the_middle() -> None:
+def test_a_single_right_item_is_in_the_middle_on_average() -> None:
     found = random_measures(np.ones(7, np.int64), 100)
     assert found["mean_rank"] == 50.5 and found["median_rank"] == 50
     assert [found[f"recall@{k}"] for k in (1, 5, 10)] == pytest.approx([1, 5, 10])
 
 
 def test_the_papers_gallery_of_100_images_with_five_sentences() -> None:
-    """Its row Random: 101.1, 52.1 and 92.1, of one draw; "a random assignment would give an average ranking of 100"."""
+    """The row "Random" of the paper has the mean ranks 101.1, 52.1 and 92.1 of one random draw. The paper says: "a
+    random assignment would give an average ranking of 100"."""
     found = chance(np.repeat(np.arange(100), 5))
     assert found["sentence_similarity"]["mean_rank"] == 500 / 5
     assert found["sentence_to_image"]["mean_rank"] == 101 / 2
     assert found["image_to_sentence"]["mean_rank"] == 501 / 6
 
 
-def test_random_rankings_come_to_it() -> None:
+def test_expected_measures_agree_with_random_rankings() -> None:
     rng, right, total = np.random.default_rng(0), np.array([1, 3, 3, 8]), 20
     places = np.array([1 + np.argmax(rng.permutation(np.arange(total) < k)) for k in np.tile(right, 5000)])
     found = random_measures(right, total)
@@ -33,13 +34,15 @@ def test_random_rankings_come_to_it() -> None:
 
 
 @pytest.mark.parametrize(("right", "total", "median"), [([1], 2, 1), ([1], 4, 2), ([2, 2], 4, 1), ([1, 2], 3, 1)])
-def test_the_median_is_the_first_place_by_which_half_of_the_queries_are_right(right, total: int, median: int) -> None:
-    """Worked by hand: P(place > 1) is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2."""
+def test_the_median_is_the_first_rank_at_which_half_of_the_queries_have_a_right_item(
+    right, total: int, median: int
+) -> None:
+    """By hand, the probabilities of a rank above 1 are 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2."""
     assert random_measures(np.array(right), total)["median_rank"] == median
 
 
 @pytest.mark.parametrize("total", [2, 3, 7])
-def test_every_number_is_the_share_of_all_permutations(total: int) -> None:
+def test_expected_measures_equal_the_means_over_all_permutations(total: int) -> None:
     for right in range(1, total + 1):
         places = [1 + min(order.index(one) for one in range(right)) for order in permutations(range(total))]
         found = random_measures(np.array([right]), total)

@@ -1,4 +1,4 @@
-"""Weights of an ensemble against a search over all of them, and vectors side by side against sums of scores."""
+"""The weights of an ensemble are compared with a search over all weights, and joined vectors with sums of scores."""
 
 import itertools
 
@@ -15,7 +15,11 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray], list[np.ndarray], np.ndarray]:
-    """Models that see the same pairs, each with its own dimension and its own noise."""
+    """Draw the embeddings of the same pairs by several models, one per level of noise in `noises`.
+
+    Each model has another number of dimensions. Return the images and the sentences of each model, and the owners of
+    the sentences.
+    """
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(120), 2)
     images, sentences = [], []
@@ -26,7 +30,7 @@ def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray]
     return images, sentences, owners
 
 
-def test_joined_vectors_score_the_weighted_sum_and_are_of_unit_length() -> None:
+def test_scores_of_joined_vectors_are_the_weighted_sum_and_their_length_is_one() -> None:
     images, sentences, owners = make_members(1, (0.8, 1.2, 1.0))
     weights = (0.5, 0.3, 0.2)
     left, right = join_vectors(images, weights), join_vectors(sentences, weights)
@@ -37,7 +41,7 @@ def test_joined_vectors_score_the_weighted_sum_and_are_of_unit_length() -> None:
     assert judge_scores(scores, owners)(weights) == recall_sum(count_ranks(left, right, owners, "inner_product"))
 
 
-def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit() -> None:
+def test_the_chosen_weights_are_the_best_of_the_grid_if_there_is_one_maximum() -> None:
     grid, summit = (0, 0.25, 0.5, 1, 2), np.array([2, 0.25, 1]) / 3.25
 
     def judge(weights: tuple[float, ...]) -> float:
@@ -49,15 +53,15 @@ def test_the_chosen_weights_are_the_best_of_the_grid_where_there_is_one_summit()
     assert chosen.judged == pytest.approx(max(judge(tuple(np.divide(t, sum(t)))) for t in every), abs=1e-12)
 
 
-def test_a_member_that_knows_nothing_is_left_out() -> None:
+def test_a_member_of_pure_noise_gets_almost_no_weight() -> None:
     images, sentences, owners = make_members(3, (0.8, 0.8, 100.0))
     judge = judge_scores([a @ b.T for a, b in zip(images, sentences, strict=True)], owners)
     chosen = choose_weights(judge, 3, (0, 0.5, 1, 2))
     assert chosen.values[2] < 0.1 and min(chosen.values[:2]) > 0.2
 
 
-class Bounded(tuple):
-    """A grid that is looked through at most 50 times, so that a search without an end fails."""
+class BoundedGrid(tuple):
+    """A grid that can be iterated at most 50 times, so that an endless search fails."""
 
     looks = 0
 
@@ -67,9 +71,9 @@ class Bounded(tuple):
         return super().__iter__()
 
 
-def test_of_equally_good_weights_the_first_found_are_kept() -> None:
+def test_the_first_of_equally_good_weights_is_kept() -> None:
     judged = []
-    chosen = choose_weights(lambda weights: judged.append(weights) or 1.0, 2, Bounded((0, 0.5, 1, 2)))
+    chosen = choose_weights(lambda weights: judged.append(weights) or 1.0, 2, BoundedGrid((0, 0.5, 1, 2)))
     assert chosen.values == (0.5, 0.5) and chosen.judged == 1 and chosen.trials == len(judged) == len(set(judged))
-    # The second member alone is as good as both together, which were first.
-    assert choose_weights(lambda weights: float(weights[1] >= 0.5), 2, Bounded((0, 1))).values == (0.5, 0.5)
+    # The second member alone is as good as both members together, but the search tries both together first.
+    assert choose_weights(lambda weights: float(weights[1] >= 0.5), 2, BoundedGrid((0, 1))).values == (0.5, 0.5)

@@ -1,4 +1,4 @@
-"""Folds of a split: their mean is that of each one evaluated alone."""
+"""The measures over folds of a split are compared with separate evaluations of each fold."""
 
 from itertools import pairwise
 
@@ -13,7 +13,7 @@ DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 
 
 def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images, one to four sentences near each, and whose they are."""
+    """Draw vectors of images, of one to four similar sentences per image, and the owners of the sentences."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n), rng.integers(1, 5, n))
     images = rng.standard_normal((n, 6)).astype(np.float32)
@@ -21,7 +21,7 @@ def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return images, sentences, owners
 
 
-def test_the_mean_is_that_of_each_subset_evaluated_alone() -> None:
+def test_the_mean_of_folds_is_the_mean_of_separate_evaluations() -> None:
     images, sentences, owners = vectors(53)
     folds = split_into_folds(owners, 5)
     ranks = [count_ranks(images[f.images], sentences[f.sentences], f.owners, "inner_product") for f in folds]

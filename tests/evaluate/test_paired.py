@@ -1,4 +1,4 @@
-"""The paired bootstrap: its estimate exactly, its interval against a normal approximation."""
+"""The paired bootstrap: the estimate is exact, and the interval is compared with a normal approximation."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,10 @@ RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10")
 
 
 def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tuple[Draw, float]:
-    """A training with made-up ranks, and the sum of its measures as `evaluate` takes them."""
+    """Draw random ranks from 1 to `worst` - 1 as the result of one training.
+
+    Return the training, and the sum of its measures in RECALLS as `evaluate` computes them.
+    """
     images = {"image_to_sentence": np.arange(n), "sentence_to_image": owners}
     ranks = {direction: rng.integers(1, worst, len(own)) for direction, own in images.items()}
     measured = {direction: measure(ranks[direction], images[direction], Bootstrap(0, 0)) for direction in images}
@@ -20,7 +23,9 @@ def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tu
 
 def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
     rng = np.random.default_rng(1)
-    owners = np.sort(np.concatenate([np.arange(30), rng.integers(30, size=50)]))  # one to several sentences an image
+    owners = np.sort(
+        np.concatenate([np.arange(30), rng.integers(30, size=50)])
+    )  # Each image has at least one sentence.
     ours, theirs = ([draw(rng, 30, owners, worst) for _ in range(count)] for worst, count in ((12, 3), (20, 2)))
     expected = np.mean([total for _, total in ours]) - np.mean([total for _, total in theirs])
     ours, theirs = ([one for one, _ in draws] for draws in (ours, theirs))
@@ -32,13 +37,13 @@ def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
 
 
 def draw_synthetic(rng: np.random.Generator, images: np.ndarray, seed_deviation: float) -> Draw:
-    """A training that is worth the mean over `images` (n,), more or less by chance of its seed."""
+    """Make a training whose merit is the mean of the values `images` (n,) plus a random effect of its seed."""
     chance = rng.normal(0, seed_deviation)
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
 
 
-def test_interval_of_paired_disjoint_draws_covers_what_it_says() -> None:
-    """Three draws whose images add by chance to the worth of both systems, and to the worth of one system alone."""
+def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
+    """Each of three draws has a random effect on the merit of both systems, and a smaller one on one system only."""
     rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
         common, alone = rng.normal(0, 30, 3), rng.normal(0, 3, 3)
@@ -48,13 +53,13 @@ def test_interval_of_paired_disjoint_draws_covers_what_it_says() -> None:
         )
         low, high = compare_draws(ours, theirs, Bootstrap(1, repetition), same_draws=True)["ci95"]
         covered += low <= 0 <= high
-        assert high - low < 60, "the common part does not count"
+        assert high - low < 60, "the interval must not contain the effect that both systems have in common"
     assert 0.92 <= covered / repetitions <= 0.98
 
 
 @pytest.mark.parametrize(("image_deviation", "resamples"), [(0, 2), (30, 40), (100, 60)])
-def test_an_interval_of_three_trainings_covers_what_it_says(image_deviation: float, resamples: int) -> None:
-    """Resampling three seeds would cover 77 and 89 % in the first two."""
+def test_interval_of_three_trainings_has_the_stated_coverage(image_deviation: float, resamples: int) -> None:
+    """Resampling the three seeds would give a coverage of only 77 and 89 % in the first two cases."""
     rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
         gains = rng.normal(0, 1, 100) * image_deviation
@@ -65,9 +70,9 @@ def test_an_interval_of_three_trainings_covers_what_it_says(image_deviation: flo
     assert 0.935 <= covered / repetitions <= 0.99
 
 
-def test_an_image_that_counts_twice_is_worth_what_two_of_it_are() -> None:
+def test_an_image_with_weight_two_counts_like_two_copies() -> None:
     rng = np.random.default_rng(3)
-    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # regions of some images, by their ids
+    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # the ids of the images of 60 regions
     ranks = rng.integers(1, 12, 60)
     columns = (("region_to_phrase", "recall@5"), ("region_to_phrase", "mean_rank"))
     one = draw_of_ranks({"region_to_phrase": ranks}, {"region_to_phrase": images}, columns)
@@ -77,7 +82,7 @@ def test_an_image_that_counts_twice_is_worth_what_two_of_it_are() -> None:
     assert one.worth(weights) == pytest.approx(100 * np.mean(sampled <= 5) + np.mean(sampled))
 
 
-def test_the_interval_of_one_draw_is_that_of_resampled_images() -> None:
+def test_the_interval_of_one_draw_agrees_with_a_normal_approximation() -> None:
     rng, side = np.random.default_rng(2), "image_to_sentence"
     ours, theirs = (rng.integers(1, worst, 400) for worst in (3, 5))
     draws = ([draw_of_ranks({side: ranks}, {side: np.arange(400)}, RECALLS[:1])] for ranks in (ours, theirs))
@@ -88,13 +93,14 @@ def test_the_interval_of_one_draw_is_that_of_resampled_images() -> None:
 
 
 def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
-    """A system that is worth the mean of the gains of its images, and one that is worth nothing."""
+    """Return a system whose merit is the mean of the `gains` of the images, and a system with merit 0."""
     images, values = np.arange(len(gains)), np.array(gains)
     return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
 
 
-def test_resamples_in_which_a_draw_has_no_worth_are_left_out() -> None:
-    """Only the first of three images has a query, so 8 of 27 resamples have none. Every other has the same worth."""
+def test_resamples_in_which_a_draw_has_no_measure_are_skipped() -> None:
+    """Only the first of three images has a query, so 8 of 27 resamples have no query. All other resamples have the same
+    measure."""
     ours, theirs = (
         Draw(np.arange(3), lambda weights, worth=worth: worth if weights[0] else float("nan")) for worth in (70.0, 40.0)
     )
@@ -102,7 +108,8 @@ def test_resamples_in_which_a_draw_has_no_worth_are_left_out() -> None:
 
 
 def test_intervals_have_one_degree_of_freedom_less_than_images_and_draws() -> None:
-    """Student's quantiles: of three draws whose images do not differ, and of two equal draws of six images."""
+    """The intervals use quantiles of Student's t-distribution. The first case has three draws and no difference between
+    images. The second case has two equal draws of six images."""
     ours = [Draw(np.arange(4), lambda weights, value=value: value) for value in (1.0, 2.0, 6.0)]
     theirs = [Draw(np.arange(4), lambda weights: 0.0)]
     low, high = compare_draws(ours, theirs, Bootstrap(20, 0))["ci95"]

@@ -1,4 +1,4 @@
-"""Phrases and regions against plain loops, and in a world where all is known."""
+"""Measures of phrases and regions are compared with plain loops, and tested on synthetic data with known answers."""
 
 from dataclasses import replace
 
@@ -24,7 +24,8 @@ from pipeline.metrics.phrases import (
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.models.neural.hmlstm import match_regions
 
-IMAGES, KINDS = 30, 12
+IMAGES = 30
+KINDS = 12
 
 
 def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
@@ -32,7 +33,7 @@ def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
     return x / np.linalg.norm(x, axis=1, keepdims=True)
 
 
-def test_labels_name_phrases_by_head_or_words_in_their_own_image() -> None:
+def test_labels_match_phrases_of_the_same_image_by_head_or_by_words() -> None:
     texts, heads = ["a red dog", "two hounds", "two dogs", "a big cat"], ["dog", "hounds", "dogs", "cat"]
     names = {"dog": frozenset({"dog", "hounds"}), "17": frozenset({"a big cat", "cats"})}
     labels, box_images = ["dog", "17", "dogs", "dog"], np.array([3, 4, 4, 5])
@@ -41,7 +42,7 @@ def test_labels_name_phrases_by_head_or_words_in_their_own_image() -> None:
     assert named_boxes(["a dog"], ["dog"], np.array([9]), labels, box_images, names).shape == (0, 2)
 
 
-def test_pairs_within_images_and_which_are_right() -> None:
+def test_pairs_are_within_images_and_right_if_the_boxes_overlap() -> None:
     rng = np.random.default_rng(0)
     images, region_images = np.array([2, 2, 5, 7, 9]), np.array([2, 2, 2, 5, 6, 9, 9])
     pairs = pairs_within(images, region_images)
@@ -57,7 +58,7 @@ def test_pairs_within_images_and_which_are_right() -> None:
         assert judged == (max(own, default=0) >= 0.05)
 
 
-def test_ranks_are_those_of_loops() -> None:
+def test_ranks_equal_those_of_plain_loops() -> None:
     rng = np.random.default_rng(1)
     a, b = unit(rng, 300), unit(rng, 90)
     scores = a.astype(float) @ b.T
@@ -85,7 +86,7 @@ def test_ties_count_against_the_model() -> None:
     assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
 
 
-def test_best_regions_are_those_of_training() -> None:
+def test_best_regions_equal_those_that_training_chooses() -> None:
     rng = np.random.default_rng(2)
     offsets, images = np.array([0, 4, 6, 13]), np.array([0, 2, 1, 0, 2])
     phrases, regions = unit(rng, 5), unit(rng, 13)
@@ -98,8 +99,11 @@ def test_best_regions_are_those_of_training() -> None:
     assert best_within(np.array([8]), phrases[:1], owners[parts], regions[parts])[0].tolist() == [-1]
 
 
-def make_world(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
-    """Every image shows three of the kinds in boxes of their own, which are regions, and says so, twice each."""
+def make_synthetic_set(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
+    """Make IMAGES images, each of which shows three of KINDS kinds of things, with known answers.
+
+    Each thing has its own box, which is also a region. Two phrases of the image name each thing.
+    """
     rng = np.random.default_rng(seed)
     shown = np.stack([rng.permutation(KINDS)[:3] for _ in range(IMAGES)])
     looks, images = unit(rng, KINDS, 16), np.repeat(np.arange(IMAGES), 3)
@@ -113,11 +117,11 @@ def make_world(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
     return phrases, RegionSet(images, boxes, looks[shown.ravel()]), gold
 
 
-def test_phrases_without_a_right_region_are_wrong_and_a_world_without_names_is_refused() -> None:
-    phrases, regions, gold = make_world(2)
+def test_phrases_without_a_right_region_count_as_wrong_and_labels_without_phrases_are_refused() -> None:
+    phrases, regions, gold = make_synthetic_set(2)
     away = replace(gold, boxes=gold.boxes + np.where(gold.images < 10, 1000, 0)[:, None])
     found, ranks = measure_phrases(phrases, regions, away, 0.5, Bootstrap(0, 0))
-    assert len(ranks["phrase_to_region.image"]) == 120  # what has no right region has no rank
+    assert len(ranks["phrase_to_region.image"]) == 120  # Phrases without a right region have no rank.
     assert found["n_without_right_region"] == 60
     assert found["correspondence"]["right"] == pytest.approx(200 / 3)
     with pytest.raises(UsageError, match=r"Correct phrases\.names"):

@@ -1,4 +1,4 @@
-"""Ranks against a naive oracle that sorts, with ties, any number of sentences an image, and both metrics."""
+"""Ranks are compared with a naive reference that sorts all scores, for ties and for both metrics."""
 
 from functools import partial
 
@@ -10,11 +10,16 @@ from pipeline.metrics.ranks import count_ranks, rank_scores
 
 
 def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list[int]]:
-    """One stable argsort a query; among equals the targets come last. `scores` is (n, m)."""
+    """Compute the ranks of n images and m sentences from `scores` (n, m) with one stable sort per query.
+
+    A target comes after all other items with the same score. Return the ranks of images and of sentences as queries.
+    """
     to_sentence, to_image = [], []
     for image, row in enumerate(scores):
         best = max(row[owners == image])
-        gallery = np.append(row[owners != image], best)  # last, so that a stable sort puts it after its equals
+        gallery = np.append(
+            row[owners != image], best
+        )  # The target is last, so that a stable sort puts it after equal scores.
         order = np.argsort(-gallery, kind="stable")
         to_sentence.append(int(np.flatnonzero(order == len(gallery) - 1)[0]) + 1)
     for sentence, column in enumerate(scores.T):
@@ -32,34 +37,39 @@ def exact_scores(images: np.ndarray, sentences: np.ndarray, metric: str) -> np.n
 
 
 def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images with one to seven sentences each, in no order."""
+    """Draw `n` images with one to seven sentences each, in random order. The vectors have `c` dimensions."""
     owners = rng.permutation(np.repeat(np.arange(n), rng.integers(1, 8, n)))
     images = rng.standard_normal((n, c))
     sentences = images[owners] + 1.5 * rng.standard_normal((len(owners), c))
     return images.astype(np.float32), sentences.astype(np.float32), owners
 
 
-def tied(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Few distinct vectors, so that most scores are tied."""
+def make_tied_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw pairs with few distinct vectors, so that most scores are tied."""
     images, sentences = (rng.integers(-1, 2, (n, 5)).astype(np.float32) for n in (90, 270))
     return images, sentences, np.repeat(np.arange(90), 3)
 
 
-def close(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Images of four kinds, whose scores single precision hardly tells apart."""
+def make_close_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Draw images in four groups of almost equal images, whose scores single precision cannot always tell apart."""
     owners = rng.permutation(np.repeat(np.arange(260), 2))
     images = np.repeat(rng.standard_normal((4, 19)), 65, axis=0)
     images = (images + 1e-4 * rng.standard_normal(images.shape)).astype(np.float32)
     return images, (images[owners] + 1e-4 * rng.standard_normal((520, 19))).astype(np.float32), owners
 
 
-PAIRS = {"one": partial(make_pairs, 1, 16), "many": partial(make_pairs, 300, 16), "tied": tied, "close": close}
+PAIRS = {
+    "one": partial(make_pairs, 1, 16),
+    "many": partial(make_pairs, 300, 16),
+    "tied": make_tied_pairs,
+    "close": make_close_pairs,
+}
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("pairs", PAIRS)
 def test_ranks_equal_sorting(pairs: str, metric: str) -> None:
-    """However long the vectors are: powers of two change no digit."""
+    """The ranks must not depend on the length of the vectors. Scaling by powers of two is exact."""
     images, sentences, owners = PAIRS[pairs](np.random.default_rng(5))
     expected = naive_ranks(exact_scores(images, sentences, metric), owners)
     if (pairs, metric) == ("close", "inner_product"):
@@ -70,7 +80,7 @@ def test_ranks_equal_sorting(pairs: str, metric: str) -> None:
 
 
 @pytest.mark.parametrize("c", [96, 129])
-def test_equal_vectors_tie_wherever_they_stand(c: int) -> None:
+def test_equal_vectors_are_tied_in_every_row(c: int) -> None:
     # A plain product of matrices gives them scores that differ in the last bit.
     rng = np.random.default_rng(c)
     copies = np.tile(rng.standard_normal(c, dtype=np.float32), (700, 1))
@@ -78,7 +88,7 @@ def test_equal_vectors_tie_wherever_they_stand(c: int) -> None:
     assert set(found.image_to_sentence) == set(found.sentence_to_image) == {700}
 
 
-def test_scores_that_tie_with_the_best_of_their_own_image_do_not_count_against_it() -> None:
+def test_a_tie_with_another_sentence_of_the_same_image_does_not_lower_the_rank() -> None:
     scores = np.array([[1, 1 - 1e-9, 0.5], [0, 0, 1]])
     found = rank_scores(scores, np.array([0, 0, 1]), tie=1e-6)
     assert found.image_to_sentence.tolist() == [1, 1] and found.sentence_to_image.tolist() == [1, 1, 1]

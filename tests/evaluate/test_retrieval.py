@@ -1,4 +1,4 @@
-"""Measures by hand, and intervals against a naive bootstrap of the same draws."""
+"""Measures are compared with results by hand, and intervals with a naive bootstrap that makes the same draws."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""The ranks of sentences of one image among each other's neighbours, against a naive loop."""
+"""The rank of a sentence among the neighbours of another sentence of its image is compared with a naive loop."""
 
 import numpy as np
 import pytest
@@ -11,7 +11,7 @@ def test_ranks_of_pairs_are_counted(metric: str) -> None:
     rng = np.random.default_rng(0)
     owners = np.sort(rng.integers(0, 200, 2 * BLOCK_IMAGES + 90))
     owners = np.unique(owners[np.bincount(owners)[owners] > 1], return_inverse=True)[1]
-    y = rng.integers(-2, 3, (len(owners), 5)).astype(np.float32)  # of which many are as near as others: exact ties
+    y = rng.integers(-2, 3, (len(owners), 5)).astype(np.float32)  # Many distances are exactly equal.
     pairs, ranks = pair_ranks(y, owners, metric)
     x = y.astype(float)
     score = (lambda a, b: a @ b) if metric == "inner_product" else (lambda a, b: -((a - b) ** 2).sum(axis=-1))

@@ -1,4 +1,4 @@
-"""The commands `evaluate` and `summarise` on a made-up run."""
+"""The commands `evaluate` and `summarise` on a synthetic run."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from pipeline.storage.records import read_measured
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The test split has images 2, 5, 8, ..., 23: every thing once."""
+    """Make a run whose test split has the images 2, 5, 8, ..., 23, one of each thing."""
     return make_run(tmp_path_factory.mktemp("run"))
 
 
@@ -22,7 +22,7 @@ def evaluate(run: Path, split: str, protocol: str) -> Path:
     return run / "evaluation" / f"ncca.{split}.{protocol}.json"
 
 
-def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
+def test_an_evaluation_records_its_inputs_and_its_measures(run: Path) -> None:
     value = json.loads(evaluate(run, "test", "all-sentences").read_text())
     assert (value["model"], value["split"], value["protocol"]) == ("ncca", "test", "all-sentences")
     assert (value["n_images"], value["n_sentences"]) == (8, 16)
@@ -36,7 +36,7 @@ def test_an_evaluation_says_what_was_measured_and_on_what(run: Path) -> None:
         assert value[direction]["recall@1"] == 100
 
 
-def test_the_ranks_stand_beside_what_was_measured_from_them(run: Path) -> None:
+def test_the_ranks_are_stored_next_to_their_measures(run: Path) -> None:
     path = evaluate(run, "train", "all-sentences")
     ranks = read_measured(path, "ranks")
     assert ranks["owners"].tolist() == np.repeat(np.arange(16), 2).tolist()
@@ -60,7 +60,7 @@ def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
     assert not list((run / "evaluation").glob("*dev*"))
 
 
-def test_the_summary_is_the_list_and_a_table(tmp_path: Path) -> None:
+def test_the_summary_has_all_evaluations_and_a_table(tmp_path: Path) -> None:
     run = make_run(tmp_path)
     write_config(run, {"evaluate": {"splits": ["train", "test"], "protocols": ["all-sentences"]}, "models": ["ncca"]})
     paths = [evaluate(run, split, "all-sentences") for split in ("train", "test")]

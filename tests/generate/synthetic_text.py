@@ -1,4 +1,4 @@
-"""A small collection whose images show one of four things, and a vocabulary over its sentences."""
+"""A small synthetic collection whose images show one of four things, with its sentences and their vocabulary."""
 
 from functools import cache
 
@@ -32,7 +32,7 @@ LOG_BILINEAR = {
 
 
 def make_sentences(count: int) -> tuple[list[str], np.ndarray]:
-    """Two sentences for each of `count` images, image i showing thing i mod 4, and the owners of the sentences."""
+    """Make two sentences for each of `count` images, and the owners of the sentences. Image i shows thing i mod 4."""
     texts = [
         text for i in range(count) for text in (f"a {THINGS[i % 4]} is here", f"one big {THINGS[i % 4]} by the road")
     ]
@@ -52,8 +52,8 @@ def make_pairs(count: int, seed: int) -> TrainingPairs:
     return TrainingPairs({"eyes": features}, encode_tokens(texts, make_vocabulary()), owners, np.arange(len(owners)))
 
 
-class Space:
-    """A joint space that knows only things: an image and a sentence of the same thing are the same unit vector."""
+class ThingSpace:
+    """A joint space in which all images and sentences of the same thing have the same unit vector."""
 
     fingerprint = "space"
     vocabulary = make_vocabulary()
@@ -75,7 +75,8 @@ def make_material(settings: dict, **more: object) -> Material:
     pairs = {"train": make_pairs(48, 0), "dev": make_pairs(8, 1)}
     values = {
         "view": VIEW, **pairs, "texts": {"train": make_sentences(48)[0], "dev": make_sentences(8)[0]},
-        "vocabulary": make_vocabulary(), "space": Space(), "extra": [], "tagger": None, "settings": kind(**settings),
+        "vocabulary": make_vocabulary(), "space": ThingSpace(), "extra": [], "tagger": None,
+        "settings": kind(**settings),
         "seed": 0, "precision": torch.float32, "checkpoint": None, "after_step": lambda training: None,
     }  # fmt: skip
     return Material(**{**values, **more})

@@ -1,4 +1,4 @@
-"""Beam search against one by hand, and sampling against every sentence there is."""
+"""Beam search is compared with a naive search, and sampling with the probabilities of all sentences."""
 
 import numpy as np
 import pytest
@@ -6,11 +6,13 @@ import torch
 
 from pipeline.generate.beam import BeamSearch, beam_search, sample
 
-WORDS, UNKNOWN, END = 3, 3, 4
+WORDS = 3
+UNKNOWN = 3
+END = 4
 
 
 class Chain:
-    """n made-up Markov chains of second order: the next word depends on the image and the last two."""
+    """Synthetic Markov chains of second order. The next word depends on the image and on the last two words."""
 
     boundary = END
 
@@ -29,8 +31,11 @@ class Chain:
         return self.table[state].clone(), state
 
 
-def best_by_hand(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tuple[int, ...], float]]:
-    """The words of the best sentences, END included where they have ended, and their log P."""
+def naive_search(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tuple[int, ...], float]]:
+    """Search for the best sentences of an image without batches.
+
+    Return the words and the log probability of each sentence. A sentence that has ended includes END.
+    """
     best: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     for _ in range(search.longest):
         grown = []
@@ -48,10 +53,10 @@ def best_by_hand(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tup
 
 @pytest.mark.parametrize("power", [0.0, 0.7])
 @pytest.mark.parametrize("beam", [1, 2, 3])
-def test_the_best_sentences_are_those_of_a_search_by_hand(beam: int, power: float) -> None:
+def test_the_best_sentences_equal_those_of_a_naive_search(beam: int, power: float) -> None:
     chain, search = Chain(list(range(6))), BeamSearch(beam, power, 7)
     for image, hypotheses in enumerate(beam_search(chain, search)):
-        expected = best_by_hand(chain, image, search)
+        expected = naive_search(chain, image, search)
         assert [one.words for one in hypotheses] == [tuple(w for w in words if w != END) for words, _ in expected]
         totals = [total for _, total in expected]
         assert [one.log_probability for one in hypotheses] == pytest.approx(totals, abs=1e-4)
@@ -60,7 +65,7 @@ def test_the_best_sentences_are_those_of_a_search_by_hand(beam: int, power: floa
 def test_samples_follow_the_probabilities() -> None:
     chain = Chain([7] * 4000)
     drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
-    every = best_by_hand(chain, 0, BeamSearch(1000, 0.0, 6))  # a beam that drops nothing
+    every = naive_search(chain, 0, BeamSearch(1000, 0.0, 6))  # This beam keeps all sentences.
     words, total = next((words[:-1], total) for words, total in every if words[-1] == END)
     share = np.mean([one.words == words for one in drawn])
     assert share == pytest.approx(np.exp(total), abs=4 * np.sqrt(np.exp(total) / 4000))

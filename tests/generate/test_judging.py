@@ -80,10 +80,15 @@ def test_cider_equals_its_definition() -> None:
 
 
 def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
-    """For all captions once, the statistics give the values of the reference scorer. For a sample, they give its values
-    with the captions repeated. CIDEr keeps the word weights of all references and is the mean over the sample."""
+    """If each caption counts once, the statistics give the values of the reference scorer. For a sample with repeated
+    captions, they give the values of the scorer for the repeated captions. CIDEr keeps the word weights of all
+    references, and its value is the mean over the sample."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")  # the last is too short
+    texts = (
+        "a dog runs on the grass",
+        "two men play a game in the rain",
+        "a child",
+    )  # The last text is too short for n-grams of four words.
     candidates = [text.split() for text in texts]
     found, statistics = metrics.judge(candidates, REFERENCES, meteor=False)
     measured = [name for name in metrics.METRICS if name != "meteor"]

@@ -1,9 +1,17 @@
-"""Generators on another device: trained, judged and searched as on the processor."""
+"""Training, evaluation and generation on another device give the results of the CPU."""
 
 import numpy as np
 import pytest
 import torch
-from synthetic_text import LOG_BILINEAR, RECURRENT, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import (
+    LOG_BILINEAR,
+    RECURRENT,
+    ThingSpace,
+    make_material,
+    make_pairs,
+    make_sentences,
+    make_vocabulary,
+)
 from test_logbilinear import TAGGER, make_sources
 from test_mrnn import make_sources as make_recurrent_sources
 
@@ -24,14 +32,14 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 @pytest.fixture
-def processors_numbers(monkeypatch: pytest.MonkeyPatch, other_device: torch.device) -> None:
-    """A fake device has no random numbers of its own."""
+def cpu_random_numbers(monkeypatch: pytest.MonkeyPatch, other_device: torch.device) -> None:
+    """Let both devices draw the random numbers of the CPU, because the simulated device has no generator."""
     if other_device.type != "cuda":
         monkeypatch.setattr(Sources, "generator", lambda self, device: torch.Generator().manual_seed(self.seed))
 
 
 @pytest.mark.parametrize("name", ["mrnn", pytest.param("sc-nlm", marks=pytest.mark.gpu)])
-def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, processors_numbers: None) -> None:
+def test_training_and_captions_equal_those_on_the_cpu(name: str, other_device, cpu_random_numbers: None) -> None:
     kind, settings = GENERATORS[name]
     settings = {**settings, "epochs": 2, "averaging": 0.5}
     kept: list[Checkpoint] = []
@@ -42,12 +50,12 @@ def test_it_learns_and_describes_as_on_the_processor(name: str, other_device, pr
     for found in (there, resumed):
         assert_close(found.tensors(), here.tensors())
     pairs = make_pairs(8, 1)
-    held_out = HeldOut(pairs, make_sentences(8)[0], make_vocabulary(), Space(), TAGGER)
+    held_out = HeldOut(pairs, make_sentences(8)[0], make_vocabulary(), ThingSpace(), TAGGER)
     assert there.perplexities(held_out) == pytest.approx(here.perplexities(held_out), rel=1e-3)
     sources = make_recurrent_sources() if name == "mrnn" else make_sources()
     expected = here.describe(FEATURES, sources, 3)
     moved = kind.from_parts(here.settings(), here.tensors()).to(other_device)
     found = moved.describe(FEATURES, sources, 3)
     assert len(found) == 4 and all(1 <= len(group) <= 3 for group in found)
-    if name == "mrnn" or other_device.type != "cuda":  # all others draw words or parts of speech
+    if name == "mrnn" or other_device.type != "cuda":  # In all other cases, words or parts of speech are sampled.
         assert [[one.words for one in group] for group in found] == [[one.words for one in group] for group in expected]

@@ -1,4 +1,4 @@
-"""Ranking by perplexity: probabilities against the equations, scores by hand, and a generator that finds its things."""
+"""Tests of ranking by perplexity: probabilities follow the equations, and a generator finds the images of a thing."""
 
 import numpy as np
 import pytest
@@ -7,13 +7,13 @@ from synthetic_text import (
     LOG_BILINEAR,
     RECURRENT,
     VIEW,
-    Space,
+    ThingSpace,
     make_material,
     make_pairs,
     make_sentences,
     make_vocabulary,
 )
-from test_mrnn import PAIRS, by_hand, make_network
+from test_mrnn import PAIRS, make_network, negative_log_probability
 
 from pipeline.generate.generator import HeldOut
 from pipeline.generate.lm import MultiplicativeModel
@@ -23,25 +23,25 @@ from pipeline.metrics.ranks import rank_scores
 
 
 def held_out(pairs) -> HeldOut:
-    return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), Space(), None)
+    return HeldOut(pairs, make_sentences(pairs.n_images)[0], make_vocabulary(), ThingSpace(), None)
 
 
-def test_probabilities_of_the_recurrent_network_are_those_of_the_equations() -> None:
+def test_probabilities_of_the_recurrent_network_follow_the_equations() -> None:
     network = make_network("rnn")
     model = MultimodalRNN(VIEW, "rnn", network)
     found = model.log_probabilities(PAIRS.images(np.arange(4)), held_out(PAIRS))
     x = VIEW.stack(PAIRS.images(np.arange(4)))
-    expected = [[-by_hand(network, image, list(ids)) for ids in PAIRS.sentences] for image in x]
+    expected = [[-negative_log_probability(network, image, list(ids)) for ids in PAIRS.sentences] for image in x]
     np.testing.assert_allclose(found, expected, rtol=1e-4)
 
 
-def test_probabilities_of_a_window_are_added_up() -> None:
+def test_log_probabilities_of_a_window_are_summed() -> None:
     model = MultiplicativeModel.learn(make_material({**LOG_BILINEAR, "epochs": 1})).generator
     pairs = make_pairs(4, 3)
     found = model.log_probabilities(pairs.images(np.arange(4)), held_out(pairs))
     network, boundary = model.network, len(make_vocabulary().terms) + 1
     for image in range(4):
-        u = torch.from_numpy(Space().images(pairs.images(np.array([image]))))
+        u = torch.from_numpy(ThingSpace().images(pairs.images(np.array([image]))))
         for sentence, ids in enumerate(pairs.sentences):
             words, total = [*[boundary] * 3, *ids.tolist(), boundary], 0.0
             for t in range(3, len(words)):
@@ -50,7 +50,7 @@ def test_probabilities_of_a_window_are_added_up() -> None:
             assert found[image, sentence] == pytest.approx(total, rel=1e-4)
 
 
-def test_a_generator_finds_what_its_images_show() -> None:
+def test_a_generator_finds_the_images_of_a_thing() -> None:
     model = MultimodalRNN.learn(make_material({**RECURRENT, "epochs": 6})).generator
     pairs = make_pairs(4, 3)
     given = held_out(pairs)

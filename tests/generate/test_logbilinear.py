@@ -1,11 +1,11 @@
-"""The log-bilinear family against its equations, in float64 and word by word, and its captions of images."""
+"""Models of the log-bilinear family are compared with their equations in float64, and their captions are tested."""
 
 from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
-from synthetic_text import LOG_BILINEAR, THINGS, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import LOG_BILINEAR, THINGS, ThingSpace, make_material, make_pairs, make_sentences, make_vocabulary
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus, Trigram
@@ -30,7 +30,8 @@ from pipeline.models.neural.training import seeded
 from pipeline.text.sequences import Tokens
 
 SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5, gate_bias=True)
-CLASSES, NOUN = 9, TAGS.index("NOUN")
+CLASSES = 9
+NOUN = TAGS.index("NOUN")
 NETWORKS = [LogBilinear, Additive, Multiplicative, StructureContent]
 MODELS = [LogBilinearModel, AdditiveModel, MultiplicativeModel, StructureContentModel]
 SHORT = [[("a", "DET"), (thing, "NOUN"), ("is", "AUX"), ("here", "ADV")] for thing in THINGS]
@@ -49,8 +50,9 @@ def make_network(kind: type, gate_bias: bool = True) -> LogBilinear:
     return network.eval()
 
 
-def by_hand(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[int]) -> np.ndarray:
-    """P of every class: equations 7 and 8, 9 and 10, or these with 11 in place of u."""
+def compute_probabilities(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[int]) -> np.ndarray:
+    """Compute the probability of every class by equations 7 and 8, or 9 and 10. For StructureContent, equation 11
+    replaces u."""
     p, k = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}, SIZES.dimensions
     if isinstance(network, Multiplicative):
         attribute = u * SIZES.condition**0.5
@@ -75,16 +77,16 @@ def by_hand(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[
 
 @pytest.mark.parametrize("gate_bias", [True, False])
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_probabilities_are_those_of_the_equations(kind: type, gate_bias: bool) -> None:
+def test_probabilities_follow_the_equations(kind: type, gate_bias: bool) -> None:
     network, u = make_network(kind, gate_bias), np.random.default_rng(0).standard_normal(6)
     context, tags = [8, 2, 5], [1, 0, 7]
     parts = (torch.tensor([context]), torch.tensor(u[None], dtype=torch.float32), torch.tensor([tags]))
     found = network.logits(*parts).softmax(1)[0].detach().numpy()
-    np.testing.assert_allclose(found, by_hand(network, context, u, tags), rtol=1e-4)
+    np.testing.assert_allclose(found, compute_probabilities(network, context, u, tags), rtol=1e-4)
 
 
 @pytest.mark.parametrize("kind", NETWORKS)
-def test_word_by_word_is_the_same_as_all_at_once(kind: type) -> None:
+def test_decoding_word_by_word_equals_whole_sentences(kind: type) -> None:
     network, boundary = make_network(kind), CLASSES - 1
     tokens = Tokens(np.array([1, 2, 3, 4, 5], np.int32), np.array([0, 3, 5]))
     tags = Tokens(np.array([0, 1, 2, 3, 4], np.int32), tokens.offsets) if network.structured else None
@@ -110,10 +112,10 @@ def make_sources() -> Sources:
     tokens = make_pairs(48, 0).sentences
     corpus = Corpus(texts, tokens, make_vocabulary())
     trigram = Trigram(tokens, len(make_vocabulary().terms) + 1)
-    return Sources(corpus, BeamSearch(3, 0.0, 9), None, 60, 0, Space(), trigram)
+    return Sources(corpus, BeamSearch(3, 0.0, 9), None, 60, 0, ThingSpace(), trigram)
 
 
-def test_it_says_what_an_image_shows(learned) -> None:
+def test_captions_name_the_thing_in_the_image(learned) -> None:
     features, sources = {"eyes": np.eye(6, dtype=np.float32)[:4]}, make_sources()
     described = learned.generator.describe(features, sources, 5)
     for thing, found in zip(THINGS, described, strict=True):
@@ -123,7 +125,7 @@ def test_it_says_what_an_image_shows(learned) -> None:
     assert learned.generator.describe(features, sources, 5) == described
 
 
-def test_conditions_are_the_image_and_the_mean_of_its_nearest() -> None:
+def test_conditions_are_the_image_vector_and_the_mean_of_its_nearest_texts() -> None:
     images = np.eye(4, dtype=np.float32)[:2]
     found = conditioning(images, make_sources())
     assert found.shape == (2, 2, 4)

@@ -1,9 +1,18 @@
-"""The multimodal RNN against its equations, and learning what its images show."""
+"""The multimodal RNN is compared with its equations, and its captions are tested."""
 
 import numpy as np
 import pytest
 import torch
-from synthetic_text import RECURRENT, THINGS, VIEW, Space, make_material, make_pairs, make_sentences, make_vocabulary
+from synthetic_text import (
+    RECURRENT,
+    THINGS,
+    VIEW,
+    ThingSpace,
+    make_material,
+    make_pairs,
+    make_sentences,
+    make_vocabulary,
+)
 
 from pipeline.generate.beam import BeamSearch
 from pipeline.generate.corpus import Corpus
@@ -27,8 +36,8 @@ def make_network(cell: str) -> DescribingNetwork:
     return network.eval()
 
 
-def by_hand(network: DescribingNetwork, image: np.ndarray, words: list[int]) -> float:
-    """-log P of the sentence `words`, END included: equations 13 to 15 with f = tanh, in float64."""
+def negative_log_probability(network: DescribingNetwork, image: np.ndarray, words: list[int]) -> float:
+    """Compute -log P of the sentence `words` and END by equations 13 to 15 in float64, with f = tanh."""
     p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     b_v = p["image_map"] @ ((image - p["mean"]) / p["scale"])
     boundary, h, total = len(p["words"]) - 1, np.zeros(7), 0.0
@@ -39,17 +48,17 @@ def by_hand(network: DescribingNetwork, image: np.ndarray, words: list[int]) -> 
     return total
 
 
-def test_the_loss_is_that_of_the_equations() -> None:
+def test_the_loss_follows_the_equations() -> None:
     network, rows = make_network("rnn"), np.array([3, 0, 7, 12])
     sentences = PAIRS.sentences.take(rows)
     x = VIEW.stack(PAIRS.images(PAIRS.owners[rows]))
-    expected = sum(by_hand(network, image, list(ids)) for image, ids in zip(x, sentences, strict=True))
+    expected = sum(negative_log_probability(network, image, list(ids)) for image, ids in zip(x, sentences, strict=True))
     loss = network(torch.from_numpy(x), framed(sentences, len(network.words) - 1))
     assert loss.item() == pytest.approx(expected / (sentences.lengths + 1).sum(), rel=1e-5)
 
 
 @pytest.mark.parametrize("cell", ["rnn", "relu", "gru", "lstm"])
-def test_word_by_word_is_the_same_as_all_at_once(cell: str) -> None:
+def test_decoding_word_by_word_equals_whole_sentences(cell: str) -> None:
     network, boundary = make_network(cell), len(make_vocabulary().terms) + 1
     sentences = PAIRS.sentences.take(np.array([0, 1]))
     x = torch.from_numpy(VIEW.stack(PAIRS.images(np.array([0, 0]))))
@@ -71,11 +80,11 @@ def learned():
 def make_sources(temperature: float | None = None) -> Sources:
     texts, _ = make_sentences(48)
     corpus = Corpus(texts, make_pairs(48, 0).sentences, make_vocabulary())
-    return Sources(corpus, BeamSearch(3, 0.7, 9), temperature, 10, 0, Space(), None)
+    return Sources(corpus, BeamSearch(3, 0.7, 9), temperature, 10, 0, ThingSpace(), None)
 
 
 @pytest.mark.parametrize("temperature", [None, 0.3])
-def test_it_says_what_an_image_shows(learned, temperature: float | None) -> None:
+def test_captions_name_the_thing_in_the_image(learned, temperature: float | None) -> None:
     features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
     for thing, found in zip(THINGS, learned.generator.describe(features, make_sources(temperature), 3), strict=True):
         assert thing in found[0].words and len(found) == 3

@@ -1,4 +1,4 @@
-"""The Kneser-Ney trigram against nltk's."""
+"""The Kneser-Ney trigram model is compared with nltk."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -23,7 +23,7 @@ def make_tokens(count: int, seed: int) -> Tokens:
     return Tokens(ids, np.concatenate([[0], np.cumsum(lengths)]))
 
 
-def test_probabilities_are_nltks() -> None:
+def test_probabilities_equal_those_of_nltk() -> None:
     tokens = make_tokens(60, 0)
     padded = [["B", "B", *map(str, ids), "B"] for ids in tokens]
     theirs = KneserNeyInterpolated(3, discount=DISCOUNT)
@@ -36,7 +36,7 @@ def test_probabilities_are_nltks() -> None:
         assert found == pytest.approx(expected, rel=1e-6)
 
 
-def test_a_run_counts_its_further_text_too(tmp_path: Path) -> None:
+def test_a_run_counts_the_trigrams_of_its_additional_text_file(tmp_path: Path) -> None:
     vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
     (tmp_path / "text.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(further)))
     texts = make_sentences(4)[0]

@@ -10,12 +10,13 @@ from PIL import Image
 
 from pipeline.images.preprocess import Preprocessing
 
-if TYPE_CHECKING:  # otherwise each worker process of a test would import torch
+if TYPE_CHECKING:  # Otherwise each worker process of a test would import torch.
     import torch
 
     from pipeline.encoders.networks import NetworkEncoder, NetworkSpec
 
-MEAN, STD = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MEAN = (0.485, 0.456, 0.406)
+STD = (0.229, 0.224, 0.225)
 
 
 def make_image(seed: int, size: tuple[int, int] = (90, 70)) -> Image.Image:

@@ -1,4 +1,4 @@
-"""Tests that the last activation map of every architecture is found, against a list of its modules written by hand."""
+"""The last activation map that is found for every architecture is compared with a list of modules written by hand."""
 
 import pytest
 import torch

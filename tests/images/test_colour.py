@@ -1,4 +1,4 @@
-"""Tests of colour profiles and of samples with more than 8 bits, against the colour spaces' definitions in NumPy."""
+"""Colour profiles, and samples with more than 8 bits, are compared with the definitions of the colour spaces."""
 
 import io
 import struct
@@ -44,12 +44,12 @@ def curve(gamma: float) -> bytes:
     return b"curv\0\0\0\0" + struct.pack(">IH", 1, round(256 * gamma))
 
 
-def of_primaries(primaries: np.ndarray, gamma: float) -> bytes:
+def make_rgb_profile(primaries: np.ndarray, gamma: float) -> bytes:
     columns = {name: xyz(column) for name, column in zip((b"rXYZ", b"gXYZ", b"bXYZ"), primaries.T, strict=True)}
     return profile(b"RGB ", {b"wtpt": xyz(D50), **columns, **dict.fromkeys((b"rTRC", b"gTRC", b"bTRC"), curve(gamma))})
 
 
-def of_inks() -> bytes:
+def make_cmyk_profile() -> bytes:
     """Return a CMYK profile in which pure cyan is the Lab colour (60, 0, -40), and white and black are unchanged."""
     grid = bytearray()
     for corner in np.ndindex(2, 2, 2, 2):
@@ -92,9 +92,9 @@ def to_srgb_of_light(linear: np.ndarray) -> np.ndarray:
     [("PNG", {}), ("TIFF", {}), ("WEBP", {"lossless": True}), ("JPEG", {"quality": 100, "subsampling": 0})],
 )
 @pytest.mark.parametrize("primaries", [ADOBE_RGB, DISPLAY_P3], ids=["Adobe RGB", "Display P3"])
-def test_colours_of_a_profile_become_those_of_srgb(kind: str, options: dict, primaries: np.ndarray) -> None:
+def test_colours_are_converted_from_their_profile_to_srgb(kind: str, options: dict, primaries: np.ndarray) -> None:
     smooth = np.asarray(Image.fromarray(COLOURS[:4, :4]).resize((32, 32), Image.Resampling.BICUBIC))
-    data = encoded(Image.fromarray(smooth), kind, icc_profile=of_primaries(primaries, 2.2), **options)
+    data = encoded(Image.fromarray(smooth), kind, icc_profile=make_rgb_profile(primaries, 2.2), **options)
     right = to_srgb(smooth, primaries, 2.2)
     assert np.abs(right - smooth).max() > 20
     opened = Image.open(io.BytesIO(data))
@@ -102,28 +102,34 @@ def test_colours_of_a_profile_become_those_of_srgb(kind: str, options: dict, pri
         assert np.abs(np.asarray(image) - right).mean() < 1.5
 
 
-def test_grey_and_inks_by_their_profiles() -> None:
+def test_grey_and_cmyk_colours_are_converted_by_their_profiles() -> None:
     linear = profile(b"GRAY", {b"wtpt": xyz(D50), b"kTRC": curve(1)})
-    grey = Image.new("L", (16, 16), 55)  # 21.6 % of the light
+    grey = Image.new("L", (16, 16), 55)  # This grey level reflects 21.6 % of the light.
     samples = np.full((16, 16), 55 * 257, np.uint16)
     samples[9, 9] = 65535
     for image in (grey, grey.convert("LA"), Image.fromarray(samples)):
         pixel = decode(encoded(image, "PNG", icc_profile=linear), LIMITS).getpixel((0, 0))
         assert pixel == pytest.approx((128, 128, 128), abs=2)
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
-    pixel = decode(encoded(cyan, "TIFF", icc_profile=of_inks()), LIMITS).getpixel((0, 0))
-    lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])  # CIE's f of X, Y and Z
+    pixel = decode(encoded(cyan, "TIFF", icc_profile=make_cmyk_profile()), LIMITS).getpixel((0, 0))
+    lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])  # f of X, Y and Z in the CIE's definition of Lab
     assert pixel == pytest.approx(to_srgb_of_light(np.linalg.inv(SRGB) @ (lab**3 * D50)), abs=3)
-    white = decode(encoded(Image.new("CMYK", (16, 16)), "TIFF", icc_profile=of_inks()), LIMITS)
+    white = decode(encoded(Image.new("CMYK", (16, 16)), "TIFF", icc_profile=make_cmyk_profile()), LIMITS)
     assert white.getpixel((0, 0)) == (255, 255, 255)
 
 
 @pytest.mark.parametrize(
     "broken",
-    [b"no profile", of_primaries(ADOBE_RGB, 2.2)[:200], of_inks(), of_primaries(ADOBE_RGB / 9, 2.2), bytes(5 << 20)],
+    [
+        b"no profile",
+        make_rgb_profile(ADOBE_RGB, 2.2)[:200],
+        make_cmyk_profile(),
+        make_rgb_profile(ADOBE_RGB / 9, 2.2),
+        bytes(5 << 20),
+    ],
     ids=["text", "cut", "of other colours", "white is dark", "5 MB"],
 )
-def test_a_broken_profile_costs_no_image_and_is_counted(broken: bytes) -> None:
+def test_an_image_with_a_broken_profile_is_decoded_and_counted(broken: bytes) -> None:
     data = encoded(Image.fromarray(COLOURS), "TIFF", icc_profile=broken)
     assert np.array_equal(np.asarray(decode(data, LIMITS)), COLOURS)
     assert inspect(lambda: data, LIMITS, ()).notes == [colour.BROKEN]
@@ -132,7 +138,7 @@ def test_a_broken_profile_costs_no_image_and_is_counted(broken: bytes) -> None:
 @pytest.mark.parametrize(("top", "noted"), [(4095, True), (16383, True), (65535, False)])
 @pytest.mark.parametrize("kind", ["PNG", "TIFF"])
 @pytest.mark.parametrize("channels", [1, 3, 4])
-def test_16_bits_are_scaled_from_the_smallest_range_that_holds_them(
+def test_16_bit_samples_are_scaled_from_the_smallest_range_that_contains_them(
     kind: str, top: int, noted: bool, channels: int
 ) -> None:
     samples = RNG.integers(0, top + 1, (40, 60)).astype(np.uint16)

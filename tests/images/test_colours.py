@@ -61,7 +61,7 @@ def test_bands_cover_an_image_whose_height_they_do_not_divide() -> None:
     np.testing.assert_allclose(found[:, 8:] * 31, [[11, 10, 10]] * 4, rtol=1e-6)
 
 
-def test_a_picture_and_its_mirror_image_are_equal_and_an_upside_down_picture_is_not() -> None:
+def test_features_of_a_mirror_image_are_equal_and_those_of_an_upside_down_image_differ() -> None:
     picture = Image.fromarray(draw_pixels(1)[0])
     pictures = [
         picture,
@@ -83,7 +83,7 @@ def test_a_stored_encoder_gives_equal_features() -> None:
 
 
 @pytest.mark.parametrize("change", [{"levels": 17}, {"levels": 0}, {"bands": 10**9}, {"band_levels": 2.5}])
-def test_numbers_that_would_become_large_arrays_are_refused(change: dict) -> None:
+def test_settings_that_would_make_large_arrays_are_refused(change: dict) -> None:
     encoder = make_encoder()
     with pytest.raises(IntegrityError, match=r"not a whole number from 1 to 16"):
         restore_encoder(ImageEncoder, Stored({**encoder.settings(), **change}, {}))

@@ -153,7 +153,7 @@ def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
     """Decode under a limit of this number of megabytes above the memory of this process."""
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
-    decode(JPEG, LIMITS)  # imports what decoding needs
+    decode(JPEG, LIMITS)  # The first call imports the modules for decoding.
     pages = int(Path("/proc/self/statm").read_text().split()[0])
     resource.setrlimit(resource.RLIMIT_AS, (pages * resource.getpagesize() + (megabytes << 20), before[1]))
     try:
@@ -164,7 +164,8 @@ def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
-    """The photo has 80 MB. libjpeg needs 60 MB more if it is progressive, and calls a lack of memory damage."""
+    """The decoded photo needs 80 MB, and libjpeg needs 60 MB more because the photo is progressive. If libjpeg lacks
+    memory, it reports a damaged file."""
     large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
     png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
@@ -179,13 +180,13 @@ def decode_small(data: bytes) -> tuple[int, int]:
     return image.size
 
 
-def test_a_progressive_jpeg_that_is_decoded_smaller_has_the_memory_of_its_whole_size() -> None:
-    """libjpeg holds 140 MB of coefficients for it, even if it is decoded to an eighth of its sides."""
+def test_a_progressive_jpeg_that_is_decoded_smaller_may_use_the_memory_for_its_full_size() -> None:
+    """libjpeg needs 140 MB for the coefficients of the photo, even if it is decoded to an eighth of its sides."""
     large = encoded(Image.new("RGB", (6000, 4000), "teal"), "JPEG", progressive=True, subsampling=0)
     assert list(isolated_map(decode_small, [large], 1)) == [(750, 500)]
 
 
-def test_a_small_png_with_a_long_text_behind_its_pixels_has_the_memory_for_it() -> None:
+def test_a_small_png_with_a_long_text_after_its_pixels_has_enough_memory() -> None:
     png = encoded(Image.new("RGB", (60, 40), "teal"), "PNG")
     body = b"iTXt" + b"k\0\0\0\0\0" + b"x" * 60_000_000
     at = png.rindex(b"IEND") - 4
@@ -194,15 +195,15 @@ def test_a_small_png_with_a_long_text_behind_its_pixels_has_the_memory_for_it() 
 
 
 def decode_within_little(data: bytes) -> tuple[int, int]:
-    """Decode with 4 MB and the stack of a single thread above the memory that a photo of this size may take."""
+    """Decode a photo with little more memory than a photo of its size may take: 4 MB and the stack of one thread."""
     opening.BASE_BYTES = 4 << 20
     os.cpu_count = lambda: 1
     return decode(data, LIMITS).size
 
 
 @pytest.mark.skipif(sys.platform != "linux" or not features.check("avif"), reason="needs Linux and AVIF")
-def test_a_photo_whose_contents_are_larger_than_its_header_says_is_refused() -> None:
-    """16 million pixels in an AVIF of 630 bytes, with their own size in the header, and with 64 x 64."""
+def test_a_photo_with_more_pixels_than_its_header_declares_is_refused() -> None:
+    """An AVIF of 630 bytes has 16 million pixels. Its header first declares this size and then 64 x 64 pixels."""
     honest = encoded(Image.new("L", (4000, 4000), 77), "AVIF", speed=10, quality=10)
     at = honest.index(b"ispe") + 8
     lying = honest[:at] + struct.pack(">II", 64, 64) + honest[at + 8 :]
@@ -211,7 +212,7 @@ def test_a_photo_whose_contents_are_larger_than_its_header_says_is_refused() -> 
     assert results[::2] == [(4000, 4000), (60, 40)] and isinstance(results[1], Failure)
 
 
-def test_a_header_alone_is_read_within_a_second_of_its_own_limit() -> None:
+def test_reading_a_hostile_header_ends_within_a_second_of_its_limit() -> None:
     """The check refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a marker.
 
     Pillow reads fill bytes singly, and would need about 10 seconds for them.
@@ -232,16 +233,16 @@ def test_a_header_alone_is_read_within_a_second_of_its_own_limit() -> None:
     assert np.array_equal(np.asarray(decode(four, LIMITS)), PIXELS)
 
 
-def test_a_hundred_scans_are_decoded() -> None:
+def test_a_jpeg_with_a_hundred_scans_is_decoded() -> None:
     assert decode(many_scans(100, 40), LIMITS).size == (40, 40)
 
 
-def test_transparent_parts_are_white() -> None:
+def test_transparent_pixels_become_white() -> None:
     clear = Image.new("RGBA", (10, 10), (10, 20, 30, 0))
     assert (np.asarray(decode(encoded(clear, "PNG"), LIMITS)) == 255).all()
 
 
-def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None:
+def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() -> None:
     large = PHOTOGRAPH.resize((1600, 1200), Image.Resampling.BICUBIC)
     data = encoded(large, "JPEG", quality=95)
     sizes = {side: decode(data, LIMITS, side).size for side in (700, 300, 299, 120, 20)}
@@ -253,10 +254,9 @@ def test_a_jpeg_that_is_far_too_large_comes_smaller_and_looks_the_same() -> None
 
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
-def test_one_decoding_serves_several_sizes(size: tuple[int, int]) -> None:
-    """Each image has the size that it has alone. The largest is identical, and smaller images look alike.
-
-    Formats other than JPEG are decoded whole."""
+def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
+    """Each image has the size that a separate decoding would give. The largest image is identical to the image of the
+    separate decoding, and smaller images look alike. Formats other than JPEG are decoded in full size."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
     alone = [decode(data, LIMITS, side) for side in sides]
@@ -317,8 +317,8 @@ def size_or_reason(function: Callable[[], tuple[int | None, int | None]]) -> tup
         return str(error)
 
 
-def test_inspecting_a_jpeg_at_an_eighth_of_its_size_says_the_same_as_decoding_it_whole() -> None:
-    """On 1,000 damaged JPEGs and 100 whole ones."""
+def test_inspecting_a_jpeg_at_an_eighth_of_its_size_gives_the_result_of_full_decoding() -> None:
+    """Both ways inspect 1,000 damaged and 100 intact JPEGs."""
     rng = np.random.default_rng(0)
     reasons = []
     for number in range(1100):
@@ -349,7 +349,7 @@ def test_torchvision_decodes_jpegs_to_the_pixels_of_pillow_and_refuses_what_pill
     assert by_torchvision >= 50
 
 
-def test_torchvision_obeys_the_limits_on_pixels_scans_and_time() -> None:
+def test_decoding_with_torchvision_keeps_the_limits_on_pixels_scans_and_time() -> None:
     data = encoded(PHOTOGRAPH.resize((900, 900)), "JPEG")
     with pytest.raises(UnreadableImage, match="too-large: 900 x 900 pixels"):
         decode_pixels(data, ImageLimits(100_000, 8, 20), [None])
@@ -366,16 +366,16 @@ def test_torchvision_obeys_the_limits_on_pixels_scans_and_time() -> None:
     assert isinstance(pixels, np.ndarray) and pixels.shape == (900, 900, 3)
 
 
-def test_upright() -> None:
+def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
     exif = Image.Exif()
-    exif[0x0112] = 6  # the camera was turned: show it rotated by 90 degrees clockwise
+    exif[0x0112] = 6  # The camera was turned, so the photo must be rotated by 90 degrees clockwise.
     image = decode(encoded(PHOTOGRAPH, "JPEG", exif=exif, quality=95), LIMITS)
     assert image.size == (40, 60)
     expected = np.asarray(decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True))
     assert np.array_equal(np.asarray(image), expected)
 
 
-def test_the_limit_is_ours_and_not_pillows(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_limit_of_pixels_is_the_configured_one_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert decode(PNG, LIMITS).size == (60, 40)
     assert Image.MAX_IMAGE_PIXELS == 1000

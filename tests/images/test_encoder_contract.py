@@ -1,4 +1,4 @@
-"""Tests that every kind of image encoder must pass."""
+"""The contract of image encoders, tested for every kind."""
 
 import json
 from dataclasses import replace
@@ -88,7 +88,7 @@ def encoder(spec: EncoderSpec, root: Path) -> ImageEncoder:
     return make(spec, root)
 
 
-def test_what_is_stored_tells_the_kind_and_is_the_same_encoder(
+def test_a_stored_encoder_is_restored_with_its_kind_and_its_features(
     spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path
 ) -> None:
     stored = parts_of(encoder, tmp_path)
@@ -113,7 +113,7 @@ def test_the_same_entry_makes_the_same_encoder(
         assert (stored.library.folder / name).read_bytes() == (other.library.folder / name).read_bytes()
 
 
-def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: ImageEncoder) -> None:
+def test_extraction_of_many_images_equals_encoding_of_few_images(spec: EncoderSpec, encoder: ImageEncoder) -> None:
     features = encoder.encode(IMAGES)
     assert features.shape == (len(IMAGES), encoder.dim) and features.dtype == np.float32
     if spec.reads == "regions":
@@ -126,7 +126,7 @@ def test_many_are_extracted_as_a_few_are_encoded(spec: EncoderSpec, encoder: Ima
     np.testing.assert_allclose(extractor(described), features, rtol=1e-4, atol=1e-4)
 
 
-def test_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path) -> None:
+def test_stored_settings_of_another_form_are_named(spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path) -> None:
     stored = parts_of(encoder, tmp_path)
     settings = stored.settings
     for wrong in ({}, {**settings, "kind": []}, {name: settings.get(name) for name in ("kind", "architecture")}):

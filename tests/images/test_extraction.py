@@ -27,7 +27,7 @@ def test_flipping_averages_over_the_mirror_image() -> None:
 
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
-def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> None:
+def test_features_do_not_depend_on_the_batch_size(dtype: torch.dtype, tolerance: float) -> None:
     encoder, pixels = make_encoder("mobilenet_v3_small"), make_pixels(5)
     alone = run(encoder, pixels, 1, dtype)
     scale = np.abs(alone).max()
@@ -35,8 +35,8 @@ def test_the_batch_makes_no_difference(dtype: torch.dtype, tolerance: float) -> 
         assert np.abs(run(encoder, pixels, size, dtype) - alone).max() <= tolerance * scale
 
 
-class Means:
-    """Return an extractor with batches of `size` images, whose features are the mean colours of the images."""
+class MeanColourExtractor:
+    """An extractor with batches of `size` images. Its features are the mean colours of the images."""
 
     def __init__(self, size: int) -> None:
         self.plan = ExtractionPlan(CPU, torch.float32, size)
@@ -48,7 +48,9 @@ class Means:
 
 
 @pytest.mark.parametrize("sizes", [(2, 2), (1, 50), (4, 3)])
-def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes: tuple[int, int]) -> None:
+def test_encoders_that_share_images_give_the_features_of_separate_runs_and_keep_few_images(
+    sizes: tuple[int, int],
+) -> None:
     lengths, alive, most = [100, 90, 10, 200], [], 0
     pixels = np.random.default_rng(0).integers(0, 256, (2, sum(lengths), 4, 4, 3), dtype=np.uint8)
 
@@ -60,17 +62,17 @@ def test_encoders_in_step_make_what_each_makes_alone_and_keep_few_pictures(sizes
             most = max(most, sum(one() is not None for one in alive))
             yield copies
 
-    extractors = [Means(size) for size in sizes]
+    extractors = [MeanColourExtractor(size) for size in sizes]
     found = list(extract_in_step(views(), extractors, lengths))
     assert [[len(rows) for rows in turn] for turn in found] == [[length, length] for length in lengths]
     np.testing.assert_allclose(np.concatenate(found, axis=1), pixels.mean(axis=(2, 3)), rtol=1e-6)
-    assert most <= 2 + sizes[0], "as many as wait in a batch"
+    assert most <= 2 + sizes[0], "more images were in memory than wait in a batch"
     for extractor, size in zip(extractors, sizes, strict=True):
         full = [[size] * (length // size) + [length % size] * (length % size > 0) for length in lengths]
-        assert extractor.batches == sum(full, []), "no batch is of two turns"
+        assert extractor.batches == sum(full, []), "a batch had images of two rounds"
 
 
-def test_a_full_gpu_halves_the_batch_and_goes_on_with_it(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_extraction_on_a_full_gpu_continues_with_half_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     extractor, pixels, done = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8)), make_pixels(11), []
     expected = run(make_encoder(), pixels, 8)
     monkeypatch.setattr(OomBatcher, "map", full_beyond(2, done))

@@ -29,7 +29,7 @@ def make_batch(seed: int, count: int = 18) -> RegionSample:
 
 
 @pytest.mark.parametrize("size", [(200, 150), (40, 300), (9, 9)])
-def test_regions_overlap_as_their_classes_say(size: tuple[int, int]) -> None:
+def test_sampled_regions_overlap_the_boxes_of_their_classes(size: tuple[int, int]) -> None:
     rng = np.random.default_rng(0)
     truth = np.float32([[0.1, 0.1, 0.4, 0.5], [0.5, 0.5, 0.9, 0.95]]) * np.tile(size, 2)
     seen = []
@@ -43,7 +43,7 @@ def test_regions_overlap_as_their_classes_say(size: tuple[int, int]) -> None:
     assert len(np.unique(np.concatenate(seen), axis=0)) == 200
 
 
-def test_a_network_learns_what_boxes_show() -> None:
+def test_a_network_learns_the_contents_of_boxes() -> None:
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
     # After 30 steps the running means of batch normalisation lag behind, and the result depends on the CPU's rounding.
@@ -56,7 +56,7 @@ def test_a_network_learns_what_boxes_show() -> None:
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
     predicted = Classifier(**classifier, iou=0.5, most=9).probabilities(features).argmax(1)
-    assert (predicted == unseen.classes).mean() > 0.75  # one in three by chance
+    assert (predicted == unseen.classes).mean() > 0.75  # The accuracy by chance is one in three.
     # The finetuned encoder can be restored from its parts, and the original encoder has not changed.
     back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})
     with torch.inference_mode():

@@ -23,13 +23,13 @@ def heic() -> bytes:
     return buffer.getvalue()
 
 
-def test_its_pixels(heic: bytes) -> None:
+def test_heic_photos_have_the_right_pixels(heic: bytes) -> None:
     found = decode(heic, LIMITS)
     assert (found.mode, found.size) == ("RGB", (96, 64))
     assert np.abs(np.asarray(found).astype(int) - GRADIENT).mean() < 4
 
 
-def test_limits_hold(heic: bytes) -> None:
+def test_heic_photos_beyond_the_limits_are_refused(heic: bytes) -> None:
     with pytest.raises(UnreadableImage, match="too-large"):
         decode(heic, ImageLimits(6000, 8, 20))
     with pytest.raises(UnreadableImage, match="too-small"):
@@ -40,7 +40,7 @@ def test_limits_hold(heic: bytes) -> None:
         decode(claimed, LIMITS)
 
 
-def test_damage_costs_one_image(heic: bytes) -> None:
+def test_a_damaged_heic_photo_costs_only_itself(heic: bytes) -> None:
     rng = np.random.default_rng(0)
     with decoding_process(LIMITS) as read:
         for cut in range(0, len(heic), max(len(heic) // 25, 1)):

@@ -1,4 +1,4 @@
-"""Tests that image encoders of other libraries return their library's features, and store and request nothing else."""
+"""Image encoders of other libraries return the features of the library, and store only the files that they need."""
 
 import re
 from collections import Counter, defaultdict
@@ -47,8 +47,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
 
 
 def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
-    """Check that features agree up to rounding. The library resizes images and then crops them, jointspace does both at
-    once."""
+    """Check that features agree except for rounding. The library resizes images and then crops them, and jointspace
+    does both in one step."""
     expected = expected.detach().numpy()
     cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.999
@@ -56,7 +56,7 @@ def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
     assert between.max() < 0.2
 
 
-def test_clip_of_transformers_is_what_it_is_there_and_without_its_text_side(tmp_path: Path) -> None:
+def test_clip_of_transformers_gives_the_features_of_the_library_without_its_text_side(tmp_path: Path) -> None:
     encoder = prepare(store("transformers", SIDE, tmp_path), "transformers", architecture="transformers")
     from transformers import CLIPImageProcessor, CLIPModel
 
@@ -68,7 +68,7 @@ def test_clip_of_transformers_is_what_it_is_there_and_without_its_text_side(tmp_
     assert not [name for name in encoder.body.state_dict() if "text" in name] and encoder.dim == DIM
 
 
-def test_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
+def test_open_clip_gives_the_features_of_the_library(tmp_path: Path) -> None:
     encoder = prepare(store("open_clip", SIDE, tmp_path), "open_clip", architecture="open_clip")
     import open_clip
 
@@ -80,7 +80,7 @@ def test_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
     assert encoder.preprocessing.mean == CLIP_MEAN and encoder.preprocessing.interpolation == "bicubic"
 
 
-def test_timm_is_what_it_is_there_from_a_folder_and_from_a_file(tmp_path: Path) -> None:
+def test_timm_gives_the_features_of_the_library_from_a_folder_and_from_a_file(tmp_path: Path) -> None:
     timm = pytest.importorskip("timm")
     theirs = timm.create_model("test_resnet", num_classes=7).eval()
     timm.models.save_for_hf(theirs, tmp_path / "folder", safe_serialization=True)
@@ -97,7 +97,7 @@ def test_timm_is_what_it_is_there_from_a_folder_and_from_a_file(tmp_path: Path) 
     assert same.settings()["weights"]["origin"] == "net.safetensors"
 
 
-def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path) -> None:
+def test_a_network_of_timm_gives_crops_the_features_of_equal_images(tmp_path: Path) -> None:
     keys = {"weights": "untrained", "resize": SIDE, "crop": None, "interpolation": "bilinear"}
     encoder = prepare(tmp_path, "timm", architecture="test_resnet", **keys)
     picture = IMAGES[0]
@@ -123,7 +123,7 @@ def test_a_network_of_timm_describes_crops_as_it_describes_images(tmp_path: Path
         ("ViT", {"do_normalize": False}, 224, None),
     ],
 )
-def test_preprocessing_is_the_preprocessing_of_the_library(
+def test_preprocessing_equals_that_of_the_library(
     tmp_path: Path, kind: str, keys: dict[str, Any], resize: int, crop: int | None
 ) -> None:
     transformers = pytest.importorskip("transformers")
@@ -143,7 +143,7 @@ def test_preprocessing_is_the_preprocessing_of_the_library(
     ("kind", "keys"),
     [("CLIP", {"do_center_crop": False}), ("ViT", {"size": {"height": 224, "width": 112}})],
 )
-def test_preprocessing_that_is_not_ours_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
+def test_unsupported_preprocessing_is_refused(tmp_path: Path, kind: str, keys: dict[str, Any]) -> None:
     transformers = pytest.importorskip("transformers")
     from pipeline.encoders.libraries.transformers_encoders import load_preprocessing
 
@@ -152,8 +152,9 @@ def test_preprocessing_that_is_not_ours_is_refused(tmp_path: Path, kind: str, ke
         load_preprocessing(tmp_path, "theirs")
 
 
-def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
-    """Each photo of a dog or of a climber is nearest to a photo of the same kind, compared by all five captions."""
+def test_features_of_real_weights_agree_with_the_captions(real_data: Path) -> None:
+    """The nearest neighbour of each photo of a dog or of a climber shows the same kind. All five captions of a photo
+    decide its kind."""
     captions = defaultdict(str)
     for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
         captions[line.split("\t")[0]] += f"{line.lower()}\n"
@@ -164,7 +165,9 @@ def test_real_weights_see_what_people_wrote(real_data: Path) -> None:
     np.testing.assert_array_equal(nearest // 6, np.arange(12) // 6)
 
 
-def test_the_lines_of_the_documentation_unpack_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_program_of_the_documentation_unpacks_both_packages(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     timm = pytest.importorskip("timm")
     page = (default_path().parents[1] / "docs/encoders.md").read_text()
     program = next(block for block in re.findall(r"```python\n(.+?)```", page, re.S) if "WHEELS" in block)

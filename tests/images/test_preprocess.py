@@ -10,7 +10,7 @@ from pipeline.images.resize import resize
 
 
 @pytest.mark.parametrize("size", [(90, 60), (60, 90), (61, 64), (60, 60)])
-def test_central_square_is_what_resizing_and_then_cropping_gives(size: tuple[int, int]) -> None:
+def test_the_central_square_equals_resizing_and_then_cropping(size: tuple[int, int]) -> None:
     image = make_image(1, size)
     scale = 32 / min(size)
     whole = image.resize((round(size[0] * scale), round(size[1] * scale)), Image.Resampling.BILINEAR)
@@ -22,7 +22,7 @@ def test_central_square_is_what_resizing_and_then_cropping_gives(size: tuple[int
     assert np.abs(pixels - expected).mean() < 3
 
 
-def test_without_a_crop_the_whole_image_is_squashed() -> None:
+def test_without_a_crop_the_whole_image_is_resized_to_a_square() -> None:
     image = Image.new("RGB", (100, 20), "black")
     image.paste("white", (0, 0, 50, 20))
     pixels = prepare(image, Preprocessing(40, None, MEAN, STD))
@@ -51,7 +51,8 @@ def test_whole_images_have_the_pixels_of_pillow(
 def test_boxes_have_the_pixels_of_pillow_but_for_a_fraction_of_a_pixel(
     interpolation: str, shape: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    """Boxes anywhere, of any size from two pixels. An error of a whole pixel would differ by far more in mean."""
+    """The boxes have random positions and sizes of at least two pixels. An error of a whole pixel would give a much
+    larger mean difference."""
     image = make_image(4, shape)
     rng = np.random.default_rng(0)
     differences = []

@@ -34,7 +34,7 @@ def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) 
     return Candidates(np.hstack([corners.min(1), corners.max(1)]).astype(np.float32), rng.random(count, np.float32))
 
 
-def test_overlaps_and_suppression_are_torchvisions() -> None:
+def test_overlaps_and_suppression_equal_those_of_torchvision() -> None:
     a, b = random_candidates(0, 60), random_candidates(1, 200)
     expected = box_iou(torch.from_numpy(a.boxes), torch.from_numpy(b.boxes)).numpy()
     np.testing.assert_allclose(overlaps(a.boxes, b.boxes), expected, atol=1e-5)
@@ -44,7 +44,7 @@ def test_overlaps_and_suppression_are_torchvisions() -> None:
         assert suppress(b, iou, 5).tolist() == kept[:5].tolist()
 
 
-def test_bad_boxes_are_clipped_or_left_out_with_a_reason() -> None:
+def test_bad_boxes_are_clipped_or_refused_with_a_reason() -> None:
     boxes = [
         [10, 10, 30, 30],
         [-5, 10, 30, 90],  # beyond three sides
@@ -71,7 +71,7 @@ def test_windows_lie_inside_and_cover_the_image(size: tuple[int, int]) -> None:
     assert (windows >= 0).all() and (windows <= np.float32([*size, *size])).all()
     assert (windows[:, 2:] > windows[:, :2]).all()
     square = window_grid(size, 0.5, 1.0)
-    assert len(square) == 9  # 3 x 3 positions that share halves of their sides
+    assert len(square) == 9  # There are 3 x 3 positions, and neighbours overlap by half a side.
     np.testing.assert_allclose([square[:, :2].min(0), square[:, 2:].max(0)], [(0, 0), size], rtol=1e-5)
     np.testing.assert_allclose((square[0, :2] + square[0, 2:]) / 2, np.array(size) / 2, rtol=1e-5)
 
@@ -96,7 +96,7 @@ def weights() -> dict[str, torch.Tensor]:
         return get_model(DETECTOR, weights=None, weights_backbone=None, num_classes=5).state_dict()
 
 
-def test_a_detector_takes_the_classes_of_its_weights(weights: dict) -> None:
+def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
     network = build_detector(DETECTOR, weights, "w.pt")
     pixels = np.array(make_image(2, (90, 70)))
     images = [pixels, Failure("truncated"), pixels[:1, :1], pixels]
@@ -128,7 +128,7 @@ TABLE = b"file\tx1\ty1\tx2\ty2\tscore\tlabel\n7.jpg\t1\t2\t30\t40\t0.5\tdog\n"
     ("source", "data", "score", "label"),
     [("a.xml", XML, 1, "12"), ("a.json", COCO, 1, "dog"), ("b.json", RESULTS, 0.5, "3"), ("a.tsv", TABLE, 0.5, "dog")],
 )
-def test_boxes_of_each_form(source: str, data: bytes, score: float, label: str) -> None:
+def test_boxes_of_each_format_are_read(source: str, data: bytes, score: float, label: str) -> None:
     assert list(parse_boxes(data, source)) == [("7.jpg", (1, 2, 30, 40), score, label)]
 
 

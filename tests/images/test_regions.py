@@ -38,7 +38,7 @@ def test_pooling_is_the_limit_of_roi_align() -> None:
 
 
 @pytest.mark.parametrize("architecture", ["squeezenet1_1", "mobilenet_v3_small"])
-def test_the_whole_image_as_a_region_is_the_whole_image(architecture: str) -> None:
+def test_a_region_of_the_whole_image_has_the_features_of_the_image(architecture: str) -> None:
     encoder = make_encoder(architecture, side=64)
     pixels = torch.from_numpy(np.stack([np.asarray(make_image(s, (64, 64))) for s in range(2)]))
     boxes = torch.tensor([[[0.0, 0, 1, 1], [0.2, 0.1, 0.7, 0.9]]]).expand(2, -1, -1)
@@ -55,7 +55,7 @@ def relative(found: torch.Tensor, expected: torch.Tensor) -> torch.Tensor:
     return (found - expected).norm(dim=-1) / expected.norm(dim=-1)
 
 
-def test_a_classifier_chooses_as_its_probabilities_say() -> None:
+def test_a_classifier_keeps_the_regions_with_the_highest_probabilities() -> None:
     boxes = np.float32([[0, 0, 90, 70], [0, 0, 20, 20], [0, 0, 20, 19], [40, 40, 60, 60], [60, 0, 80, 20]])
     regions = Candidates(boxes, np.float32([1, 0.9, 0.8, 0.7, 0.6]))
     features = np.float32([[0, 0], [1, 0], [3, 0], [0, 4], [0, 0.1]])

@@ -1,4 +1,4 @@
-"""Tests of the standard features: invariances of each descriptor, and the pooling against a plain loop."""
+"""The standard features: the invariances of each descriptor are tested, and pooling is compared with a plain loop."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,8 @@ pytest.importorskip("cv2")
 
 from pipeline.encoders.descriptors import GIST_CELLS, LOCAL, PatchGrid, gist, rgb_histogram, vlad
 
-SIDE, GRID = 48, PatchGrid(step=8, patch=16)
+SIDE = 48
+GRID = PatchGrid(step=8, patch=16)
 
 
 @pytest.fixture(scope="module")
@@ -16,7 +17,7 @@ def pixels() -> np.ndarray:
     return make_pixels(10, SIDE)
 
 
-def test_vlad_is_that_of_the_plain_loop() -> None:
+def test_vlad_equals_a_plain_loop() -> None:
     generator = np.random.default_rng(0)
     descriptors, words = generator.normal(size=(200, 7)), generator.normal(size=(9, 7))
     expected = np.zeros((9, 7))
@@ -31,7 +32,7 @@ def test_vlad_is_that_of_the_plain_loop() -> None:
     np.testing.assert_allclose(backwards, pooled, rtol=1e-3, atol=1e-4)
 
 
-def test_colours_do_not_depend_on_where_they_are(pixels: np.ndarray) -> None:
+def test_colour_features_do_not_depend_on_positions(pixels: np.ndarray) -> None:
     histogram = rgb_histogram(pixels[0])
     assert histogram.shape == (512,) and np.linalg.norm(histogram) == pytest.approx(1)
     for moved in (pixels[0][:, ::-1], pixels[0][::-1], pixels[0].transpose(1, 0, 2)):
@@ -40,7 +41,7 @@ def test_colours_do_not_depend_on_where_they_are(pixels: np.ndarray) -> None:
 
 
 @pytest.mark.parametrize(("across", "direction"), [((1, 0), 0), ((1, 1), 2), ((0, 1), 4)])
-def test_gist_knows_the_direction_of_stripes(across: tuple[int, int], direction: int) -> None:
+def test_gist_depends_on_the_direction_of_stripes(across: tuple[int, int], direction: int) -> None:
     y, x = np.mgrid[:128, :128]
     phase = 2 * np.pi / 5 * (across[0] * x + across[1] * y) / np.hypot(*across)
     stripes = np.repeat((127.5 + 100 * np.sin(phase)).astype(np.uint8)[..., None], 3, axis=2)
@@ -60,13 +61,13 @@ def test_gist_of_a_mirror_image_is_mirrored() -> None:
 
 
 @pytest.mark.parametrize("kind", LOCAL)
-def test_a_shifted_picture_has_shifted_descriptors(kind: str) -> None:
+def test_a_shifted_image_has_shifted_descriptors(kind: str) -> None:
     wide, size = make_pixels(1, 120)[0], 112
     here, there = (
         LOCAL[kind](np.ascontiguousarray(wide[:size, left : left + size]), GRID).reshape(13, 13, -1) for left in (0, 8)
     )
     assert here.shape[2] == {"csift": 384, "rgbsift": 384, "hog": 36}[kind]
-    inner = slice(2, 11)  # far enough from the edge that filters do not reach over it
+    inner = slice(2, 11)  # No filter extends beyond the edge from these rows.
     shifted, same = here[inner, 3:12].ravel(), there[inner, 2:11].ravel()
     assert shifted @ same > 0.999 * np.linalg.norm(shifted) * np.linalg.norm(same)
     assert here[inner, 2:11].ravel() @ same < 0.99 * np.linalg.norm(shifted) * np.linalg.norm(same)

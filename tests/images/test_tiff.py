@@ -12,12 +12,14 @@ from pipeline.images.decode import UnreadableImage, decode, inspect
 from pipeline.images.opening import FOURTH_BAND, ImageLimits
 
 LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
-HEIGHT, WIDTH, MOST_BANDS = 24, 20, 13
+HEIGHT = 24
+WIDTH = 20
+MAX_BANDS = 13
 RNG = np.random.default_rng(7)
 BANDS = np.stack(
     [
         np.asarray(Image.fromarray(RNG.random((5, 5), np.float32)).resize((WIDTH, HEIGHT), Image.Resampling.BILINEAR))
-        for _ in range(MOST_BANDS)
+        for _ in range(MAX_BANDS)
     ],
     axis=-1,
 ).astype(float)
@@ -33,8 +35,11 @@ READ = {
     *itertools.product((2,), ("u1", "u2"), (3, 4), ((), (0,), (1,), (2,))),
     *itertools.product((5,), ("u1", "u2"), (4,), ((),)),
 }
-"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane, in
-both byte orders, compressed or not. Other layouts may be read if they are read rightly."""
+"""PhotometricInterpretation, type, number of bands and ExtraSamples of the layouts that must be read in one plane.
+
+They must be read in both byte orders, with and without compression. Other layouts may be read or refused, but must not
+be decoded to wrong pixels.
+"""
 
 
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
@@ -68,7 +73,7 @@ def least_correlation(image: Image.Image, right: np.ndarray) -> float:
     ("photometric", "bands"),
     [(photometric, bands) for photometric, own in COLOURS.items() for bands in (1, 2, 3, 4, 5, 13) if bands >= own],
 )
-def test_each_layout_is_decoded_rightly_or_refused_by_its_name(photometric: int, bands: int) -> None:
+def test_each_layout_is_decoded_correctly_or_refused_with_its_name(photometric: int, bands: int) -> None:
     own = COLOURS[photometric]
     further = bands - own
     types = ("u1", "u2", "u4", "u8", "i1", "i2", "i4", "f4", "f8")
@@ -78,7 +83,7 @@ def test_each_layout_is_decoded_rightly_or_refused_by_its_name(photometric: int,
     ):
         extras = () if first is None else (first, *[0] * (further - 1))
         shares = SHARES[..., :bands].copy()
-        if first == 1:  # colours are stored multiplied by alpha
+        if first == 1:  # The stored colours are multiplied by alpha.
             shares[..., :own] *= shares[..., own : own + 1]
         data = make_tiff(samples_of(shares, type), photometric, planes, extras, order, deflate, tile)
         layout = f"{photometric} {type} {bands} {extras} {planes} {order} {deflate} {tile}"
@@ -114,7 +119,7 @@ def test_samples_without_data_are_white_and_do_not_move_the_range(type: str, mar
     np.testing.assert_allclose(np.asarray(image)[..., 0], right, atol=1.01)
 
 
-def test_a_mark_of_missing_samples_that_is_not_text_is_ignored() -> None:
+def test_a_nodata_tag_that_is_not_text_is_ignored() -> None:
     samples = samples_of(SHARES[..., :1], "u2")
     marked = decode(make_tiff(samples, 1, tags={42113: (7, b"-9999\0")}), LIMITS)
     assert marked.tobytes() == decode(make_tiff(samples, 1), LIMITS).tobytes()

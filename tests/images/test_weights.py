@@ -25,7 +25,7 @@ def saved(value: object) -> bytes:
     return buffer.getvalue()
 
 
-def take(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
+def load_body(state: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     return trained(SPEC, state, {"origin": "net.pt"}).body.state_dict()
 
 
@@ -36,15 +36,15 @@ def test_both_formats_give_the_same_tensors() -> None:
         assert all(torch.equal(parsed[name], tensor) for name, tensor in state.items())
 
 
-def test_the_weights_are_carried() -> None:
-    state, taken = whole_state(), take(whole_state())
+def test_the_loaded_weights_are_used() -> None:
+    state, taken = whole_state(), load_body(whole_state())
     assert set(taken) == {name for name in state if name.startswith("features.")}
     assert all(torch.equal(tensor, state[name]) for name, tensor in taken.items())
     drawn = make_encoder("squeezenet1_1", seed=0).body.state_dict()
     assert not torch.equal(taken["features.0.weight"], drawn["features.0.weight"])
 
 
-def test_what_does_not_fit_is_named() -> None:
+def test_tensors_that_do_not_fit_are_named() -> None:
     state = whole_state()
     bias, missing = "features.0.bias", {name: tensor for name, tensor in state.items() if name != "features.0.bias"}
     for wrong, named in (
@@ -52,10 +52,10 @@ def test_what_does_not_fit_is_named() -> None:
         ({**state, "features.99.bias": torch.zeros(1)}, "features.99.bias"),
         ({**state, bias: torch.zeros(7)}, bias),
         ({**state, bias: torch.full((64,), torch.nan)}, bias),
-        ({**state, bias: torch.zeros(1).expand(1 << 34)}, bias),  # declares 64 GiB in a few bytes
+        ({**state, bias: torch.zeros(1).expand(1 << 34)}, bias),  # The file declares 64 GiB in a few bytes.
     ):
         with pytest.raises(InputError, match=rf"net\.pt.*{named}"):
-            take(wrong)
+            load_body(wrong)
 
 
 class Intruder:
@@ -75,6 +75,6 @@ class Intruder:
     ],
     ids=["pickle", "code", "cut", "empty", "short", "cut safetensors"],
 )
-def test_anything_else_is_refused(data: bytes, source: str) -> None:
+def test_files_that_are_not_weights_are_refused(data: bytes, source: str) -> None:
     with pytest.raises(InputError, match=f"{source} is neither a safetensors file nor a state dict"):
         weights.parse(data, source)

@@ -1,4 +1,4 @@
-"""Searches of indexes of every type, to be called in a separate process, because FAISS may end the process."""
+"""Functions that search indexes of every type. Tests call them in a separate process, because FAISS may crash it."""
 
 from pathlib import Path
 
@@ -15,7 +15,7 @@ TOP = 10
 
 
 def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
-    """Make an index of ROWS random vectors, whose ids are their rows. Return the index and the vectors."""
+    """Make an index of ROWS random vectors. The id of a vector is its row. Return the index and the vectors."""
     vectors = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
     index = faiss.index_factory(DIM, factory, METRICS[metric])
     index.train(vectors)
@@ -27,7 +27,10 @@ def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
 
 
 def search_every_way(asked: tuple[str, str]) -> list[str]:
-    """Search an index with this factory string and metric in every way, and return a text about each wrong answer."""
+    """Search an index with and without conditions, reconstruct its vectors, and describe each wrong result.
+
+    `asked` is the factory string and the metric of the index.
+    """
     index, vectors = make_index(*asked)
     card = ExpectedIndex(ROWS, DIM, asked[1])
     queries = vectors[:3] + 0.01
@@ -35,27 +38,27 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
     for parse in (view_bytes, from_bytes):
         parsed = parse(to_bytes(index), "the index", card)
         if (parsed.search(queries, TOP)[1] < 0).any():
-            faults.append("a search finds too few")
-        for step in (ROWS // 7, 2):  # fewer allowed vectors than results, and more
+            faults.append("a search returns too few vectors")
+        for step in (ROWS // 7, 2):  # first fewer allowed vectors than results, then more
             allowed = np.arange(ROWS) % step == 1
             for row in search_among(parsed, queries, TOP, allowed).rows.tolist():
                 wanted = set(np.flatnonzero(allowed).tolist())
                 if len(set(row)) != min(TOP, len(wanted)) or not set(row) <= wanted:
-                    faults.append(f"with a condition that {len(wanted)} pass it finds {row}")
+                    faults.append(f"a search among {len(wanted)} allowed vectors returns the rows {row}")
         try:
-            given_back = reconstruct(parsed, np.arange(ROWS))
-        except RuntimeError as error:  # FAISS cannot do it for this type.
-            faults += [] if asked[0] == "IVF4,RaBitQfs" else [f"it gives no vectors back: {error}"]
+            reconstructed = reconstruct(parsed, np.arange(ROWS))
+        except RuntimeError as error:  # FAISS cannot reconstruct the vectors of this type.
+            faults += [] if asked[0] == "IVF4,RaBitQfs" else [f"the vectors cannot be reconstructed: {error}"]
             continue
         unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
-        cosines = (given_back * unit).sum(axis=1) / np.linalg.norm(given_back, axis=1)
+        cosines = (reconstructed * unit).sum(axis=1) / np.linalg.norm(reconstructed, axis=1)
         if cosines.mean() < 0.7:
-            faults.append(f"it gives back other vectors, with a mean cosine of {cosines.mean()}")
+            faults.append(f"the mean cosine of the reconstructed and the original vectors is only {cosines.mean()}")
     return faults
 
 
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
-    """Read the FAISS file at a path with its card, search it in every way, and return the number of results."""
+    """Read a FAISS file, search it in every way, and return the number of results. `asked` is its path and its card."""
     path, card = asked
     index = from_bytes(path.read_bytes(), "the index", ExpectedIndex(**card))
     queries = np.ones((2, index.d), np.float32)
@@ -63,8 +66,12 @@ def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
     return len(index.search(queries, TOP)[1])
 
 
-def ask_everything(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str, object]:
-    """Send every kind of query and command that uses its vectors to an index, and return the ids or the errors."""
+def query_in_every_way(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str, object]:
+    """Run every kind of query, and every command that uses the vectors, on an index.
+
+    `asked` is the folder of the index, the features of a photo, and a folder for output. Return the image ids that each
+    query finds, or the message of its error, and the type and message of the error of each command.
+    """
     from click.testing import CliRunner
 
     from pipeline.errors import JointspaceError

@@ -1,4 +1,4 @@
-"""Built indexes are compared with exact search, and are the same after they were written and read."""
+"""Built indexes are compared with exact search, before and after they are written and read."""
 
 import resource
 from collections.abc import Callable
@@ -60,7 +60,7 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
     np.testing.assert_array_equal(index.reconstruct(7), vectors[7])
 
 
-def test_the_card_says_queries_per_second_and_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_card_has_queries_per_second_and_milliseconds(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.index.build.tune", lambda *_, **__: Operation(SearchSetting(), 1.0, 0.25))
     monkeypatch.setattr("pipeline.index.build.latency", lambda *_: 0.003)
     card = make(*clustered(400, 8)).card
@@ -105,8 +105,8 @@ def test_input_that_cannot_be_indexed_is_refused() -> None:
 
 @pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40_HNSW8,SQ8", "PCA8,IVF40,PQ4x4fsr,RFlat"])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_lists_are_as_good_as_those_of_faiss(factory: str, metric: str, device) -> None:
-    """Compares the distances of vectors from their centroids. Some vectors occur twice, so that some lists become
+def test_lists_fit_the_vectors_as_well_as_those_of_faiss(factory: str, metric: str, device) -> None:
+    """Compares the distances between the vectors and their centroids. Some vectors occur twice, so some lists become
     empty."""
     vectors, _ = clustered(2000, 16)
     vectors[:300] = vectors[0]
@@ -152,9 +152,11 @@ def test_a_header_that_claims_more_than_the_file_is_refused(from_bytes: Callable
     index = faiss.IndexFlatL2(8)
     index.add(np.zeros((10, 8), np.float32))
     data = bytearray(to_bytes(index))
-    size = data.index((80).to_bytes(8, "little"))  # of the array of 10 x 8 floats
+    size = data.index((80).to_bytes(8, "little"))  # the size of the array of 10 x 8 floats
     data[size : size + 8] = (1 << 28).to_bytes(8, "little")
     before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     with pytest.raises(IntegrityError, match="not a readable FAISS index"):
         from_bytes(bytes(data), "images.faiss", ExpectedIndex(10, 8, "euclidean"))
-    assert resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18  # kB; it claims 1 GiB
+    assert (
+        resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before < 1 << 18
+    )  # The unit is kB. The header claims 1 GiB.

@@ -1,4 +1,4 @@
-"""Likely matches: their coverage for indexes of any size, and the judgements of an index, a search and the page."""
+"""Likely matches: the coverage for indexes of any size, and the results of an index, a search and the page."""
 
 import json
 import math
@@ -59,7 +59,7 @@ def test_leave_one_out_misses_the_allowed_number_of_captions(count: int, coverag
 
 
 @pytest.mark.parametrize(("metric", "coverage"), [("inner_product", 0.9), ("euclidean", 0.5)])
-def test_the_same_photos_are_likely_in_a_larger_index(metric: str, coverage: float) -> None:
+def test_a_larger_index_has_the_same_likely_photos(metric: str, coverage: float) -> None:
     calibration = Calibration.fit(*pairs(400, 0), metric, coverage)
     images, sentences, owners = pairs(400, 1)
     crowd = np.concatenate([images, pairs(1600, 2)[0]])
@@ -74,7 +74,8 @@ def test_the_same_photos_are_likely_in_a_larger_index(metric: str, coverage: flo
             likely.append(count)
         meant_is_likely.append(right)
     assert meant_is_likely[0] == meant_is_likely[1]
-    assert np.mean(right) == pytest.approx(coverage, abs=0.06)  # other images in the background, and other captions
+    # The calibration has learned from other images and captions.
+    assert np.mean(right) == pytest.approx(coverage, abs=0.06)
     assert np.mean(likely) < 0.9 * len(crowd)
 
 
@@ -86,12 +87,14 @@ def test_caption_is_compared_with_the_background_without_its_own_photo() -> None
     ]
     scores = standard_scores(images, sentences, owners)
     calibration = Calibration.fit(images, sentences, owners, "inner_product", 0.8)
-    assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # 24 of 121 captions may be missed.
+    assert calibration.score == pytest.approx(np.sort(scores)[23], rel=1e-4)  # The line may miss 24 of 121 captions.
     assert calibration.nearness == pytest.approx(np.quantile(nearness, 0.05), rel=1e-4)
     assert calibration.judge(0.01 * sentences[:1], [], 60, (4, 0)).off_topic
     assert not calibration.judge(9 * sentences[:1], [], 60, (4, 1)).off_topic
     assert calibration.judge(9 * sentences[:1], [], 60, (4, 2)).warning.endswith("2 of its 4 words are unknown.")
-    assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, "too few to miss one"
+    assert Calibration.fit(images, sentences[:5], owners[:5], "inner_product", 0.9).score < -1e30, (
+        "five captions are too few to miss one"
+    )
 
 
 def test_remarks_count_the_likely_photos() -> None:
@@ -149,7 +152,7 @@ def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None
     assert index.search(vector=index.embed_text("a dog")).judgement is None
     encoded = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
     by_vector = index.search(text_vector=encoded, k=6).judgement
-    assert by_vector == replace(judged, words=0, unknown=0)  # The words of a text vector are unknown.
+    assert by_vector == replace(judged, words=0, unknown=0)  # A query by a text vector has no words to count.
 
     arguments = ("--index", folder / "bundle", "--top-k", 6)
     lines = run_command("search", *arguments, "a dog").splitlines()

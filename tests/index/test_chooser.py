@@ -1,4 +1,4 @@
-"""The chooser measures candidates, chooses the best, and refuses requirements that no candidate meets."""
+"""The chooser measures candidates, chooses the best candidate, and refuses requirements that none of them meets."""
 
 from collections.abc import Callable
 
@@ -15,7 +15,7 @@ from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.format import from_bytes
 from pipeline.index.tuning import Operation, Questions, SearchSetting, ask, find_least, tune
 
-THREE = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
+THREE_CANDIDATES = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
 
 
 def test_the_estimates_are_near_the_truth() -> None:
@@ -28,7 +28,7 @@ def test_the_estimates_are_near_the_truth() -> None:
 
 
 def test_candidates_that_miss_a_requirement_come_last_with_a_reason() -> None:
-    measured = make(*clustered(8000, 32), **THREE).tradeoff["candidates"]
+    measured = make(*clustered(8000, 32), **THREE_CANDIDATES).tradeoff["candidates"]
     assert [trial["factory"] for trial in measured] == ["SQ8", "Flat", "PQ4x4"]  # SQ8 needs a quarter of the bytes.
     assert measured[-1]["failure"] == "recall below 0.9" and measured[-1]["recall@10"] < 0.9
 
@@ -40,7 +40,7 @@ def test_candidates_larger_than_the_memory_are_excluded() -> None:
     assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
 
 
-def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
+def test_an_impossible_budget_is_refused_with_the_smallest_possible_one() -> None:
     message = (
         r"No index of 40,000 vectors of 32 dimensions reaches index recall@10 0.9 within index.memory 1 MiB\."
         r" The smallest index that reaches it needs 3 MiB .* \(SQfp16\).*\."
@@ -52,7 +52,7 @@ def test_an_impossible_budget_is_refused_with_the_nearest_possible() -> None:
     with pytest.raises(
         UsageError, match=r"within index.latency_ms 1e-06 ms\. The smallest index that reaches it needs 1"
     ):
-        make(*clustered(8000, 32), latency_ms=1e-6, **THREE)
+        make(*clustered(8000, 32), latency_ms=1e-6, **THREE_CANDIDATES)
 
 
 def trial(factory: str, size: int, seconds: float, build_seconds: float) -> CandidateTrial:
@@ -84,7 +84,7 @@ SAMPLED = 400
 
 
 def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors whose sampled rows are far apart. Every other row is a near-duplicate of a sampled row."""
+    """Return vectors and queries. The sampled vectors are far apart, and all others are near-duplicates of them."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     sampled = evenly_spaced(ROWS, SAMPLED)
@@ -94,8 +94,8 @@ def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
 
 
 def easy_queries() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors of which every second row belongs to a dense cluster. Only the queries for the sample are far from
-    it."""
+    """Return vectors and queries. Every second vector belongs to a dense cluster, and so do all queries except the
+    queries that are measured on the sample."""
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[::2] = 1 + 0.02 * vectors[::2]
@@ -107,8 +107,8 @@ def easy_queries() -> tuple[np.ndarray, np.ndarray]:
 
 
 def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors of which some rows, none of them sampled, are so long that 8 bits are too coarse for the
-    others."""
+    """Return vectors and queries. Some vectors that are not sampled are so long that 8 bits per number are too coarse
+    for the other vectors."""
     vectors, queries = clustered(ROWS, 16)
     hidden = np.setdiff1d(np.arange(ROWS), evenly_spaced(ROWS, SAMPLED))[::50]
     vectors[hidden] *= -60
@@ -116,7 +116,7 @@ def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
 
 
 def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors whose sampled rows are far from all queries. All other rows are close to the queries."""
+    """Return vectors and queries. The sampled rows are far from all queries, and all other rows are close to them."""
     rng = np.random.default_rng(3)
     vectors = 0.02 * rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[:, 0] += 1
@@ -124,8 +124,8 @@ def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
     return vectors, np.eye(16, dtype=np.float32)[0] + 0.02 * rng.standard_normal((200, 16)).astype(np.float32)
 
 
-KINDS = [near_duplicates, easy_queries, hidden_outliers, unsampled_topic]
-FLATTERED = {"recall_floor": 0.95, "sample": SAMPLED}
+MISLEADING_SAMPLES = [near_duplicates, easy_queries, hidden_outliers, unsampled_topic]
+SAMPLE_SETTINGS = {"recall_floor": 0.95, "sample": SAMPLED}
 
 
 def met_only_on_the_sample(built: BuiltIndex) -> list[str]:
@@ -133,41 +133,43 @@ def met_only_on_the_sample(built: BuiltIndex) -> list[str]:
     return [trial["factory"] for trial in trials if "with all vectors" in (trial["failure"] or "")]
 
 
-@pytest.mark.parametrize("flatter", KINDS)
+@pytest.mark.parametrize("make_misleading", MISLEADING_SAMPLES)
 @pytest.mark.parametrize("exact_limit", [1000, ROWS - 1])
-def test_next_candidates_are_built_if_the_recall_on_the_sample_is_too_high(flatter: Callable, exact_limit: int) -> None:
-    vectors, queries = flatter()
-    built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **FLATTERED)
+def test_next_candidates_are_built_if_the_recall_on_the_sample_is_too_high(
+    make_misleading: Callable, exact_limit: int
+) -> None:
+    vectors, queries = make_misleading()
+    built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **SAMPLE_SETTINGS)
     found = from_bytes(built.data, "images.faiss", built.expected).search(queries, 10)[1]
-    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # except for rounding
+    assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # 0.95 except for rounding
     assert met_only_on_the_sample(built)
 
 
-@pytest.mark.parametrize("flatter", KINDS)
-def test_a_named_exact_index_is_built_when_every_faster_one_misses_the_floor(flatter: Callable) -> None:
-    vectors, queries = flatter()
+@pytest.mark.parametrize("make_misleading", MISLEADING_SAMPLES)
+def test_a_named_exact_index_is_built_if_every_faster_index_misses_the_floor(make_misleading: Callable) -> None:
+    vectors, queries = make_misleading()
     smaller = ("SQ8", "IVF20,SQ8", "IVF40,SQ8", "HNSW16_SQ8")
-    built = make(vectors, queries, "euclidean", candidates=(*smaller, "Flat"), **FLATTERED)
+    built = make(vectors, queries, "euclidean", candidates=(*smaller, "Flat"), **SAMPLE_SETTINGS)
     assert built.card.factory == "Flat" and built.card.recall == 1
     assert len(met_only_on_the_sample(built)) == 3
 
 
-@pytest.mark.parametrize("flatter", KINDS)
-def test_refusal_of_named_candidates_says_how_to_reach_the_floor(flatter: Callable) -> None:
+@pytest.mark.parametrize("make_misleading", MISLEADING_SAMPLES)
+def test_error_for_named_candidates_says_how_to_reach_the_floor(make_misleading: Callable) -> None:
     message = r"The highest recall .* is 0\.\d+ \(.*SQ8\)\. Add Flat to index.candidates or set it to auto, raise"
     with pytest.raises(UsageError, match=message) as refused:
-        make(*flatter(), "euclidean", candidates=("SQ8", "IVF20,SQ8"), **FLATTERED)
-    assert "raise index.memory" not in str(refused.value)  # There is no limit.
+        make(*make_misleading(), "euclidean", candidates=("SQ8", "IVF20,SQ8"), **SAMPLE_SETTINGS)
+    assert "raise index.memory" not in str(refused.value)  # index.memory is not limited.
 
 
-def test_refusal_says_what_to_change_if_no_exact_index_fits() -> None:
+def test_error_says_what_to_change_if_no_exact_index_fits() -> None:
     vectors, queries = clustered(40_000, 32)
     message = r"within index.memory 1 MiB\. .* needs \d+ MiB.*\. Raise index.memory, raise index.bundles, or lower"
     with pytest.raises(UsageError, match=message):
         make(vectors, queries, candidates="auto", memory=1, recall_floor=0.999, sample=2000)
 
 
-def test_a_candidate_below_the_margin_is_built_when_the_others_are_too_large() -> None:
+def test_a_candidate_below_the_margin_is_built_if_the_others_are_too_large() -> None:
     vectors, queries = clustered(40_000, 32)
     asked = {"candidates": ("PQ4x4", "Flat"), "memory": 2, "sample": 2000}
     recall = make(vectors, queries, recall_floor=0.01, **asked).card.recall
@@ -203,7 +205,7 @@ def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch)
     assert sorted(factories) == ["Flat", "IVF40,Flat", "SQ8"]
 
 
-def test_more_refinement_ends_where_it_takes_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_refinement_is_not_raised_further_once_the_search_takes_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, queries = clustered(1000, 16)
     index = build("IVF8,PQ4x4fsr,Refine(SQ8)", ArrayVectors(vectors), "inner_product").index
     questions = ask(queries, [vectors], 1000, "inner_product")
@@ -218,8 +220,11 @@ def test_more_refinement_ends_where_it_takes_twice_as_long(monkeypatch: pytest.M
     assert set(factors) == {2, 4, 8}
 
 
-def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
-    """Return a simulated search whose recall depends on the effort, and the list of efforts that are tried."""
+def simulate_search(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
+    """Simulate a search whose recall is a function of the effort (the number of lists that are visited).
+
+    Return the list of efforts, which grows with each search, and the search.
+    """
     efforts = []
 
     def operate(effort: int) -> Operation:
@@ -229,23 +234,23 @@ def climbing(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int],
     return efforts, operate
 
 
-def test_slow_gains_continue_if_more_lists_can_reach_the_floor() -> None:
-    efforts, operate = climbing(lambda effort: effort / 4000)
+def test_search_effort_grows_despite_slow_gains_if_more_lists_can_reach_the_floor() -> None:
+    efforts, operate = simulate_search(lambda effort: effort / 4000)
     find_least(operate, lambda: False, 1, 4000, 0.95, np.inf)
     assert 3800 <= min(effort for effort in efforts if effort / 4000 >= 0.95) <= 3800 * 9 / 8
 
 
-def test_fast_gains_continue_without_a_look_at_the_greatest_effort() -> None:
+def test_search_effort_grows_with_fast_gains_without_a_trial_of_the_greatest_effort() -> None:
     for reached_at, recall in (
         (1024, lambda effort: 0.05 * np.log2(effort)),  # Each step gains much.
         (16, lambda effort: float(effort >= 16)),  # The first steps gain nothing.
     ):
-        efforts, operate = climbing(recall)
+        efforts, operate = simulate_search(recall)
         find_least(operate, lambda: True, 1, 4000, 0.5, np.inf)
         assert max(efforts) == reached_at
 
 
-def test_slow_gains_end_where_no_number_of_lists_reaches_the_floor() -> None:
-    efforts, operate = climbing(lambda effort: 0.9 - 0.1 / effort)
+def test_search_effort_stops_growing_if_no_number_of_lists_reaches_the_floor() -> None:
+    efforts, operate = simulate_search(lambda effort: 0.9 - 0.1 / effort)
     find_least(operate, lambda: True, 1, 4000, 0.95, np.inf)
     assert max(efforts) < 100

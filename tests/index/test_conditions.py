@@ -11,7 +11,7 @@ import faiss
 import numpy as np
 import pyarrow as pa
 import pytest
-from isolated_searches import DIM, ask_everything, search_every_way
+from isolated_searches import DIM, query_in_every_way, search_every_way
 from synthetic_run import build_bundle, features_of, run_command
 
 from pipeline.compute.workers import Worker
@@ -72,7 +72,7 @@ def make_condition(rng: random.Random, depth: int = 0) -> str:
     ).replace('"Ann\'s"', "'Ann''s'")
 
 
-def test_conditions_mean_what_they_mean_in_sql() -> None:
+def test_conditions_have_the_meaning_that_they_have_in_sql() -> None:
     table = make_table()
     rng = random.Random(1)
     some = 0
@@ -107,10 +107,10 @@ def test_syntax_that_sql_does_not_have() -> None:
         assert np.flatnonzero(Predicate(text).rows(table)).tolist() == rows, text
 
 
-BEYOND = 2**63
+TOO_LARGE_FOR_INT64 = 2**63
 FOREIGN = {
-    "uint64": (pa.array([2**64 - 1, BEYOND, 3, None], pa.uint64()), {
-        "a > -1": [0, 1, 2], "a < 4": [2], f"a > {BEYOND - 1}": [0, 1], "a in (3, 4)": [2], "a < 3.5": [2],
+    "uint64": (pa.array([2**64 - 1, TOO_LARGE_FOR_INT64, 3, None], pa.uint64()), {
+        "a > -1": [0, 1, 2], "a < 4": [2], f"a > {TOO_LARGE_FOR_INT64 - 1}": [0, 1], "a in (3, 4)": [2], "a < 3.5": [2],
         "a = a": [0, 1, 2], "a != b": [0, 1, 2], "b = 2": [1],
     }),
     "nanoseconds": (pa.array([1, 10**18, -1000, None], pa.timestamp("ns")), {
@@ -151,12 +151,12 @@ def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> Non
         (pa.array([Decimal("1.5")]), "a = '1.5'", "contains numbers, not text. Compare it with 1234.5"),
     ],
 )
-def test_values_that_cannot_be_compared_are_refused_in_a_sentence(values: pa.Array, text: str, message: str) -> None:
+def test_values_that_cannot_be_compared_are_refused_with_a_reason(values: pa.Array, text: str, message: str) -> None:
     with pytest.raises(UsageError, match=message):
         Predicate(text).rows(pa.table({"a": values}))
 
 
-WRONG = {
+INVALID_CONDITIONS = {
     "what is no condition": ("", "price <", "'open", "(sold := True)", "price < 20; drop table", "stock in ()"),
     "what SQL has": ("price <> 20", "NOT sold", "price = None"),
     "code": ("__import__('os').system('id')", "price.real < 3", "[x for x in (1,)]", "(lambda: 1)() < price",
@@ -167,7 +167,7 @@ WRONG = {
 }  # fmt: skip
 
 
-NESTED = {
+NESTED_CONDITIONS = {
     "not": lambda depth: "not " * (depth - 1) + "sold",
     "and": lambda depth: "sold and (" * (depth - 1) + "sold" + ")" * (depth - 1),
     "or": lambda depth: "(" * (depth - 1) + "sold" + " or stock = 1)" * (depth - 1),
@@ -176,14 +176,14 @@ NESTED = {
 }  # fmt: skip
 
 
-@pytest.mark.parametrize("kind", NESTED)
+@pytest.mark.parametrize("kind", NESTED_CONDITIONS)
 def test_conditions_may_be_nested_as_deeply_as_the_message_says(kind: str) -> None:
     table = make_table(3)
     for depth in (1, 2, 39, 40):
-        assert len(Predicate(NESTED[kind](depth)).rows(table)) == 3
+        assert len(Predicate(NESTED_CONDITIONS[kind](depth)).rows(table)) == 3
     for depth in (41, 42, 50):
         with pytest.raises(UsageError, match="more than 40 nested levels"):
-            Predicate(NESTED[kind](depth))
+            Predicate(NESTED_CONDITIONS[kind](depth))
 
 
 def test_the_longest_whole_numbers_are_compared_exactly() -> None:
@@ -203,9 +203,9 @@ def test_a_condition_has_at_most_as_many_characters_as_the_message_says() -> Non
         Predicate("sold".ljust(2001))
 
 
-@pytest.mark.parametrize("what", WRONG)
+@pytest.mark.parametrize("what", INVALID_CONDITIONS)
 def test_invalid_conditions_are_refused(what: str) -> None:
-    for text in WRONG[what]:
+    for text in INVALID_CONDITIONS[what]:
         with pytest.raises(UsageError) as caught:
             Predicate(text).rows(make_table(3))
         assert "\n" not in str(caught.value), text
@@ -213,7 +213,7 @@ def test_invalid_conditions_are_refused(what: str) -> None:
 
 @pytest.mark.parametrize("factory", ["Flat", "IVF16,SQ8", "HNSW16", "PQ4x4fs", "IDMap,Flat", "PCA6,IVF8,Flat"])
 @pytest.mark.parametrize("metric", [faiss.METRIC_INNER_PRODUCT, faiss.METRIC_L2])
-def test_only_allowed_vectors_are_found_and_few_are_all_compared(factory: str, metric: int) -> None:
+def test_only_allowed_vectors_are_found_and_few_allowed_vectors_are_all_compared(factory: str, metric: int) -> None:
     rng = np.random.default_rng(0)
     rows = 2000
     vectors = rng.standard_normal((rows, 8)).astype(np.float32)
@@ -228,7 +228,7 @@ def test_only_allowed_vectors_are_found_and_few_are_all_compared(factory: str, m
     having = index.index if "IDMap" in factory else index
     if inverted := stages_of(index).inverted:
         inverted.make_direct_map()
-    stored = having.reconstruct_n(0, len(ids)).astype(float)  # Compressed scores are less exact than the vectors.
+    stored = having.reconstruct_n(0, len(ids)).astype(float)  # Scores belong to the compressed vectors.
     for share in (0.9, 0.3, 0.004, 0.0):
         allowed = np.zeros(ids.max() + 1, bool)
         allowed[ids] = rng.random(len(ids)) < share
@@ -270,7 +270,9 @@ def test_permissive_filter_keeps_recall(factory: str) -> None:
 
 @pytest.mark.parametrize("share", [0.5, 0.2, 0.06])
 @pytest.mark.parametrize("wrapped", ["", "PCA6,", ",RFlat"])
-def test_fewer_matches_have_more_lists_visited(share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_search_with_fewer_allowed_vectors_visits_more_lists(
+    share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The results are the best allowed vectors of an unfiltered search that visits proportionally more lists."""
     monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
     rng = np.random.default_rng(3)
@@ -296,7 +298,7 @@ def test_fewer_matches_have_more_lists_visited(share: float, wrapped: str, monke
         assert found[query].tolist() == passing[:10]
 
 
-def test_fewer_matches_have_more_vertices_of_a_graph_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_graph_search_with_fewer_allowed_vectors_keeps_more_candidates(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
     rng = np.random.default_rng(4)
     rows = 5000
@@ -347,7 +349,7 @@ def test_index_is_searched_among_the_allowed_images(run: Path, name: str) -> Non
         }
         found = [hit.row["image_id"] for hit in searcher.similar(photograph, 24, where=text)]
         hits = searcher.sentences(photograph, 48, where=text)
-        if shortlisted:  # These are not all images.
+        if shortlisted:  # Only the images on the shortlist are found.
             assert set(found) <= passing and len(found) >= min(3, len(passing))
         else:
             assert found == [one for one in everything["images"] if one in passing]
@@ -364,7 +366,7 @@ def test_the_command_takes_a_condition(run: Path) -> None:
         run_command("search", "--index", folder, "a dog", "--where", "widht < 3")
 
 
-TYPES = (
+FACTORIES = (
     "Flat", "SQ4", "SQ6", "SQ8", "SQfp16", "SQbf16", "PQ4x4", "PQ4x4fs", "RaBitQ", "RaBitQ4", "RaBitQfs", "HNSW8",
     "HNSW8,SQ8", "IVF4,Flat", "IVF4,SQ8", "IVF4,PQ4x4", "IVF4,PQ4x4fs", "IVF4,PQ4x4fsr", "IVF4,RaBitQ", "IVF4,RaBitQfs",
     "IVF4_HNSW8,Flat", "IVF4_HNSW8,PQ4x4fs", "IVF4(SQ8),Flat", "IVF4,PQ4x4fsr,Refine(SQ8)", "PQ4x4fs,Refine(SQfp16)",
@@ -375,8 +377,8 @@ TYPES = (
 
 
 def test_every_type_of_index_answers_with_and_without_a_condition() -> None:
-    asked = [(factory, metric) for factory in TYPES for metric in METRICS]
-    assert all(is_known(factory, DIM) for factory in TYPES)
+    asked = [(factory, metric) for factory in FACTORIES for metric in METRICS]
+    assert all(is_known(factory, DIM) for factory in FACTORIES)
     with Worker(search_every_way) as search:
         assert {one: search(one) for one in asked} == {one: [] for one in asked}
 
@@ -386,12 +388,12 @@ def test_types_that_faiss_cannot_search_safely_are_not_built(factory: str) -> No
     assert not is_known(factory, DIM)
 
 
-def test_every_command_answers_from_an_index_of_fast_scan_lists(run: Path, tmp_path: Path) -> None:
+def test_every_command_works_with_an_index_of_fast_scan_lists(run: Path, tmp_path: Path) -> None:
     lists = {"index": {"exact_limit": 10, "candidates": ["IVF1,PQ8x4fs"], "recall_floor": 0.01}}
     folder = build_bundle(run, lists, output="fast-scan")
     card = IndexShard(folder).card
     assert card.images.factory == "IVF1,PQ8x4fs"
-    with Worker(ask_everything) as ask:
+    with Worker(query_in_every_way) as ask:
         answers = ask((folder, features_of("dog"), tmp_path))
     assert isinstance(answers, dict), answers
     tested = [image for image in range(24) if image % 3 == 2]

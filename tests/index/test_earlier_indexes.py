@@ -1,4 +1,4 @@
-"""Indexes of an earlier version. fixtures/make_indexes.py made them with the code of the git commit 868ca75c."""
+"""Indexes of an earlier version, which fixtures/make_indexes.py has built with the code of the git commit 868ca75c."""
 
 import json
 import shutil
@@ -26,7 +26,7 @@ def found(index: Path, *options: object) -> list[str]:
 
 
 @pytest.mark.parametrize(("name", "shards"), [("one", 1), ("two", 2), ("regions", 1)])
-def test_an_earlier_index_opens_and_its_files_are_whole(name: str, shards: int) -> None:
+def test_an_earlier_index_opens_and_its_files_are_intact(name: str, shards: int) -> None:
     index = open_index(FIXTURES / name)
     index.check()
     Searcher(index).open()
@@ -50,7 +50,7 @@ def test_an_earlier_index_is_searched(name: str) -> None:
     assert [" dog" in hit.row["text"] for hit in hits] == [True] * 4
 
 
-def test_an_earlier_multi_vector_index_is_searched_by_an_item_of_its_own() -> None:
+def test_an_earlier_multi_vector_index_is_searched_by_one_of_its_items() -> None:
     searcher = Searcher(open_index(FIXTURES / "regions"))
     hits = searcher.nearest("images", searcher.gallery("sentences").item(0), 16)[0]
     assert len(hits) == 16 and all(np.diff([hit.score for hit in hits]) <= 0)
@@ -58,7 +58,7 @@ def test_an_earlier_multi_vector_index_is_searched_by_an_item_of_its_own() -> No
 
 def test_photos_are_added_to_an_earlier_index(tmp_path: Path) -> None:
     index = shutil.copytree(FIXTURES / "two/00", tmp_path / "index")
-    (index / "added/2nd-try").mkdir(parents=True)  # The user has put this folder there.
+    (index / "added/2nd-try").mkdir(parents=True)  # This folder belongs to the user.
     before = open_index(index).card.images.count
     run_command("add", index, FIXTURES / "two/01")
     added = open_index(index)
@@ -87,7 +87,7 @@ def test_photos_are_removed_from_an_earlier_index(name: str, tmp_path: Path) -> 
     open_index(index).check()
 
 
-def test_an_earlier_index_refuses_words_that_it_does_not_know() -> None:
+def test_an_earlier_index_refuses_unknown_words() -> None:
     with pytest.raises(InputError, match="none of the words"):
         jointspace.load(FIXTURES / "one").search("zyx")
 

@@ -27,9 +27,9 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The blocks have any size, the GPU's memory holds only a part of a block, and more neighbours than vectors are
-    sought."""
+def test_rows_equal_those_in_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Blocks have several sizes, the memory of the device holds only a piece of a block, and a search asks for more
+    neighbours than there are vectors."""
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(200, done))
     vectors = cloud(600, 24, 0)
@@ -52,7 +52,7 @@ def test_rows_are_those_of_double_precision(metric: str, device, monkeypatch: py
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 @pytest.mark.parametrize("asked", [5, 70])
 @pytest.mark.parametrize("by", [None, "cpu"])
-def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None) -> None:
+def test_vectors_with_equal_scores_are_sorted_by_row(asked: int, metric: str, by: str | None) -> None:
     """The scores of the vectors are exact in any precision, and many of them are equal."""
     vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (3000, asked))
     blocks = [vectors[:1], vectors[1:1700], vectors[1700:]]
@@ -66,7 +66,7 @@ def test_equal_scores_come_by_their_rows(asked: int, metric: str, by: str | None
 
 
 @pytest.mark.parametrize(("metric", "values"), [("inner_product", [2.5, 0.0, -3e38]), ("euclidean", [-2.5, 0.0, 3e38])])
-def test_missing_answers_of_faiss_score_less_than_any_other(metric: str, values: list[float]) -> None:
+def test_missing_results_of_faiss_have_the_lowest_score(metric: str, values: list[float]) -> None:
     rows = np.array([[7, 0, -1], [0, -1, -1]])
     found = Neighbours.of_faiss(np.array([values, values], np.float32), rows, metric)
     np.testing.assert_array_equal(found.scores, [[2.5, 0, -np.inf], [2.5, -np.inf, -np.inf]])

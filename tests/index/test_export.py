@@ -40,7 +40,9 @@ def right(bundle: Path) -> list[str]:
     return [hit.row["path"] for hit in Searcher(open_index(bundle)).similar(features_of("dog"), 3)]
 
 
-def test_arrays_and_lines(run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path) -> None:
+def test_exported_numpy_arrays_and_json_lines_give_the_same_results(
+    run: Path, bundle: Path, query: np.ndarray, right: list[str], tmp_path: Path
+) -> None:
     folder = make(bundle, "npy", tmp_path / "out")
     stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     for modality, count in (("images", 24), ("sentences", 48)):
@@ -54,7 +56,9 @@ PROGRAMS = [block for block in BLOCKS if "vectors/images.parquet" in block]
 
 
 @pytest.mark.parametrize(("place", "module"), [(0, "lancedb"), (1, "qdrant_client"), (2, "numpy")])
-def test_the_lines_of_the_documentation_read_the_parquet(bundle: Path, tmp_path: Path, place: int, module: str) -> None:
+def test_programs_of_the_documentation_read_the_exported_parquet(
+    bundle: Path, tmp_path: Path, place: int, module: str
+) -> None:
     assert len(PROGRAMS) == 3 and module in PROGRAMS[place]
     compile(PROGRAMS[place], module, "exec")
     pytest.importorskip(module)

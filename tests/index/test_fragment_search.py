@@ -1,4 +1,4 @@
-"""Searches of multi-vector indexes are compared with a plain loop over all items."""
+"""Searches of multi-vector indexes are compared with a plain loop over all items of a synthetic run."""
 
 import json
 from pathlib import Path
@@ -24,30 +24,30 @@ def bundle(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def inverted(run: Path) -> Path:
-    """The index with an inverted file, and with a shortlist of all items."""
+    """An index with an inverted file and a shortlist that has room for all items."""
     index = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     return build_bundle(run, {"index": index}, model="dvsa", output="inverted")
 
 
-class Worded(dict):
-    """Word vectors that replace the untrained model: the unit vector k for the thing k, and 0 for all other words."""
+class WordVectorModel(dict):
+    """Word vectors that replace the untrained model. Thing k has the unit vector k, and all other words have zeros."""
 
     def embed_sentences(self, sentences) -> MultiVectors:
         vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
         return MultiVectors(vectors, sentences.offsets)
 
 
-def worded(folder: Path) -> Searcher:
+def open_with_word_vectors(folder: Path) -> Searcher:
     """Return a searcher of the index that uses the word vectors of the synthetic captions."""
     searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
-    model = Worded({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
+    model = WordVectorModel({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
     searcher.model = model
     model.sentence_view = "tokens"
     return searcher
 
 
-def test_the_card_and_the_arrays_of_a_bundle_are_those_of_the_documentation(run: Path, bundle: Path) -> None:
+def test_the_card_and_the_arrays_of_an_index_agree_with_the_documentation(run: Path, bundle: Path) -> None:
     opened = IndexShard(bundle)
     stored = Embeddings(Manifest(run / "manifest"), run / "embeddings/dvsa")
     card = opened.card
@@ -64,17 +64,17 @@ def test_the_card_and_the_arrays_of_a_bundle_are_those_of_the_documentation(run:
 @pytest.mark.parametrize("kind", ["bundle", "inverted"])
 def test_images_are_ranked_by_exact_scores(kind: str, request: pytest.FixtureRequest) -> None:
     folder = request.getfixturevalue(kind)
-    hits = worded(folder).images("a dog", 6)
+    hits = open_with_word_vectors(folder).images("a dog", 6)
     assert [hit.row["path"] for hit in hits[:3]] == ["dog-0.png", "dog-8.png", "dog-16.png"]
     assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])  # A car resembles a dog.
     assert {hit.row["path"].split("-")[0] for hit in hits[3:]} == {"car"}
-    both = worded(folder).images("a dog and a cat", 3)
+    both = open_with_word_vectors(folder).images("a dog and a cat", 3)
     assert [hit.score for hit in both] == pytest.approx([2 + 1.2] * 3)
 
 
 @pytest.mark.parametrize("kind", ["bundle", "inverted"])
 def test_a_snippet_finds_regions_with_their_boxes(kind: str, request: pytest.FixtureRequest) -> None:
-    hits = worded(request.getfixturevalue(kind)).regions("dog", 6)
+    hits = open_with_word_vectors(request.getfixturevalue(kind)).regions("dog", 6)
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5, 6]
     assert {(hit.row["path"].split("-")[0], tuple(hit.row["box"])) for hit in hits} == {
         ("dog", tuple(THING)),
@@ -83,14 +83,14 @@ def test_a_snippet_finds_regions_with_their_boxes(kind: str, request: pytest.Fix
     assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])
 
 
-def test_a_photograph_of_the_index_finds_its_sentences(run: Path, bundle: Path) -> None:
+def test_a_photo_of_the_index_finds_its_captions(run: Path, bundle: Path) -> None:
     path = run / "data" / "horse-3.png"
     values = json.loads(run_command("search", "--index", bundle, "--image", path, "--top-k", 6, "--json"))
     assert {value["text"] for value in values} == {"a horse"} | {f"the big horse number {i}" for i in (3, 11, 19)}
     assert [value["score"] for value in values] == pytest.approx([2] * 6)
 
 
-def test_a_bundle_of_regions_is_not_applied(run: Path, bundle: Path, tmp_path: Path) -> None:
+def test_an_index_of_regions_cannot_be_applied(run: Path, bundle: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="dvsa compares image regions"):
         run_command("apply", bundle, run / "data", "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()

@@ -1,4 +1,4 @@
-"""An index shard can be used without jointspace, and a shard that was tampered with is refused."""
+"""An index shard can be used without jointspace, and a shard whose files were changed is refused."""
 
 import json
 import shutil
@@ -27,7 +27,7 @@ FILES = [
 ]
 
 
-def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
+def test_an_index_shard_can_be_used_with_faiss_and_parquet_alone(run: Path) -> None:
     manifest = Manifest(run / "manifest")
     embeddings = Embeddings(manifest, run / "embeddings/ncca")
     for modality, count in (("images", 24), ("sentences", 48)):
@@ -39,7 +39,7 @@ def test_faiss_and_parquet_alone_can_use_it(run: Path) -> None:
         assert table.equals(getattr(manifest, modality))
 
 
-def test_titles_and_descriptions_come_with_the_images(tmp_path: Path) -> None:
+def test_titles_and_descriptions_are_stored_with_the_images(tmp_path: Path) -> None:
     bundle = build_bundle(make_run(tmp_path / "run", titled=True))
     table = pq.read_table(bundle / "images.parquet")
     assert table["title"].to_pylist() == [None if i % 2 else f"Title {i}" for i in range(24)]
@@ -55,7 +55,7 @@ def test_titles_and_descriptions_come_with_the_images(tmp_path: Path) -> None:
     [(48, None, {"images": "captions", "sentences": "images"}), (0, None, {"images": "images"}),
      (0, np.eye(8, dtype=np.float32), {"images": "captions"})],
 )  # fmt: skip
-def test_the_card_says_which_vectors_measured_an_index(
+def test_the_card_says_which_queries_measured_an_index(
     run: Path, tmp_path: Path, sentences: int, queries: np.ndarray | None, said: dict[str, str]
 ) -> None:
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
@@ -64,7 +64,7 @@ def test_the_card_says_which_vectors_measured_an_index(
     assert {name: getattr(cards, name).measured_with for name in ids if getattr(cards, name)} == said
 
 
-def test_an_index_that_does_not_say_what_measured_it_still_opens(run: Path, tmp_path: Path) -> None:
+def test_an_index_without_the_kind_of_its_queries_still_opens(run: Path, tmp_path: Path) -> None:
     bundle = IndexShard(run / "bundle")
     link_shard(bundle, tmp_path / "older")
     shutil.copytree(tmp_path / "older", tmp_path / "forged")
@@ -79,7 +79,7 @@ def test_an_index_that_does_not_say_what_measured_it_still_opens(run: Path, tmp_
         IndexShard(tmp_path / "forged")
 
 
-def test_the_card_says_what_is_in_it(run: Path) -> None:
+def test_the_card_describes_the_contents_of_the_shard(run: Path) -> None:
     card = json.loads((run / "bundle" / "card.json").read_text())
     assert sorted(card["files"]) == sorted(FILES)
     assert (card["model"], card["registered"], card["metric"], card["dim"]) == ("ncca", "ncca", "inner_product", 8)
@@ -175,13 +175,13 @@ def test_nothing_is_removed_through_a_link_in_place_of_a_former_encoder(run: Pat
 # --- files that were verified before
 
 
-def test_check_and_verify_hash_what_a_search_recognises(
+def test_check_and_verify_hash_files_that_a_search_need_not_hash_again(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(files, "SETTLED_SECONDS", -1.0)
     monkeypatch.setattr(files, "MIN_REMEMBERED_BYTES", 1)
-    # A file system that loses bytes without any change of what it says about the file.
+    # Simulates a file system that loses bytes of a file but keeps its size and times.
     monkeypatch.setattr(files, "_verification_key", lambda path, status, sha256: sha256)
     folder = shutil.copytree(run / "bundle", tmp_path / "index")
     search = ("search", "--index", folder, "--top", 1, "a dog")

@@ -18,8 +18,8 @@ from pipeline.storage.stored_index import open_index
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The synthetic run, whose captions were parsed by a spaCy pipeline that `train-parser` has trained on the demo's
-    trees, with a model that reads trees."""
+    """Make a run with a model that reads trees. `train-parser` trains a spaCy pipeline on the trees of the demo, which
+    parses the captions."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     from pipeline.demo import DrawingSettings, collection_texts, scene_record
 
@@ -45,7 +45,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return run
 
 
-def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Path) -> None:
+def test_queries_have_the_vectors_of_equal_captions(run: Path, tmp_path: Path) -> None:
     bundle = build_bundle(run, model="dtrnn")
     manifest = Manifest(run / "manifest")
     stored = Embeddings(manifest, run / "embeddings/dtrnn").read("sentences", np.arange(48))
@@ -56,7 +56,8 @@ def test_queries_are_embedded_as_the_same_sentences_were(run: Path, tmp_path: Pa
 
 
 def test_parser_is_only_loaded_from_a_run_that_the_user_has_named(run: Path) -> None:
-    """This also holds if the index is in a folder that looks like its run, which may come from an untrusted source."""
+    """The parser is not loaded from the folder around the index either, because this folder may come from an untrusted
+    source."""
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
     with pytest.raises(UsageError, match="dtrnn reads dependency trees.*Name the run that parsed"):
         Searcher(open_index(bundle)).embed_sentence("a dog")

@@ -18,12 +18,12 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.stored_index import open_index
 from stages.index.search import command
 
-# The images of the things 0 and 1 by their distance to "dog". Image i deviates by 0.01 i towards the next thing.
+# The images of dogs by their distance to "dog". Image i deviates by 0.01 i towards the next thing.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
 @pytest.fixture(scope="module")
-def by_distance(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def euclidean_index(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return build_bundle(make_run(tmp_path_factory.mktemp("run"), "cca"), model="cca")
 
 
@@ -33,8 +33,8 @@ def bundle(run: Path) -> Path:
 
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
-def test_images_for_a_sentence(bundle: Path, by_distance: Path, metric: str) -> None:
-    bundle = by_distance if metric == "euclidean" else bundle
+def test_images_for_a_sentence(bundle: Path, euclidean_index: Path, metric: str) -> None:
+    bundle = euclidean_index if metric == "euclidean" else bundle
     hits = Searcher(open_index(bundle)).images("the dog", 5)
     assert [hit.row["path"] for hit in hits[:3]] == DOGS
     assert [hit.rank for hit in hits] == [1, 2, 3, 4, 5]
@@ -125,7 +125,7 @@ def test_a_dog_less_dog_plus_cat_is_a_cat(run: Path) -> None:
     both = searcher.analogy(features_of("dog"), [], ["cat"], 6, 0)
     assert {hit.row["path"].partition("-")[0] for hit in both} == {"dog", "cat"}
     middle = searcher.analogy(features_of("dog"), ["dog"], ["cat"], 1, 3)
-    assert middle[0].row["path"] == "cat-9.png"  # It is between the other two.
+    assert middle[0].row["path"] == "cat-9.png"  # This image is between a dog and a cat.
     with pytest.raises(InputError, match="cancel each other out"):
         searcher.analogy(features_of("dog"), ["dog"], [], 3, 0)
 
@@ -156,7 +156,7 @@ def test_photo_of_the_index_finds_images_with_the_same_regions(run: Path) -> Non
         run_command("search", "--index", folder, "--image", photograph, "--text", "a dog")
 
 
-def test_a_sentence_needs_no_torch(bundle: Path) -> None:
+def test_a_search_by_words_does_not_import_torch(bundle: Path) -> None:
     code = (
         "import sys; from click.testing import CliRunner; from stages.index.search import command\n"
         f"result = CliRunner().invoke(command, ['--index', {str(bundle)!r}, 'dog'], catch_exceptions=False)\n"

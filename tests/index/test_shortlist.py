@@ -34,10 +34,10 @@ def make_gallery(
 
 
 @pytest.mark.parametrize(("shortlist", "seconds", "exact"), [(Shortlist(3, 20), 2, 4), (None, 2, 2)])
-def test_the_speed_of_a_shortlist_is_in_queries_per_second(
+def test_the_speed_of_a_search_with_a_shortlist_is_in_queries_per_second(
     shortlist: Shortlist | None, seconds: int, exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The simulated clock advances by 2 seconds during a search, and by 4 while all items are scored."""
+    """A simulated clock advances by 2 seconds during a search, and by 4 seconds when all items are scored."""
     rng = np.random.default_rng(3)
     gallery = make_gallery("images", make_sets(rng, 40, 3), RULES[0], shortlist=shortlist)
     times = itertools.cycle([7, 7 + seconds, 7 + seconds + exact] if shortlist else [7, 7 + seconds])
@@ -48,7 +48,7 @@ def test_the_speed_of_a_shortlist_is_in_queries_per_second(
 
 
 def search(gallery: MultiVectorGallery, query: MultiVectors, top: int, shortlist: Shortlist | None) -> Neighbours:
-    """Return the `rows` (k,) and the `scores` (k,) that are found for one query."""
+    """Search the gallery with one query, and return its `rows` (k,) and `scores` (k,)."""
     gallery.shortlist = shortlist
     found = gallery.search(query, top)
     return Neighbours(found.rows[0], found.scores[0])
@@ -89,7 +89,7 @@ def test_shortlist_does_not_depend_on_the_block_size(
 
 @pytest.mark.parametrize("rule", RULES)
 @pytest.mark.parametrize("what", ["images", "sentences"])
-def test_scores_are_exact_and_all_are_found_where_all_are_on_the_shortlist(what: str, rule: ScoreRule) -> None:
+def test_scores_are_exact_and_all_items_are_found_if_all_are_on_the_shortlist(what: str, rule: ScoreRule) -> None:
     rng = np.random.default_rng(1)
     sets = make_sets(rng, 100, 5)
     queries = make_sets(rng, 12, 4)
@@ -103,7 +103,7 @@ def test_scores_are_exact_and_all_are_found_where_all_are_on_the_shortlist(what:
             np.testing.assert_allclose(found.scores, scores[found.rows], rtol=1e-4, atol=1e-4)
             shares.append(np.isin(np.argsort(-scores)[:3], found.rows).mean())
         recalls[lists] = np.mean(shares)
-    # With the largest number, almost every fragment is alone in its list, so that it equals the mean.
+    # With this many lists, almost every fragment is alone in its list and equals the mean of the list.
     assert recalls[1] + 0.2 < recalls[len(sets.vectors)] <= recalls[4] == 1
 
 

@@ -23,8 +23,8 @@ MODELS = ["ncca", "cca", "dvsa"]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]]:
-    """An index of one shard and an index of three shards, for three models: with products, with distances, and with
-    regions."""
+    """Build an index of one shard and an index of three shards for each model. The models use inner products, Euclidean
+    distances, and several vectors per image."""
     folders = {}
     for model in MODELS:
         run = make_run(tmp_path_factory.mktemp(model) / "run", "cca" if model == "cca" else "ncca", images=40)
@@ -37,8 +37,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]
     return folders
 
 
-def told(hits: list[Hit]) -> list[tuple]:
-    """Sort the results, and sort results with equal scores by their ids."""
+def sorted_results(hits: list[Hit]) -> list[tuple]:
+    """Return the rounded scores and the ids of results, sorted by score and then by id."""
     rows = [(-round(hit.score, 5), hit.row["image_id"], hit.row.get("text")) for hit in hits]
     return sorted(rows)
 
@@ -72,12 +72,14 @@ def test_answers_equal_those_of_one_shard(built: dict[str, dict[int, Path]], mod
         one = question(whole)
         several = question(merged)
         assert len(several) >= 4, name
-        assert told(several) == told(one), name
+        assert sorted_results(several) == sorted_results(one), name
     for searcher in (whole, merged):
         assert searcher.table("images")["image_id"].to_pylist() == list(range(40))
 
 
-def test_ties_come_in_the_order_of_the_shards(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
+def test_results_with_equal_scores_are_in_the_order_of_the_shards(
+    built: dict[str, dict[int, Path]], tmp_path: Path
+) -> None:
     folder = built["ncca"][3]
     bundle = open_index(folder / "01", folder / "00", shutil.copytree(folder / "01", tmp_path / "copy"))
     hits = Searcher(bundle).images("a dog", 5)
@@ -110,7 +112,7 @@ def test_shards_of_two_models_or_missing_shards_are_refused(built: dict[str, dic
     shutil.rmtree(folder / "01")
     with pytest.raises(IntegrityError, match="01 is missing"):
         open_index(folder)
-    assert len(open_index(folder / "00", folder / "02").shards) == 2  # The user has asked for this.
+    assert len(open_index(folder / "00", folder / "02").shards) == 2  # A user may name shards explicitly.
     other_model(built["ncca"][1], folder / "01")
     with pytest.raises(IntegrityError, match="contains several indexes: 00, 01, 02"):
         open_index(folder)
@@ -133,7 +135,7 @@ def other_model(bundle: Path, output: Path) -> Path:
     return output
 
 
-def test_another_number_of_shards_replaces_the_former_shards(tmp_path: Path) -> None:
+def test_shards_of_an_index_with_another_number_of_shards_are_removed(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", images=40)
     before = None
     for count in (1, 3, 2, 1):
@@ -147,7 +149,7 @@ def test_another_number_of_shards_replaces_the_former_shards(tmp_path: Path) -> 
         bundle.check()
         assert (bundle.card.images.count, bundle.card.fingerprint == before) == (40, False)
         before = bundle.card.fingerprint
-    mine = folder / "2024"  # A user has put this copy there.
+    mine = folder / "2024"  # This copy belongs to the user.
     mine.mkdir()
     for path in filter(Path.is_file, list(folder.iterdir())):
         shutil.copy(path, mine)
@@ -158,7 +160,7 @@ def test_another_number_of_shards_replaces_the_former_shards(tmp_path: Path) -> 
     assert len(bundle.shards) == 1
 
 
-def test_the_indexes_of_a_run_are_those_beside_each_other(
+def test_the_indexes_of_a_run_are_next_to_each_other(
     built: dict[str, dict[int, Path]], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     folder = tmp_path / "run/index"
@@ -166,7 +168,7 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
         shutil.copytree(built["ncca"][count], folder / name)
     (folder / "link").symlink_to(built["cca"][1])
     (folder / "notes").mkdir()
-    assert indexes_of_run(folder / "b") == [folder / "b"]  # It is not inside a run.
+    assert indexes_of_run(folder / "b") == [folder / "b"]  # This folder is not inside a run.
     (tmp_path / "run/manifest").mkdir()
     (tmp_path / "run/manifest/manifest.json").touch()
     assert indexes_of_run(folder / "b") == [folder / "b", folder / "a"]
@@ -179,6 +181,6 @@ def test_the_indexes_of_a_run_are_those_beside_each_other(
 def test_copy_keeps_the_list_of_removed_photos(built: dict[str, dict[int, Path]], tmp_path: Path) -> None:
     less = tmp_path / "less"
     run_command("remove", built["ncca"][3], "id:1", "--copy-to", less)
-    run_command("remove", less, "id:20", "--copy-to", tmp_path / "both")  # of another shard
+    run_command("remove", less, "id:20", "--copy-to", tmp_path / "both")  # Photo 20 is in another shard.
     assert [*read_removed(IndexShard(tmp_path / "both/00"))] == ["cat-1.png", "boat-20.png"]
     assert [*read_removed(IndexShard(less / "00"))] == ["cat-1.png"]

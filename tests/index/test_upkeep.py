@@ -1,4 +1,4 @@
-"""Adding photos to indexes and removing photos: the meaning of an id never changes."""
+"""Photos are added to indexes and removed from them, and ids keep their meaning."""
 
 import shutil
 import subprocess
@@ -32,14 +32,14 @@ from stages.index import remove as removing
 from stages.index.serve import _stamp
 
 KINDS = [("ncca", "IVF3,Flat", 2), ("dvsa", "Flat", 2), ("dvsa", "IVF", 1)]
-GONE = (3, 79)
+REMOVED_IDS = (3, 79)
 ROOT = Path(__file__).parents[2]
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """A run of 80 images, and the same run with 96 images. Each has a model with one vector per image, and a
-    multi-vector model."""
+    """Make a run of 80 images, and a run with the same images and 16 more. Each run has a model with one vector per
+    image and a multi-vector model."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {name: make_run(folder / name, images=images) for name, images in (("small", 80), ("large", 96))}
     add_fragments(runs["small"], "dvsa", SCORE)
@@ -69,15 +69,19 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
 def test_photos_are_removed_and_then_added(
     runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int
 ) -> None:
-    """Removed photos leave no trace and do not come back, new photos are one more shard, ids keep their meaning, and
-    the results equal those of a comparison with each vector."""
+    """Checks that removed photos leave no trace and are not added again, and that new photos make one more shard. The
+    ids keep their meaning, and the results equal an exhaustive comparison of the vectors."""
     start = bundle_of(runs["small"], factory, model, bundles)
     embeddings = Embeddings(Manifest(runs["large"] / "manifest"), runs["large"] / f"embeddings/{model}")
-    gone = [*embeddings.read("images", np.array(GONE))] if model == "ncca" else [*whole_length(np.array(GONE))]
-    gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in GONE]  # the boxes of whole images
-    paths = embeddings.manifest.images["path"].take(list(GONE)).to_pylist()
+    gone = (
+        [*embeddings.read("images", np.array(REMOVED_IDS))]
+        if model == "ncca"
+        else [*whole_length(np.array(REMOVED_IDS))]
+    )
+    gone += [np.array([0, 0, 60 + image, 40], np.float32) for image in REMOVED_IDS]  # the boxes of whole images
+    paths = embeddings.manifest.images["path"].take(list(REMOVED_IDS)).to_pylist()
     assert traces(start, gone, paths)
-    run_command("remove", start, *GONE, "--copy-to", tmp_path / "less")
+    run_command("remove", start, *REMOVED_IDS, "--copy-to", tmp_path / "less")
     assert not traces(tmp_path / "less", gone, paths)
     run_command("add", tmp_path / "less", runs["large"], "--copy-to", tmp_path / "more")
     before, less, more = (open_index(folder) for folder in (start, tmp_path / "less", tmp_path / "more"))
@@ -97,7 +101,7 @@ def test_photos_are_removed_and_then_added(
         assert old[name].to_pylist() == list(range(80 * each))
 
     searcher = Searcher(more)
-    alive = np.setdiff1d(np.arange(96), GONE)
+    alive = np.setdiff1d(np.arange(96), REMOVED_IDS)
     query = embeddings.read("sentences", np.array([6]))  # a horse
     items = embeddings.read("images", alive)
     scores = exact_scores(items, query, ScoreRule(**SCORE))[:, 0] if model == "dvsa" else items @ query[0]
@@ -105,7 +109,7 @@ def test_photos_are_removed_and_then_added(
     named = [hit.row["path"].partition("-")[0] for hit in hits]
     np.testing.assert_allclose([hit.score for hit in hits], np.sort(scores)[::-1][:12], rtol=1e-5, atol=1e-6)
     assert named.count("horse") == 11  # 12 images without image 3
-    assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(GONE)
+    assert not {hit.row["image_id"] for hit in searcher.nearest("images", query, 96)[0]}.intersection(REMOVED_IDS)
 
 
 def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp_path: Path) -> None:
@@ -113,14 +117,15 @@ def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp
     start = shutil.copytree(built, runs["small"] / "index/rounded")
     assert open_index(start).card.images.factory == "SQ8"
     write_config(runs["small"], {"models": [{"name": "mine", "model": "nowhere:Class"}]})
-    run_command("remove", start, GONE[0], "--copy-to", tmp_path / "less")
+    run_command("remove", start, REMOVED_IDS[0], "--copy-to", tmp_path / "less")
     assert open_index(tmp_path / "less").card.images.count == 79
 
 
 def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Ids that two shards have are raised, photos of both are counted, and new photos of the run are still added."""
+    """If two shards have the same ids, the ids of one shard are raised. The photos of both shards are counted, and new
+    photos of the run are still added."""
     caplog.set_level("INFO")
     start = bundle_of(runs["small"], "Flat")
     less = tmp_path / "less"
@@ -140,7 +145,8 @@ def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
 
 
 def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The former names of the commands work too. Existing photos are counted, and no temporary file is left behind."""
+    """The former names of the commands still work. Photos that are already in the index are counted, and no temporary
+    file remains."""
     caplog.set_level("INFO")
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     files = {path.name for path in start.rglob("*")}
@@ -209,8 +215,8 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
 def test_lines_of_a_list_that_match_nothing_are_reported(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The lines are an id, a path, another spelling and the absolute path. Lines that match nothing are reported one by
-    one, and the exit code is 3."""
+    """The list has an id, a path, another spelling of a path and an absolute path. Each line that matches nothing is
+    reported, and the exit code is 3."""
     start = bundle_of(runs["small"], "Flat")
     bundle = IndexShard(start)
     paths = bundle.table("images")["path"].to_pylist()
@@ -228,7 +234,7 @@ def test_lines_of_a_list_that_match_nothing_are_reported(
 @pytest.mark.parametrize(
     "factory", ["HNSW8", "IVF2,PQ4x4fsr,RFlat", "IVF2,PQ8x4fs", "IVF2,PQ8x4fsr,Refine(SQ8)", "SQ8", "IDMap,Flat"]
 )
-def test_types_from_which_faiss_cannot_remove_are_built_again(factory: str) -> None:
+def test_index_types_from_which_faiss_cannot_remove_vectors_are_rebuilt(factory: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
     index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index
     card = SimpleNamespace(factory=factory, metric="inner_product", nprobe=2, efSearch=50, k_factor=8)
@@ -242,7 +248,7 @@ def test_types_from_which_faiss_cannot_remove_are_built_again(factory: str) -> N
 
 
 @pytest.mark.parametrize("factory", ["Flat", "SQ8", "HNSW8", "IVF2,SQ8,RFlat"])
-def test_a_card_of_another_type_does_not_shift_the_ids_that_stay(factory: str) -> None:
+def test_a_card_of_another_type_does_not_change_the_remaining_ids(factory: str) -> None:
     vectors = np.random.default_rng(1).standard_normal((200, 8)).astype(np.float32)
     index = build(factory, ArrayVectors(vectors), "inner_product").index
     rest = np.arange(3, 200)
@@ -264,8 +270,8 @@ def test_example_program_does_not_need_jointspace(runs: dict[str, Path]) -> None
 
 
 @pytest.fixture
-def of_run(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """The indexes of both models of the small run, in the folders in which its stages write them."""
+def run_indexes(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
+    """Build the indexes of both models of the small run in the folders in which the stages write them."""
     for model in ("ncca", "dvsa"):
         shutil.copytree(bundle_of(runs["small"], "Flat", model), tmp_path / "run/index" / model)
     shutil.copytree(runs["small"] / "manifest", tmp_path / "run/manifest")
@@ -277,25 +283,25 @@ def paths_of(*folders: Path) -> list[set[str]]:
 
 
 def test_a_removal_reaches_every_index_of_the_run(
-    of_run: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+    run_indexes: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    alone = shutil.copytree(of_run["dvsa"], tmp_path / "alone/index/dvsa")
-    run_command("remove", of_run["dvsa"], "cat-1.png", "id:8")
-    assert f"2 photos removed from {of_run['dvsa']}, {of_run['ncca']}: id:1 (" in caplog.text
-    for folder, there in zip(of_run.values(), paths_of(*of_run.values()), strict=True):
+    alone = shutil.copytree(run_indexes["dvsa"], tmp_path / "alone/index/dvsa")
+    run_command("remove", run_indexes["dvsa"], "cat-1.png", "id:8")
+    assert f"2 photos removed from {run_indexes['dvsa']}, {run_indexes['ncca']}: id:1 (" in caplog.text
+    for folder, there in zip(run_indexes.values(), paths_of(*run_indexes.values()), strict=True):
         assert len(there) == 78 and there.isdisjoint(("cat-1.png", "dog-8.png"))
         assert [*read_removed(IndexShard(folder))] == ["cat-1.png", "dog-8.png"]
         assert not {1, 8} & {hit.row["image_id"] for hit in Searcher(open_index(folder)).images("a dog", 80)}
-    run_command("remove", of_run["ncca"], "cat-9.png", "--copy-to", tmp_path / "copy")
+    run_command("remove", run_indexes["ncca"], "cat-9.png", "--copy-to", tmp_path / "copy")
     run_command("remove", alone, "cat-17.png")
-    assert [len(there) for there in paths_of(*of_run.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
+    assert [len(there) for there in paths_of(*run_indexes.values(), alone, tmp_path / "copy")] == [78, 78, 79, 77]
 
 
 def test_a_removal_that_was_killed_is_completed_by_the_same_command(
-    of_run: dict[str, Path], monkeypatch: pytest.MonkeyPatch
+    run_indexes: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Until then, `serve` and `ingest` hide the photo in every index."""
+    """`serve` and `ingest` hide the photo in every index until the removal is complete."""
     original = removing._remove_from
     calls = []
 
@@ -307,28 +313,30 @@ def test_a_removal_that_was_killed_is_completed_by_the_same_command(
 
     monkeypatch.setattr(removing, "_remove_from", die_at_the_second)
     with pytest.raises(OSError, match="killed"):
-        run_command("remove", of_run["ncca"], "id:3")
-    assert [len(there) for there in paths_of(*of_run.values())] == [80, 79]
-    assert [hidden_photos(open_index(path), path) for path in of_run.values()] == [[3], []]
+        run_command("remove", run_indexes["ncca"], "id:3")
+    assert [len(there) for there in paths_of(*run_indexes.values())] == [80, 79]
+    assert [hidden_photos(open_index(path), path) for path in run_indexes.values()] == [[3], []]
     monkeypatch.undo()
-    run_command("remove", of_run["ncca"], "id:3")
-    assert [len(there) for there in paths_of(*of_run.values())] == [79, 79]
+    run_command("remove", run_indexes["ncca"], "id:3")
+    assert [len(there) for there in paths_of(*run_indexes.values())] == [79, 79]
 
 
-def test_one_of_two_entries_of_a_photo_is_removed_without_listing_the_photo(of_run: dict[str, Path]) -> None:
-    index = of_run["ncca"]
+def test_removing_one_of_two_entries_of_a_photo_does_not_list_the_photo_as_removed(
+    run_indexes: dict[str, Path],
+) -> None:
+    index = run_indexes["ncca"]
     link_shard(IndexShard(index), index / "added/00-again")
     with pytest.raises(UsageError, match=r"id:5 \(.*house-5.png\) or id:85 \("):
         run_command("remove", index, "house-5.png")
     run_command("remove", index, "id:85")
     assert sum(photo.path == "house-5.png" for photo in photos_of(open_index(index))) == 1
-    assert "house-5.png" in paths_of(of_run["dvsa"])[0] and not [*index.parent.rglob("removed.txt")]
+    assert "house-5.png" in paths_of(run_indexes["dvsa"])[0] and not [*index.parent.rglob("removed.txt")]
 
 
 def test_photos_removed_from_an_addition_are_listed_for_the_next_ingest(
-    of_run: dict[str, Path], runs: dict[str, Path]
+    run_indexes: dict[str, Path], runs: dict[str, Path]
 ) -> None:
-    index = of_run["ncca"]
+    index = run_indexes["ncca"]
     root = str(runs["large"] / "data")
     retell(index / "card.json", "data_root", value=root)
     run_command("add", index, runs["large"], "--copy-to", index.with_name("grown"))
@@ -337,8 +345,8 @@ def test_photos_removed_from_an_addition_are_listed_for_the_next_ingest(
     assert "dog-88.png" in read_removed(IndexShard(grown)) and grown / "removed.txt" in Layout(index.parents[1]).removed
 
 
-def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of_run: dict[str, Path]) -> None:
-    index = of_run["ncca"]
+def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(run_indexes: dict[str, Path]) -> None:
+    index = run_indexes["ncca"]
     odd = "cat\n1\r\tx.png"
     bundle = IndexShard(index)
     writer = IndexWriter(index)
@@ -351,8 +359,8 @@ def test_a_removed_photo_with_a_line_break_in_its_name_is_listed_as_one_photo(of
     assert [*read_removed(IndexShard(index))] == [odd, "dog-8.png"]
 
 
-def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[str, Path]) -> None:
-    index = of_run["ncca"]
+def test_photos_are_removed_by_a_condition_after_the_user_confirms(run_indexes: dict[str, Path]) -> None:
+    index = run_indexes["ncca"]
     condition = "'tree' in path and width < 100"
     named = {f"tree-{number}.png" for number in range(6, 40, 8)}
     with pytest.raises(UsageError, match="--yes to remove the 5 photos"):
@@ -361,16 +369,14 @@ def test_photos_are_removed_by_a_condition_once_the_user_says_yes(of_run: dict[s
     assert {line.rpartition("/")[2].rstrip(")") for line in result.stdout.splitlines()} == named
     assert paths_of(index)[0] >= named
     run_command("remove", index, "--where", condition, "--yes")
-    assert all(len(there) == 75 and there.isdisjoint(named) for there in paths_of(*of_run.values()))
+    assert all(len(there) == 75 and there.isdisjoint(named) for there in paths_of(*run_indexes.values()))
     with pytest.raises(UsageError, match="No photo of .* satisfies"):
         run_command("remove", index, "--where", condition, "--yes")
     with pytest.raises(UsageError, match="not both"):
         run_command("remove", index, "dog-0.png", "--where", condition)
 
 
-def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
-    runs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_a_name_that_two_folders_contain_is_refused_with_both_paths(runs: dict[str, Path], tmp_path: Path) -> None:
     other = build_bundle(make_run(tmp_path / "other", images=24))
     both = tmp_path / "both"
     run_command("remove", bundle_of(runs["small"], "Flat"), *range(8), "--copy-to", tmp_path / "less")
@@ -388,27 +394,28 @@ def test_names_that_two_folders_have_are_refused_and_printed_with_their_folders(
 
 
 def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
-    of_run: dict[str, Path], runs: dict[str, Path], caplog: pytest.LogCaptureFixture
+    run_indexes: dict[str, Path], runs: dict[str, Path], caplog: pytest.LogCaptureFixture
 ) -> None:
     caplog.set_level("INFO")
-    run_command("add", of_run["ncca"], runs["large"])
-    assert [len(there) for there in paths_of(*of_run.values())] == [96, 96]
-    for path in of_run.values():
+    run_command("add", run_indexes["ncca"], runs["large"])
+    assert [len(there) for there in paths_of(*run_indexes.values())] == [96, 96]
+    for path in run_indexes.values():
         assert f"added 16 of 96 photos of {runs['large']}; {path} already has" in caplog.text
     other = build_bundle(make_run(runs["small"].with_name("third"), images=24))
-    run_command("remove", of_run["ncca"], *range(4))
-    run_command("add", of_run["ncca"], other)
-    assert f"The photos were not added to {of_run['dvsa']}: " in caplog.text
+    run_command("remove", run_indexes["ncca"], *range(4))
+    run_command("add", run_indexes["ncca"], other)
+    assert f"The photos were not added to {run_indexes['dvsa']}: " in caplog.text
     assert "4 photos of" in caplog.text and "were removed before and are back" in caplog.text
 
 
 def test_captions_that_an_addition_loses_are_counted(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The index has all captions of the small run, and the captions of those photos of the large run that it lacks."""
+    """An addition brings the captions of new photos only. It counts the captions that the run has for photos of the
+    index and that the index lacks."""
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
-    assert "left out" not in caplog.text
+    assert "skipped" not in caplog.text
     table = IndexShard(start).table("sentences")
     texts = pc.replace_substring(table["text"].combine_chunks(), "number 7", "without it")
     less = table.set_column(table.column_names.index("text"), "text", texts)
@@ -418,11 +425,11 @@ def test_captions_that_an_addition_loses_are_counted(
     writer.link(bundle, but={"sentences.parquet"})
     writer.commit(source=bundle.card)
     run_command("add", start, runs["large"])
-    assert f"{start}: 11 captions skipped" in caplog.text  # the image 7, and the images 70 to 79
+    assert f"{start}: 11 captions skipped" in caplog.text  # the captions of image 7 and of the images 70 to 79
 
 
-def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(of_run: dict[str, Path]) -> None:
-    index, other = of_run.values()
+def test_a_damaged_index_of_the_run_does_not_hide_a_change_of_another(run_indexes: dict[str, Path]) -> None:
+    index, other = run_indexes.values()
     (other / "private").symlink_to(ROOT / "README.md")
     before = _stamp(index)
     assert before is not None and _stamp(other) is None

@@ -20,12 +20,15 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 from pipeline.storage.pairs import SplitRows
 
-WIDE, ROWS = 256, 100
-"""Columns of the features of a photo, and photos in a block."""
+WIDE = 256
+"""Number of values in the feature vector of a photo."""
+
+ROWS = 100
+"""Number of photos in a block."""
 
 
 def blocks_of(count: int) -> Iterator[ViewBlock]:
-    """Wide features of `count` photos with one short caption each, made block by block."""
+    """Generate blocks of photos with wide random features and one short caption each, `count` photos in total."""
     for number in range(count // ROWS):
         rng = np.random.default_rng(number)
         x = rng.standard_normal((ROWS, WIDE), dtype=np.float32)
@@ -34,7 +37,7 @@ def blocks_of(count: int) -> Iterator[ViewBlock]:
 
 
 def task_of(name: str, count: int) -> FitTask:
-    """A fit to `count` photos."""
+    """Make the task of fitting the model `name` to `count` photos."""
     task, _ = make_fit_task(name)
     moments, dev = task.sets.target, next(blocks_of(ROWS))
     wide = np.zeros(WIDE)
@@ -54,7 +57,7 @@ def task_of(name: str, count: int) -> FitTask:
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Bytes of arrays at most while `work` runs."""
+    """Return the peak number of bytes that are allocated while `work` runs."""
     tracemalloc.start()
     try:
         work()
@@ -64,19 +67,19 @@ def peak(work: Callable[[], object]) -> int:
 
 
 @pytest.mark.parametrize("name", ["kcca", "wsabie-sgd"])
-def test_a_fit_to_four_times_as_many_photos_takes_as_much_memory(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_a_fit_does_not_grow_with_the_number_of_photos(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(kernels, "MAX_LANDMARKS", 100)
     fit = model_spec(name).load().fit
-    fit(task_of(name, ROWS))  # imports are not of the fit
+    fit(task_of(name, ROWS))  # The imports of the first fit must not be measured.
     few, many = (peak(lambda count=count: fit(task_of(name, count))) for count in (1000, 4000))
     assert many <= 1.2 * few, (few, many)
 
 
 @pytest.mark.parametrize("exact", [8000, 100])
-def test_neighbours_of_four_times_as_many_photos_take_as_much_memory(
+def test_memory_of_a_neighbour_search_does_not_grow_with_the_number_of_photos(
     exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Without the pairs that are found."""
+    """Measures the search without the result, which grows with the number of photos."""
     limits = {"MAX_EXACT_PHOTOS": exact, "BLOCK_ROWS": 200, "INDEX_ROWS": 300, "TRAINING_PHOTOS": 1}
     for name, value in limits.items():
         monkeypatch.setattr(copies, name, value)
@@ -105,7 +108,7 @@ def test_several_indexes_find_what_one_index_finds(monkeypatch: pytest.MonkeyPat
     assert len(exact & set(map(tuple, whole.tolist()))) > 0.95 * len(exact)
 
 
-def test_scores_of_four_times_as_many_captions_take_as_much_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_memory_of_caption_scores_does_not_grow_with_the_number_of_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_fit, "MAX_RIVALS", 100)
     view, text = ImageView(("one",), (WIDE,), ()), TextView.of({"tfidf": next(blocks_of(ROWS)).y})
 
@@ -119,14 +122,14 @@ def test_scores_of_four_times_as_many_captions_take_as_much_memory(monkeypatch: 
         photos, captions = cross_fit.cross_fit(partial(blocks, count), view, text, 1)
         assert photos.pairs.shape == captions.pairs.shape == (count, 5)
 
-    score(ROWS * cross_fit.FOLDS)  # imports are not of the scores
+    score(ROWS * cross_fit.FOLDS)  # The imports of the first call must not be measured.
     few, many = (peak(lambda count=count: score(count)) for count in (2000, 8000))
     assert many <= 1.2 * few, (few, many)
 
 
 @pytest.mark.parametrize("size", [7, 30, 1000])
 def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Against all cosines at once, in double precision."""
+    """Compares the search with one matrix of all cosines in double precision."""
     monkeypatch.setattr(copies, "BLOCK_ROWS", size)
     features = np.random.default_rng(5).standard_normal((90, 6), dtype=np.float32) + 2
     centred = features - features.mean(axis=0, dtype=float)
@@ -141,7 +144,7 @@ def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: 
     assert set(map(tuple, copies.near_pairs(features).tolist())) == expected
 
 
-def test_whole_numbers_on_disk_stay_exact() -> None:
+def test_integers_on_disk_stay_exact() -> None:
     rows = DiskRows(2, dtype=np.int64)
     numbers = np.array([[1 << 40, -1], [(1 << 40) + 1, 2]])
     rows.append(numbers)
@@ -173,7 +176,7 @@ def test_wsabie_learns_the_same_from_rows_on_disk() -> None:
         np.testing.assert_array_equal(stored.u, held.u)
 
 
-def test_landmarks_and_variance_of_blocks_are_those_of_all_rows() -> None:
+def test_landmarks_and_variance_from_blocks_equal_those_from_all_rows() -> None:
     rows = np.random.default_rng(7).standard_normal((90, 5)).astype(np.float32) * [1, 2, 3, 4, 5] + 100
     rows = rows.astype(np.float32)
     whole = kernels.KernelFeatures.fit(lambda: [rows], "rbf", 0.5, 20, seed=3)

@@ -1,4 +1,4 @@
-"""CCA from moments: against float64 and scikit-learn, its invariants, and degenerate data."""
+"""CCA from moments is compared with float64 and scikit-learn, and tested for its invariants and on degenerate data."""
 
 from dataclasses import replace
 from itertools import product
@@ -21,7 +21,7 @@ from pipeline.models.linear.views import ImageView
 
 
 def make_views(n: int = 2000, dim_x: int = 20, dim_y: int = 15, shared: int = 4, seed: int = 0):
-    """Two views that share `shared` hidden factors."""
+    """Draw `n` pairs of rows of two views that have `shared` hidden factors in common."""
     rng = np.random.default_rng(seed)
     hidden = rng.standard_normal((n, shared))
     x = hidden @ rng.standard_normal((shared, dim_x)) + rng.standard_normal((n, dim_x))
@@ -36,7 +36,7 @@ def moments_of(x: np.ndarray, y: np.ndarray, form: type = sparse.csr_array) -> M
 
 
 def reference_correlations(x: np.ndarray, y: np.ndarray, image_ridge: float, text_ridge: float) -> np.ndarray:
-    """Singular values of Cxx^-1/2 Cxy Cyy^-1/2 in float64."""
+    """Compute the correlations as the singular values of Cxx^-1/2 Cxy Cyy^-1/2 in float64."""
     x, y = x - x.mean(axis=0, dtype=np.float64), y - y.mean(axis=0, dtype=np.float64)
     cxx, cyy = x.T @ x / len(x), y.T @ y / len(y)
     cxx += image_ridge * np.trace(cxx) / len(cxx) * np.eye(len(cxx))
@@ -92,7 +92,7 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
         ("outlier", 0, 1),
     ],
 )
-def test_degenerate_data_are_solved_from_the_least_ridge_on(kind: str, least: float, kept: int) -> None:
+def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: str, least: float, kept: int) -> None:
     """Without a ridge, only a constant column makes a covariance singular. An outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
@@ -124,7 +124,7 @@ def test_noise_beyond_the_rank_of_the_data_gives_no_direction() -> None:
 
 
 def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
-    """Moments whose cross-covariance is too large for their variances, by less and by more than rounding explains."""
+    """The cross-covariance is too large for the variances, first by a rounding error and then by much more."""
 
     def moments(excess: float) -> Moments:
         return Moments(10.0, np.zeros(2), np.zeros(2), np.eye(2), np.diag([1 + excess, 0.5]), np.eye(2))
@@ -134,7 +134,7 @@ def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
         CCASolver(moments(0.1)).solve(0, 0, 2)
 
 
-def test_a_solver_forgets_the_text_ridge_before() -> None:
+def test_a_solver_forgets_the_previous_text_ridge() -> None:
     x, y = make_views()
     solver = CCASolver(moments_of(x, y))
     for ridges in ((0.1, 0.1), (0.1, 10), (1, 10)):
@@ -165,7 +165,7 @@ def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, 
         side = x if constant == "image" else y
         side[:] = (size * rng.standard_normal(side.shape[1])).astype(np.float32)
         total = Moments.zero(*dims)
-        for rows in np.array_split(np.arange(600), 3):  # as of several shards
+        for rows in np.array_split(np.arange(600), 3):  # as if the rows came from several shards
             accumulator = MomentsAccumulator(*dims, threads=1)
             text = sparse.csr_array(y[rows]) if "sparse" in constant else y[rows]
             accumulator.add(x[rows], text, np.arange(len(rows)))
@@ -178,7 +178,7 @@ def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, 
 
 def test_a_small_variance_beside_a_large_mean_is_not_constant() -> None:
     x, y = make_views()
-    x = 1000 + 0.05 * x  # single precision has steps of 0.00006 there
+    x = 1000 + 0.05 * x  # Near 1000, single precision has steps of 0.00006.
     np.testing.assert_allclose(
         CCASolver(moments_of(x, y)).solve(0.1, 0.1, 3).values, reference_correlations(x, y, 0.1, 0.1)[:3], atol=1e-4
     )
@@ -205,7 +205,7 @@ def test_normalized_embedding_is_equation_2() -> None:
 
 
 def tuned_by(grid: FitSettings, seen: list, train: int = 300, dev: int = 200, shared: int = 10) -> Tuned:
-    """A fit of `train` pairs that is judged on `dev` others."""
+    """Tune CCA on `train` synthetic pairs, with the choice made on `dev` other pairs."""
     x, y = make_views(n=train + dev, dim_x=60, dim_y=50, shared=shared)
     pairs = PairArrays({"net": x[train:]}, {"tfidf": sparse.csr_array(y[train:])}, np.arange(dev))
     prepared, view = PreparedViews(moments_of(x[:train], y[:train])), ImageView(("net",), (60,), ())
@@ -222,28 +222,30 @@ def test_tuning_finds_the_planted_pairs_and_reports_overfitting() -> None:
     assert tuned.train_correlations.mean() > tuned.dev_correlations.mean() > 0.5
 
 
-def test_a_ridge_at_the_end_of_its_grid_is_told() -> None:
+def test_a_ridge_at_the_end_of_its_grid_is_reported() -> None:
     def trial(x: float, y: float, beta: float = 1.0) -> dict:
         return {"image_ridge": x, "text_ridge": y, "transfer": {"beta": beta, "rule": "paper"}}
 
     trials = [trial(x, y, beta) for x in (0.1, 1.0, 10.0) for y in (0.0, 3.0) for beta in (0.1, 1.0)]
     assert choices_at_edges(trials, trial(1.0, 3.0, 0.1)) == ["text_ridge 3", "beta 0.1"]
-    assert choices_at_edges(trials, trial(0.1, 0.0, 0.5)) == ["image_ridge 0.1"]  # below 0 nothing lies
-    assert choices_at_edges(trials[:1], trials[0]) == []  # the only one that was tried
+    # A text ridge of 0 is not at an edge, because no ridge is smaller.
+    assert choices_at_edges(trials, trial(0.1, 0.0, 0.5)) == ["image_ridge 0.1"]
+    assert choices_at_edges(trials[:1], trials[0]) == []  # A grid of one value has no edges.
 
 
-def test_a_walk_ends_at_a_pair_without_better_neighbours() -> None:
+def test_a_search_of_the_grid_ends_at_a_pair_without_better_neighbours() -> None:
     ridges = [0.01, 0.1, 1.0, 10.0, 100.0]
     tuned = tuned_by(make_grid([10], ridges, ridges, [1.0], "walk"), [], train=200, dev=100, shared=4)
     merits = {(trial.image_ridge, trial.text_ridge): trial.merit() for trial in tuned.trials}
-    assert (1.0, 1.0) in merits and len(merits) < 25  # begins in the middle
+    assert (1.0, 1.0) in merits and len(merits) < 25  # The search begins in the middle.
     places = [ridges.index(ridge) for ridge in (tuned.chosen.image_ridge, tuned.chosen.text_ridge)]
     for image, text in product(*(range(max(0, place - 1), min(5, place + 2)) for place in places)):
         assert merits[ridges[image], ridges[text]] <= tuned.chosen.merit()
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
-    """The first 6 of 12 directions suffice to find all of twelve images. For 200 other images, all 12 are needed."""
+    """The first 6 directions and all 12 directions have equal ranks for twelve images. The tie goes to 12, because a
+    search among more images needs all directions."""
     tuned = tuned_by(make_grid([2, 6, 12], [0.01], [0.01], [1.0]), [], train=600, dev=12, shared=12)
     assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
     trial = tuned.chosen
@@ -251,13 +253,13 @@ def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
     assert replace(trial, recall_sum=599.0).merit() < trial.merit()
 
 
-def test_lines_find_the_best_of_the_grid_with_fewer_solutions() -> None:
+def test_line_searches_find_the_best_of_the_grid_with_fewer_solutions() -> None:
     ridges = (0.01, 0.1, 1, 10, 100)
     whole, lines = (tuned_by(make_grid([10], ridges, ridges, [1.0], search), []) for search in ("grid", "lines"))
     assert len(whole.trials) == 25 > len(lines.trials)
     tried = {(trial.image_ridge, trial.text_ridge) for trial in lines.trials}
     assert len(tried) == len(lines.trials)
-    # Nothing on either line through what was chosen is better.
+    # No other point on the two lines through the chosen point is better.
     best = lines.chosen
     rivals = [t for t in whole.trials if best.image_ridge == t.image_ridge or best.text_ridge == t.text_ridge]
     assert best.recall_sum == max(trial.recall_sum for trial in rivals)

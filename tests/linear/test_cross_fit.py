@@ -1,4 +1,4 @@
-"""The search for wrong captions: its folds, and its results for captions that belong to another photo."""
+"""Tests of the search for wrong captions: the folds, the scores, and captions that belong to another photo."""
 
 from collections.abc import Iterator
 
@@ -17,11 +17,11 @@ NO_PAIRS = np.empty((0, len(PAIR_COLUMNS)), int)
 
 
 def columns_of(scores: Scores) -> dict[str, np.ndarray]:
-    """The columns of all pairs by their names."""
+    """Return the columns of `scores.pairs`, by name."""
     return dict(zip(PAIR_COLUMNS, scores.pairs[np.arange(len(scores.scores))].T, strict=True))
 
 
-def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_those_of_others() -> None:
+def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_siblings() -> None:
     folds = draw_folds(np.array([[0, 1], [1, 2]]), 500, seed=0)
     assert len({*folds[:3]}) == 1 and {*folds} == set(range(FOLDS))
     rng, owners = np.random.default_rng(0), np.repeat(np.arange(40), 2)
@@ -33,13 +33,14 @@ def test_copies_share_a_fold_and_a_caption_is_judged_with_its_siblings_against_t
         pairs = columns_of(scores)
         assert not (pairs["rather"] // 2 == pairs["image_id"]).any()
         assert pairs["rank"][0] > 1 == np.median(pairs["rank"])
-    assert captions.scores[0] > photographs.scores[0] + 1  # its sibling says the same
+    assert captions.scores[0] > photographs.scores[0] + 1  # The sibling caption supports caption 0.
 
 
 @pytest.mark.parametrize("seed", range(5))
 @pytest.mark.parametrize(("count", "share"), [(500, 0), (500, 0.2), (5000, 0), (5000, 0.2), (20_000, 0.05)])
-def test_of_the_pairs_that_are_likely_wrong_few_are_right(seed: int, count: int, share: float) -> None:
-    """Wrong pairs score as exchanged ones do. Right pairs score higher, but some of them as low."""
+def test_few_of_the_likely_wrong_pairs_are_right(seed: int, count: int, share: float) -> None:
+    """Wrong pairs have the same distribution of scores as exchanged pairs. Right pairs have higher scores on average,
+    but the two distributions overlap."""
     rng = np.random.default_rng(seed)
     is_wrong = np.arange(count) < share * count
     exchanged = rng.standard_normal(count)
@@ -53,8 +54,9 @@ def test_of_the_pairs_that_are_likely_wrong_few_are_right(seed: int, count: int,
         assert chosen.mean() >= 0.8 and len(chosen) >= 0.3 * is_wrong.sum()
 
 
-def test_the_scores_of_pairs_are_those_of_the_definition() -> None:
-    """CSLS and its exchange pair by pair, with three neighbours because there are only four photos."""
+def test_scores_of_pairs_follow_the_definition() -> None:
+    """Computes the CSLS scores of the own and the exchanged pairs one by one. There are three neighbours, because there
+    are only four photos."""
     rng, owners = np.random.default_rng(1), np.array([0, 0, 1, 2, 2, 3])
     x, y = unit_rows(rng.standard_normal((4, 5))), unit_rows(rng.standard_normal((6, 5)))
     photographs, captions = score_rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y)
@@ -77,7 +79,8 @@ def test_the_scores_of_pairs_are_those_of_the_definition() -> None:
 
 @pytest.mark.parametrize("share", [0.0, 0.05, 0.2, 0.5])
 def test_the_number_of_wrong_pairs_is_estimated_and_they_score_lowest(share: float) -> None:
-    """Right pairs score 4 standard deviations more than wrong ones, whose scores are like those of exchanged pairs."""
+    """Wrong pairs have the same distribution of scores as exchanged pairs. The mean score of right pairs is 4 standard
+    deviations higher."""
     rng, count = np.random.default_rng(2), 20_000
     is_wrong = rng.random(count) < share
     scores, exchanged = rng.normal(np.where(is_wrong, 0, 4), 1), rng.normal(0, 1, count)
@@ -88,7 +91,7 @@ def test_the_number_of_wrong_pairs_is_estimated_and_they_score_lowest(share: flo
 
 
 def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarray, fold: int) -> Iterator[SplitRows]:
-    """The photos of a fold with their captions, at most 50 photos in a block."""
+    """Generate the photos of a fold with their captions, in blocks of at most 50 photos."""
     for image_id in np.split(np.flatnonzero(folds == fold), range(50, len(folds), 50)):
         own = np.flatnonzero(np.isin(owners, image_id))
         if len(image_id):
@@ -97,7 +100,7 @@ def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarra
 
 
 def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Photos with two captions that describe the photo. Every tenth photo has the captions of another photo."""
+    """Draw the features of `n` photos and of two captions per photo. Every tenth photo has another photo's captions."""
     rng, owners = np.random.default_rng(3), np.repeat(np.arange(n), 2)
     shown = rng.standard_normal((n, 6))
     said = shown.copy()
@@ -119,7 +122,7 @@ def test_planted_wrong_captions_are_found_and_counted() -> None:
     assert (worst % 10 == 0).sum() >= 50
 
 
-def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> None:
+def test_a_collection_of_near_duplicates_is_refused_with_the_reason() -> None:
     x, y, owners = make_pairs(200)
     copies = np.stack([np.arange(194), np.arange(1, 195)], axis=1)
     folds = draw_folds(copies, len(x), seed=0)
@@ -128,8 +131,9 @@ def test_photos_that_are_all_near_duplicates_are_refused_by_their_cause() -> Non
 
 
 @pytest.mark.parametrize(("low", "expected"), [(9, 0), (12, 0), (20, 16)])
-def test_pairs_are_likely_wrong_if_more_are_low_than_right_ones_explain(low: int, expected: int) -> None:
-    """81 pairs are below the quantile 0.9. About 9 right pairs among them are below the median, or 12 by chance."""
+def test_pairs_are_likely_wrong_if_more_scores_are_low_than_right_pairs_explain(low: int, expected: int) -> None:
+    """81 pairs score below the 0.9 quantile of the exchanged pairs. If all 81 were right, about 9 of them would score
+    below the median, and chance could make it 12."""
     own = np.concatenate([np.full(low, 0.25), np.full(81 - low, 0.85), np.full(200, 2.0)])
     scores = Scores(own, np.linspace(0, 1, 1001), NO_PAIRS)
     assert scores.likely_wrong == expected

@@ -1,4 +1,4 @@
-"""Gong et al. 2014, sections 3 and 4, in float64 on dense matrices of pairs, against models fitted from moments."""
+"""Models fitted from moments are compared with Gong et al. 2014, sections 3 and 4, in float64 on dense matrices."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -15,13 +15,18 @@ from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays, Tuned
 from pipeline.models.linear.views import ImageView, ViewBlock
 
-D, TERMS, C, C1, IMAGE_RIDGE, TEXT_RIDGE = 9, 12, 4, 3, 0.05, 0.2
+D = 9
+TERMS = 12
+C = 4
+C1 = 3
+IMAGE_RIDGE = 0.05
+TEXT_RIDGE = 0.2
 VIEW = ImageView(("net",), (D,), ())
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images (n, D) and sentences (m, d), and the same as rows X and Y of pairs (m, D) and (m, d), in float64."""
+    """Images and sentences as a block, and as one row per pair: `x` is (m, D) and `y` is (m, TERMS), in float64."""
 
     block: ViewBlock
     x: np.ndarray
@@ -41,7 +46,7 @@ def make_pairs(images: int, noise: float, seed: int) -> Pairs:
 TARGET, WEAK, NEW = make_pairs(120, 0.3, 1), make_pairs(200, 1.5, 2), make_pairs(40, 0.3, 3)
 
 
-def fitted(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tuned:
+def fit_ncca(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tuned:
     def moments(pairs: Pairs):
         accumulator = MomentsAccumulator(D, TERMS, threads=1)
         accumulator.add(pairs.block.x, pairs.block.y, pairs.block.owners)
@@ -56,8 +61,11 @@ def fitted(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tu
 
 
 def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
-    """W, U and lambda of the generalised problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy) v with ridges, and
-    the means, of pairs that count as much as their `weights`."""
+    """Solve the generalised eigenvalue problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy) v with ridges.
+
+    Return the directions of both views, the `count` largest eigenvalues rho, and the means of both views. The
+    covariances and the means are weighted by the `weights` (m,) of the pairs.
+    """
     mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
     both, d = np.hstack([x - mean_x, y - mean_y]), x.shape[1]
     every = both.T @ (both * weights[:, None]) / weights.sum()
@@ -86,7 +94,10 @@ def assert_scores(tuned: Tuned, expected: np.ndarray, tolerance: float = 2e-4) -
 
 
 def similarity(x: np.ndarray, y: np.ndarray, new_x: np.ndarray, new_y: np.ndarray, scale, weights=None) -> np.ndarray:
-    """Eq. 2 between new rows by the CCA of x and y; `scale` makes diag(lambda^t) of the correlations."""
+    """Compute equation 2 for all pairs of new rows, from the CCA of x and y.
+
+    `scale` is a function from the correlations to the diagonal of the matrix D^t in equation 2.
+    """
     w, u, rho, mean_x, mean_y = block_cca(x, y, np.ones(len(x)) if weights is None else weights, C)
     return cosines((new_x - mean_x) @ w * scale(rho), (new_y - mean_y) @ u * scale(rho))
 
@@ -97,71 +108,75 @@ NEW_X, NEW_Y = NEW.block.x.astype(float), NEW.block.y.toarray().astype(float)
 
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
-def test_equation_2_by_either_form_of_the_problem(eigenvalues: str) -> None:
-    """The eigenvalues of C_all v = lambda C_diag v are 1 + rho."""
-    tuned = fitted("target", EXPONENTS[eigenvalues], eigenvalues)
+def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) -> None:
+    """The form "gong" has the eigenvalues of C_all v = lambda C_diag v, which are 1 + rho."""
+    tuned = fit_ncca("target", EXPONENTS[eigenvalues], eigenvalues)
     assert_scores(tuned, similarity(TARGET.x, TARGET.y, NEW_X, NEW_Y, POWERS[eigenvalues]))
     assert tuned.chosen.eigenvalues == eigenvalues
 
 
 @pytest.mark.parametrize("beta", [0.1, 1])
-def test_joint_training_counts_auxiliary_pairs_beta_squared(beta: float) -> None:
-    """[X; beta F] and [Y; beta T]: every product of auxiliary rows has the factor beta^2; so do their means here."""
+def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
+    """The matrices are [X; beta F] and [Y; beta T], so products of auxiliary rows have the factor beta^2. Here, the
+    auxiliary rows have this weight in the means too."""
     x, y = np.vstack([TARGET.x, WEAK.x]), np.vstack([TARGET.y, WEAK.y])
     weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
     expected = similarity(x, y, NEW_X, NEW_Y, POWERS["gong"], weights)
-    assert_scores(fitted("joint", 4, "gong", beta=beta), expected)
+    assert_scores(fit_ncca("joint", 4, "gong", beta=beta), expected)
 
 
-def projections(scale):
-    """A and B of the auxiliary CCA, each column by lambda^t, and its means."""
+def auxiliary_projections(scale):
+    """Return A and B of the auxiliary CCA, whose columns are multiplied by lambda^t, and the means of both views."""
     a, b, rho, mean_x, mean_y = block_cca(WEAK.x, WEAK.y, np.ones(len(WEAK.x)), C1)
     return a * scale(rho), b * scale(rho), mean_x, mean_y
 
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
 def test_stacked_training(eigenvalues: str) -> None:
-    """X^ = XA, Y^ = YB."""
-    a, b, *_ = projections(POWERS[eigenvalues])
+    """The second CCA has the views X^ = XA and Y^ = YB."""
+    a, b, *_ = auxiliary_projections(POWERS[eigenvalues])
     w, u, rho, mean_x, mean_y = block_cca(TARGET.x @ a, TARGET.y @ b, np.ones(len(TARGET.x)), C)
     scale = POWERS["gong"](rho)
     expected = cosines((NEW_X @ a - mean_x) @ w * scale, (NEW_Y @ b - mean_y) @ u * scale)
     power = EXPONENTS[eigenvalues]
-    assert_scores(fitted("stacked", 4, "gong", auxiliary_power=power, auxiliary_eigenvalues=eigenvalues), expected)
+    assert_scores(fit_ncca("stacked", 4, "gong", auxiliary_power=power, auxiliary_eigenvalues=eigenvalues), expected)
 
 
-def balanced(x: np.ndarray, new: np.ndarray, weight: float) -> float:
-    """The factor by which the total variance of `new` over the pairs becomes weight^2 that of `x`."""
+def balancing_factor(x: np.ndarray, new: np.ndarray, weight: float) -> float:
+    """Return the factor for `new` that makes its total variance over the pairs weight^2 times the variance of `x`."""
     return weight * np.sqrt(x.var(axis=0).sum() / new.var(axis=0).sum())
 
 
 @pytest.mark.parametrize("weight", [1, 0.3])
 def test_linear_sae(weight: float) -> None:
-    """X^ = [X, XA], Y^ = [Y, YB] (eq. 5 without phi)."""
-    a, b, *_ = projections(POWERS["gong"])
-    s, t = balanced(TARGET.x, TARGET.x @ a, weight), balanced(TARGET.y, TARGET.y @ b, weight)
+    """The second CCA has the views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi)."""
+    a, b, *_ = auxiliary_projections(POWERS["gong"])
+    s, t = balancing_factor(TARGET.x, TARGET.x @ a, weight), balancing_factor(TARGET.y, TARGET.y @ b, weight)
     views = [np.hstack([rows, scale * rows @ m]) for rows, scale, m in (
         (TARGET.x, s, a), (TARGET.y, t, b), (NEW_X, s, a), (NEW_Y, t, b))]  # fmt: skip
-    tuned = fitted("sae-linear", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", weight=weight)
+    tuned = fit_ncca("sae-linear", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", weight=weight)
     assert_scores(tuned, similarity(*views, POWERS["gong"]))
 
 
 def fiftieth_distance(z: np.ndarray) -> float:
-    """The mean distance of a row to its 50th nearest neighbour."""
+    """Return the mean distance of a row to its 50th nearest neighbour."""
     return float(np.mean([np.sort(np.linalg.norm(z - row, axis=1))[50] for row in z]))
 
 
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_nonlinear_sae(rule: str) -> None:
-    """X^ = [X, phi(XA)], Y^ = [Y, phi(YB)] (eq. 5), phi(z) = sqrt(2) cos(zR + b) with the R and b that were drawn."""
-    tuned = fitted("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
+    """The second CCA has the views X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b)
+    has the random R and b of the fitted model."""
+    tuned = fit_ncca("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
-    a, b, mean_x, mean_y = projections(POWERS["gong"])
+    a, b, mean_x, mean_y = auxiliary_projections(POWERS["gong"])
     for drawn, matrix, mean, rows, train, new in (
         (tuned.model.maps.image, a, mean_x, TARGET.block.x.astype(float), TARGET.x, NEW_X),
         (tuned.model.maps.text, b, mean_y, TARGET.y, TARGET.y, NEW_Y),
     ):
-        matrix = matrix * np.sign(np.einsum("dc,dc->c", matrix, drawn.matrix))  # eigenvectors have either sign
+        matrix = matrix * np.sign(
+            np.einsum("dc,dc->c", matrix, drawn.matrix)
+        )  # The sign of an eigenvector is arbitrary.
         fourier, sigma = drawn.fourier, fiftieth_distance((rows - mean) @ matrix)
         spread = sigma if rule == "paper" else 1 / sigma
         assert fourier.frequencies.std() == pytest.approx(spread, rel=0.1)
@@ -178,4 +193,4 @@ def test_nonlinear_sae(rule: str) -> None:
         views["train"].append(np.hstack([train, scale * phi(train)]))
         views["new"].append(np.hstack([new, scale * phi(new)]))
     expected = similarity(*views["train"], *views["new"], POWERS["gong"])
-    assert_scores(tuned, expected, tolerance=2e-3)  # cosines of few angles are nearly collinear
+    assert_scores(tuned, expected, tolerance=2e-3)  # Few angles give nearly collinear cosines.

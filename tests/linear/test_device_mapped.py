@@ -1,4 +1,4 @@
-"""Random Fourier features, their second pass and the projections of mapped views by torch: the same as by numpy."""
+"""Random Fourier features, moments of mapped views and projections in torch equal the results of numpy."""
 
 import numpy as np
 import pytest
@@ -16,7 +16,7 @@ ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.can_use_gpu()}
 
 
 @pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])
-def test_the_second_pass_is_that_of_the_processor(device, maps, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_moments_of_mapped_views_equal_those_of_the_cpu(device, maps, monkeypatch: pytest.MonkeyPatch) -> None:
     known, done = moments_of(*BLOCKS), []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(7, done))
     found = mapped_moments(known, BLOCKS, maps, device)
@@ -25,7 +25,7 @@ def test_the_second_pass_is_that_of_the_processor(device, maps, monkeypatch: pyt
 
 
 @pytest.mark.parametrize("maps", list(MAPS.values())[:2])
-def test_each_pair_counts_once_wherever_the_memory_is_full(maps) -> None:
+def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
     known, blocks = moments_of(*BLOCKS[::2]), BLOCKS[::2]
 
     def accumulate(memory: FullOnce) -> MappedAccumulator:
@@ -41,8 +41,8 @@ def test_each_pair_counts_once_wherever_the_memory_is_full(maps) -> None:
 
 
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
-def test_embeddings_are_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
-    """On a device that is full beyond 13 rows."""
+def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
+    """The memory of the device holds at most 13 rows."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)

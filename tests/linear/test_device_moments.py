@@ -18,7 +18,11 @@ from pipeline.storage.pairs import SplitRows
 
 
 def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:
-    """Blocks of images far from zero, in half precision and in single, with 0 to 3 sentences each, or 2."""
+    """Make five blocks of images with features far from zero, in half and in single precision.
+
+    Two of the blocks have 0 to 3 sentences per image. In the other blocks, all images have the same number: 0, 1 or 2.
+    The sentences have sparse vectors with `terms` columns, and dense vectors with `dense` columns unless `dense` is 0.
+    """
     rng, blocks = np.random.default_rng(0), []
     for n, counts in ((300, None), (1, np.array([1])), (700, None), (256, np.full(256, 2)), (5, np.zeros(5, int))):
         counts = rng.integers(0, 4, n) if counts is None else counts
@@ -29,7 +33,7 @@ def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[Split
             "single": (rng.standard_normal((n, dims[1])) - 5).astype(np.float32),
         }
         for block in features.values():
-            block[0] = 0  # which has no length
+            block[0] = 0  # A row of zeros cannot be scaled to unit length.
         texts = {"tfidf": y}
         if dense:
             texts["words"] = (rng.standard_normal((len(owners), dense)) + 9).astype(np.float16)
@@ -53,7 +57,7 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
     ("dims", "terms", "steps", "tolerance"),
     [((9, 4), 30, (), 1e-12), ((9, 4), 30, ("sqrt", "l2"), 1e-6), ((700, 500), 300, ("l2",), 1e-5)],
 )
-def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
+def test_moments_equal_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
     # Moments of few columns are summed in double precision.
     assert (sum(dims) + terms <= MAX_DOUBLE_PRECISION_COLUMNS) == (tolerance < 1e-5)
     view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
@@ -65,7 +69,7 @@ def test_they_are_those_of_numpy(device: torch.device, dims, terms: int, steps, 
 
 
 @pytest.mark.parametrize(("dims", "tolerance"), [((9, 4), 1e-12), ((700, 500), 2e-5)])
-def test_sparse_and_dense_texts_side_by_side_are_those_of_numpy(device: torch.device, dims, tolerance: float) -> None:
+def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.device, dims, tolerance: float) -> None:
     blocks = make_blocks(dims, 30, dense=12)
     for names in (("tfidf", "words"), ("words", "tfidf"), ("words",)):
         chosen = [replace(block, sentences={name: block.sentences[name] for name in names}) for block in blocks]
@@ -75,8 +79,8 @@ def test_sparse_and_dense_texts_side_by_side_are_those_of_numpy(device: torch.de
 
 
 @pytest.mark.parametrize("dense", [0, 12])
-def test_each_pair_counts_once_wherever_the_memory_is_full(dense: int) -> None:
-    """At each allocation and each product of the first two blocks in turn."""
+def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> None:
+    """The memory is full once, at each allocation and each product of the first two blocks in turn."""
     dims, blocks = (9, 4), make_blocks((9, 4), 30, dense)[2:4]
     text = TextView.of(blocks[0].sentences)
     expected = sum_blocks(blocks, view_of(dims), text, 1)
@@ -94,7 +98,9 @@ def test_each_pair_counts_once_wherever_the_memory_is_full(dense: int) -> None:
         assert_same(accumulate(FullOnce(at)).result(), expected, 1e-12)
 
 
-def test_a_full_gpu_goes_on_with_parts_of_the_block(device: torch.device, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_full_gpu_continues_with_smaller_pieces_of_the_block(
+    device: torch.device, monkeypatch: pytest.MonkeyPatch
+) -> None:
     dims, terms = (9, 4), 30
     view, blocks, done = view_of(dims), make_blocks(dims, terms), []
     expected = sum_blocks(blocks, view, text_view(terms), 1)

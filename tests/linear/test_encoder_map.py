@@ -9,7 +9,11 @@ from pipeline.models.linear.ridge import fit_encoder_map
 
 
 def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.ndarray]:
-    """(count, 30) and (count, 20), the second a noisy linear function of the first, or its root of its root."""
+    """Draw features (count, 30) and (count, 20) of the same photos by two encoders.
+
+    The second features are a noisy linear function of the first ones. If `rectified`, all values are squared, so that
+    their square roots have this linear relation.
+    """
     rng, matrix = np.random.default_rng(seed), np.random.default_rng(0).normal(size=(30, 20)) / 6
     x = rng.normal(size=(count, 30)) + 3
     y = x @ matrix + 0.3 * rng.normal(size=(count, 20))
@@ -17,7 +21,7 @@ def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.nda
     return x.astype(np.float32), y.astype(np.float32)
 
 
-def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
+def test_the_map_equals_ridge_regression_in_scikit_learn() -> None:
     x, y = features(400, 1, rectified=False)
     fitted = fit_encoder_map(x, y)
     alpha = fitted.ridge * len(x) * x.var(axis=0).mean()
@@ -25,8 +29,8 @@ def test_the_map_is_the_ridge_regression_of_scikit_learn() -> None:
     np.testing.assert_allclose(fitted(x), expected.predict(x), rtol=0, atol=1e-4)
 
 
-def test_wide_features_are_solved_as_in_double_precision() -> None:
-    """More than 1,024 columns, whose moments are summed in single precision."""
+def test_maps_of_wide_features_equal_those_in_double_precision() -> None:
+    """The moments of more than 1,024 columns are summed in single precision."""
     rng = np.random.default_rng(5)
     x = rng.standard_normal((200, 600)).astype(np.float32)
     y = (x @ rng.standard_normal((600, 500)) / 25 + rng.standard_normal((200, 500))).astype(np.float32)
@@ -38,7 +42,7 @@ def test_wide_features_are_solved_as_in_double_precision() -> None:
 
 
 @pytest.mark.parametrize("rectified", [False, True])
-def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
+def test_the_estimated_loss_is_the_loss_on_other_photos(rectified: bool) -> None:
     fitted = fit_encoder_map(*features(400, 1, rectified))
     others = features(4000, 2, rectified)
     assert fitted.roots == (rectified, rectified)
@@ -46,6 +50,6 @@ def test_the_loss_is_what_other_photographs_have(rectified: bool) -> None:
     assert (fitted(others[0]).min() >= 0) == rectified
 
 
-def test_too_few_photographs_are_refused() -> None:
+def test_too_few_photos_are_refused() -> None:
     with pytest.raises(InputError, match="50 photos"):
         fit_encoder_map(*features(49, 0, rectified=False))

@@ -1,4 +1,4 @@
-"""Feature-mapped and expanded views against dense matrices, and each feature map against its kernel."""
+"""Feature-mapped and expanded views are compared with dense matrices, and each feature map with its kernel."""
 
 from itertools import pairwise
 
@@ -25,7 +25,7 @@ from pipeline.models.linear.views import ViewBlock
 
 
 def make_block(seed: int, n: int = 90, dim_x: int = 12, dim_y: int = 9) -> ViewBlock:
-    """Images far from zero, with 0 to 3 sparse sentences each."""
+    """Make a block of `n` images with features far from zero, and with 0 to 3 sparse sentences per image."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n), rng.integers(0, 4, n))
     x = rng.standard_normal((n, dim_x)).astype(np.float32) + 3
@@ -41,7 +41,7 @@ def moments_of(*blocks: ViewBlock) -> Moments:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """The oracle: of pairs of dense rows, in float64."""
+    """Compute the expected moments from dense rows, one row of `x` and of `y` per pair, in float64."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     a, b = x - x.mean(axis=0), y - y.mean(axis=0)
     return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
@@ -87,7 +87,7 @@ MAPS = {
 
 
 @pytest.mark.parametrize("maps", MAPS.values(), ids=MAPS)
-def test_the_second_pass_equals_dense_mapped_rows(maps: FeatureMaps) -> None:
+def test_moments_of_mapped_views_equal_those_of_dense_mapped_rows(maps: FeatureMaps) -> None:
     found = mapped_moments(moments_of(*BLOCKS), BLOCKS, maps)
     x = np.vstack([dense_columns(block.x, maps.image)[block.owners] for block in BLOCKS])
     y = np.vstack([dense_columns(block.y, maps.text) for block in BLOCKS])
@@ -117,8 +117,9 @@ def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
     assert measure_bandwidth(z) == pytest.approx(distances[:, 50].mean())
 
 
-def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
-    """The dual problem in float64: a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1, and likewise for b."""
+def test_kernel_cca_equals_the_dual_problem_with_kernel_matrices() -> None:
+    """The dual problem is solved in float64. It maximises a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1 and to the
+    corresponding constraint on b."""
     rng = np.random.default_rng(12)
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))
@@ -138,7 +139,7 @@ def test_kernel_cca_is_that_of_the_kernel_matrices() -> None:
     np.testing.assert_allclose(found, expected, atol=1e-4)
 
 
-def test_transferred_text_is_the_mean_of_the_nearest() -> None:
+def test_transferred_text_is_the_mean_text_of_the_nearest_images() -> None:
     gallery = np.array([[0, 0], [1, 0], [5, 5]], np.float32)
     texts = sparse.csr_array(np.array([[2, 0], [0, 4], [9, 9]], np.float32))
     feature_map = NeighbourText(gallery, texts, 2)
@@ -146,7 +147,7 @@ def test_transferred_text_is_the_mean_of_the_nearest() -> None:
     assert NeighbourText(gallery, texts, 50).neighbours == 3
 
 
-def test_a_sample_is_uniform_and_the_same_whatever_the_blocks() -> None:
+def test_a_sample_is_uniform_and_does_not_depend_on_the_blocks() -> None:
     rows = np.arange(50, dtype=np.float32)[:, None]
 
     def draw(seed: int, *bounds: int, rows=rows):

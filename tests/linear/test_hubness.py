@@ -1,4 +1,4 @@
-"""Hubness correction: the numbers against the equations of the papers, the vectors, and the choice on dev."""
+"""Hubness corrections are compared with the equations of the papers. The choice between them on dev is tested too."""
 
 import numpy as np
 import pytest
@@ -22,25 +22,28 @@ def draw(n: int, seed: int = 0) -> np.ndarray:
 
 
 BANK = Bank(draw(40), draw(50))
-LOG = Bank(BANK.images, BANK.sentences, queries=draw(35))
-"""A bank with queries of its own."""
+QUERY_BANK = Bank(BANK.images, BANK.sentences, queries=draw(35))
+"""A bank with logged queries, which replace its sentences as the texts that search for images."""
 
 
 def queries_of(bank: Bank) -> np.ndarray:
-    """The texts that search for images."""
+    """Return the vectors of the texts that search for images."""
     return bank.sentences if bank.queries is None else bank.queries
 
 
 def csls(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
-    """Conneau et al. 2018, pair by pair, with k = 5, over the factor 2."""
+    """Compute half the CSLS score of Conneau et al. 2018 for each pair, with k = 5."""
     nearest_images = [np.mean(sorted(queries_of(bank) @ image)[-5:]) for image in x]
     nearest_sentences = [np.mean(sorted(bank.images @ sentence)[-5:]) for sentence in y]
     return scores - np.add.outer(nearest_images, nearest_sentences) / 2
 
 
 def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
-    """Pan et al. 2025: the matrix of the bank's exponentials, its rows and columns divided by their sums in turn; then
-    each image of x a further row of it."""
+    """Compute the Sinkhorn scores of Pan et al. 2025 for each pair.
+
+    The rows and the columns of the bank's matrix of exponentials are divided by their sums in turn. The column factors
+    that result then normalise each image of `x` like one more row of the matrix.
+    """
     queries = queries_of(bank)
     exponentials = np.exp(7 * bank.images.astype(float) @ queries.T)
     balanced = exponentials.copy()
@@ -51,7 +54,7 @@ def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np
     return scores - np.log(np.exp(7 * x @ queries.T) @ of_queries)[:, None] / 7
 
 
-@pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
+@pytest.mark.parametrize("bank", [BANK, QUERY_BANK], ids=["train", "log"])
 @pytest.mark.parametrize(
     ("terms", "paper"),
     [
@@ -60,14 +63,16 @@ def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np
     ],
     ids=["sinkhorn", "csls"],
 )
-def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, paper: object, bank: Bank) -> None:
+def test_products_of_corrected_unit_vectors_equal_the_scores_of_the_papers(
+    terms: tuple, paper: object, bank: Bank
+) -> None:
     x, y = draw(9), draw(12)
     correction = HubnessCorrection(bank, dict(zip(NOTHING, terms, strict=True)))
     images, sentences = correction.extend("images", x), correction.extend("sentences", y)
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(sentences, axis=1), 1, atol=1e-6)
     expected = paper(x.astype(float) @ y.T, x.astype(float), y.astype(float), bank)
-    a, b = images @ sentences.T, expected - expected.mean()  # up to a factor and a number for all pairs
+    a, b = images @ sentences.T, expected - expected.mean()  # Equal except for a factor and a constant.
     a = (a - a.mean()) * (b.std() / a.std())
     np.testing.assert_allclose(a, b, atol=1e-5)
     model = HubCorrected(ZeroShot("eyes", "words"), correction)
@@ -76,7 +81,7 @@ def test_products_of_corrected_unit_vectors_are_the_papers_scores(terms: tuple, 
 
 
 def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
-    """exp(400) is beyond single precision. The balance is compared with logarithms in double precision."""
+    """exp(400) overflows in single precision. The expected balance is computed with logarithms in double precision."""
     beta, (terms, side) = 400.0, ([Term(1, "balanced", 400.0)], "images")
     logs = beta * BANK.images.astype(float) @ BANK.sentences.T.astype(float)
     of_queries = np.zeros(logs.shape[1])
@@ -87,11 +92,11 @@ def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
     balance = HubnessCorrection(BANK, {**NOTHING, side: terms}).bank.balance[side]
     assert np.isfinite(balance).all()
     close = np.abs(balance - (expected - expected.mean())) < 0.02
-    assert close.mean() > 0.8  # pairs below LOWEST count as if at it
+    assert close.mean() > 0.8  # Exponents below LOWEST_EXPONENT are raised to it.
 
 
-def test_a_bias_that_unit_vectors_cannot_have_is_named_with_its_number(caplog: pytest.LogCaptureFixture) -> None:
-    """One image of the bank is of length 3, so the mean of one neighbour is up to 3."""
+def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: pytest.LogCaptureFixture) -> None:
+    """One image of the bank has length 3, so the score of a nearest neighbour can be 3."""
     x = draw(9)
     bank = Bank(np.vstack([BANK.images, 3 * x[4:5]]), BANK.sentences)
     correction = HubnessCorrection(bank, {"images": [], "sentences": [Term(0.5, "nearest", 1)]})
@@ -121,7 +126,7 @@ def test_auto_corrects_sets_of_vectors_by_the_better_method_of_each_direction() 
 
 
 @pytest.mark.parametrize("statistic", ["softmax", "gallery"])
-def test_stored_model_of_a_removed_method_says_what_to_run_again(statistic: str) -> None:
+def test_error_for_a_stored_model_of_a_removed_method_names_the_command_to_rerun(statistic: str) -> None:
     model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
     settings = {**model.settings(), "hubness": {"images": [[1.0, statistic, 7.0]], "sentences": []}}
     with pytest.raises(
@@ -137,9 +142,9 @@ def test_stored_model_of_an_unknown_statistic_names_the_known_ones() -> None:
         restore("zero-shot", settings, model.tensors())
 
 
-@pytest.mark.parametrize("bank", [BANK, LOG], ids=["train", "log"])
+@pytest.mark.parametrize("bank", [BANK, QUERY_BANK], ids=["train", "log"])
 @pytest.mark.parametrize("statistic", ["nearest", "balanced"])
-def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device) -> None:
+def test_corrections_on_a_device_equal_those_on_the_cpu(statistic: str, bank: Bank, device) -> None:
     terms = dict.fromkeys(NOTHING, [Term(0.75, statistic, 7), Term(0.25, "nearest", 3)])
     model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(bank, terms))
     x = draw(9)
@@ -151,17 +156,17 @@ def test_they_are_measured_alike_on_a_device(statistic: str, bank: Bank, device)
 
 
 @pytest.mark.parametrize("method", [*HUBNESS, "auto"])
-def test_a_hub_no_longer_hides_what_is_meant(method: str) -> None:
+def test_a_hub_no_longer_hides_the_right_images(method: str) -> None:
     c = 16
     queries = np.eye(c, dtype=np.float32)
     right = unit_rows(queries + 0.7 * np.roll(queries, 1, axis=0))
     hub = unit_rows(np.ones((1, c), np.float32))
-    spread = unit_rows(queries + 0.3)  # everything leans towards the hub
+    spread = unit_rows(queries + 0.3)  # All queries are close to the hub.
     gallery = np.vstack([right, hub])
     bank = Bank(gallery, spread)
     before = spread @ gallery.T
     assert (before.argmax(axis=1) == c).all()
-    owners = np.append(np.arange(c), c)  # the hub's own sentence lies anywhere
+    owners = np.append(np.arange(c), c)  # The hub has a sentence too.
     sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
     terms, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
     correction = HubnessCorrection(bank, terms)
@@ -171,7 +176,7 @@ def test_a_hub_no_longer_hides_what_is_meant(method: str) -> None:
 
 
 @pytest.mark.parametrize("method", [*HUBNESS, "auto"])
-def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(method: str) -> None:
+def test_the_reported_recall_is_reached_and_not_below_the_recall_without_correction(method: str) -> None:
     x, y = draw(30), draw(60)
     owners = np.repeat(np.arange(30), 2)
     grid = HubnessSettings(neighbours=(3, 9), weight=(0, 0.5), sharpness=(1, 3))
@@ -182,7 +187,7 @@ def test_what_is_chosen_is_what_its_vectors_reach_and_never_less_than_nothing(me
     ranks = count_ranks(correction.extend("images", x), correction.extend("sentences", y), owners, "inner_product")
     for direction in ("image_to_sentence", "sentence_to_image"):
         reached = sum(100 * np.mean(getattr(ranks, direction) <= k) for k in (1, 5, 10))
-        assert reached == pytest.approx(log["chosen"][direction], abs=4)  # ties of single precision
+        assert reached == pytest.approx(log["chosen"][direction], abs=4)  # Single precision causes ties.
         assert method == "csls" or log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
     assert method != "csls" or log["chosen"]["images"] == log["chosen"]["sentences"], "one trial for both directions"
     assert log["chosen"]["recall_sum"] >= nothing["recall_sum"]

@@ -1,4 +1,4 @@
-"""Kernel CCA by inner products and by distance, as Socher et al. 2014 compare it, against a dense computation."""
+"""Kernel CCA with inner products and with distances (Socher et al. 2014) is compared with a dense computation."""
 
 from dataclasses import replace
 
@@ -11,11 +11,16 @@ from synthetic_tasks import FIT_VIEW, make_fit_task
 from pipeline.config.registry import model_spec
 from pipeline.config.stored import restore
 
-RIDGE, COUNT, POWER = 0.1, 4, 1.0
+RIDGE = 0.1
+COUNT = 4
+POWER = 1.0
 
 
 def dense_cca(x: np.ndarray, y: np.ndarray, ridges: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """W and U of the first correlations, from Cxx^-1/2 Cxy Cyy^-1/2, scaled by these."""
+    """Return the first COUNT directions of both views, from the singular vectors of Cxx^-1/2 Cxy Cyy^-1/2.
+
+    Each direction is multiplied by its correlation to the power POWER.
+    """
     x, y = x - x.mean(axis=0), y - y.mean(axis=0)
     rx, ry = (
         inv(sqrtm(a.T @ a / len(a) + ridge * np.eye(a.shape[1]))).real for a, ridge in zip((x, y), ridges, strict=True)

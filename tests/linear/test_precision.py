@@ -1,4 +1,4 @@
-"""Conversion from half precision, and lengths of vectors whose squares overflow or vanish in single precision."""
+"""Conversion from half precision, and lengths of vectors whose squares overflow or underflow in single precision."""
 
 import subprocess
 import sys
@@ -32,7 +32,8 @@ SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def test_every_float16_becomes_the_same_float32_as_in_numpy() -> None:
-    """In a process without torch; 2 x 65,536 values, NaN and infinities included, also as rows of a larger array."""
+    """The conversion runs in a process without torch. It gets each of the 65,536 values twice, including NaN and the
+    infinities, also in arrays that are not contiguous."""
     code = """
 import sys, numpy as np
 from pipeline.compute.precision import to_float32
@@ -48,7 +49,7 @@ assert "torch" not in sys.modules
 
 
 def rows_of_all_sizes() -> np.ndarray:
-    """(8, 7), of every order of magnitude that single precision has."""
+    """Draw rows (8, 7) whose orders of magnitude cover the range of single precision."""
     return (np.random.default_rng(0).standard_normal((8, 7)) * np.array(SCALES)[:, None]).astype(np.float32)
 
 
@@ -74,7 +75,8 @@ def test_scaling_a_network_by_powers_of_two_changes_no_bit_and_no_gradient() -> 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e25])
 def test_vectors_of_any_size_are_compared(scale: float) -> None:
-    """In the search for near-duplicates, with the encoder that imported vectors are said to be of, in the report."""
+    """Vectors are compared in the search for near-duplicates, in the check of imported vectors against the encoder that
+    the user names, and in the report."""
     features = np.random.default_rng(2).standard_normal((40, 16), dtype=np.float32)
     features[30:] = features[:10] + np.float32(0.01)
     large = features * np.float32(scale)

@@ -12,7 +12,7 @@ from pipeline.models.linear.views import ImageView
 
 
 def test_more_directions_are_solved_after_fewer_and_no_variance_is_negative() -> None:
-    """The text has rank 3 of 9, so the other variances are rounding, which may have either sign."""
+    """The text has rank 3 and 9 columns, so the other variances are rounding errors, which can be negative."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((200, 12)).astype(np.float32)
     y = (x[:, :3] @ rng.standard_normal((3, 9))).astype(np.float32)

@@ -1,4 +1,4 @@
-"""Folds and draws: which pairs a number of a table rests on."""
+"""Folds and draws, which decide the training pairs behind each number of a table."""
 
 from pathlib import Path
 
@@ -20,13 +20,13 @@ def make_cell(**values) -> StudyCell:
 
 
 @pytest.mark.parametrize("order", ["listed", "shuffled"])
-def test_every_split_is_divided_evenly(order: str) -> None:
+def test_every_split_is_divided_evenly_into_folds(order: str) -> None:
     folds = assign_folds(SPLITS, 5, order, seed=0)
     assert np.bincount(folds[:10]).tolist() == [2] * 5
     assert sorted(np.bincount(folds[10:17], minlength=5)) == [1, 1, 1, 2, 2]
 
 
-def test_listed_folds_go_by_order_and_shuffled_ones_by_seed() -> None:
+def test_listed_folds_follow_the_order_and_shuffled_folds_the_seed() -> None:
     assert assign_folds(SPLITS, 5, "listed", 0)[:10].tolist() == [0, 0, 1, 1, 2, 2, 3, 3, 4, 4]
     first, again, other = (assign_folds(SPLITS, 5, "shuffled", seed) for seed in (0, 0, 1))
     np.testing.assert_array_equal(first, again)
@@ -40,7 +40,7 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         assert sorted(folds.target + folds.auxiliary) == [0, 1, 2, 3, 4]
         cells = (make_cell(target_folds=size, auxiliary_folds=2) for size in (1, 2, 3))
         weak = {draw_folds(cell, draw, 5, overlap=True).auxiliary for cell in cells}
-        assert weak == {((draw + 3) % 5, (draw + 4) % 5)}  # whatever the target set
+        assert weak == {((draw + 3) % 5, (draw + 4) % 5)}  # The auxiliary folds do not depend on the target set.
 
 
 CONFIG = load(Path(__file__).parents[2] / "config/papers/gong.yaml")
@@ -48,7 +48,8 @@ FACTS = FoldFacts(1000, 1000, {"title": 2.9, "tags": 5.1, "description": 23.4, "
 
 
 def test_reproduced_rows_have_the_settings_of_the_paper_whatever_the_configuration_says() -> None:
-    """t = 4 and c = 96 (section 3), c1 = 128, 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
+    """Gong et al. 2014 use t = 4 and c = 96 (section 3), and c1 = 128, 3,000 random features and k = 50 (sections 4.1
+    and 4.2)."""
     reproduced = [row for table in make_tables(CONFIG, FACTS) for row in table.rows if row.published]
     assert len(reproduced) == 2 + 3 + 4 + 5 + 11 + 5 + 5
     for cell in (cell for row in reproduced for cell in row.reproduced):

@@ -1,4 +1,4 @@
-"""Text views of sparse and dense blocks side by side: their moments, weights and models against dense float64."""
+"""Text views of sparse and dense blocks side by side: moments, weights and models are compared with dense float64."""
 
 from dataclasses import replace
 
@@ -53,7 +53,7 @@ def dense(texts: dict, view: TextView) -> np.ndarray:
     [("words",), ("terms",), ("terms", "words"), ("words", "rare", "more", "terms"), ("words", "more")],
     ids="-".join,
 )
-def test_moments_of_blocks_are_those_of_dense_rows_and_are_subtracted(names: tuple[str, ...], wide: int) -> None:
+def test_moments_of_blocks_equal_those_of_dense_rows_and_can_be_subtracted(names: tuple[str, ...], wide: int) -> None:
     rng, dims = np.random.default_rng(1), (wide, sum(map(DIMS.get, names)))
     accumulator, last, xs, ys = MomentsAccumulator(*dims, threads=2), MomentsAccumulator(*dims, threads=2), [], []
     for seed, counts in enumerate(
@@ -79,12 +79,12 @@ def test_moments_of_no_pairs_change_nothing() -> None:
     some, none = accumulator.result(), MomentsAccumulator(3, 2, threads=1).result()
     for total in (some + none, none + some, some - none, none.absorb(some), some.absorb(none)):
         assert_same(total, some, 0)
-    assert some + none is some and some - none is some  # without a copy of the blocks
+    assert some + none is some and some - none is some  # The sum is not a copy.
     for nothing in (none + none, none - none, some - some):
         assert nothing.n == 0 and not any(part.any() for part in (nothing.mean_x, nothing.xx, nothing.xy, nothing.yy))
 
 
-def test_moments_that_are_absorbed_are_the_sum_to_the_last_bit() -> None:
+def test_absorbing_moments_equals_adding_them_to_the_last_bit() -> None:
     rng, sums = np.random.default_rng(3), []
     for count in (9, 14):
         accumulator = MomentsAccumulator(3, 2, threads=1)
@@ -116,7 +116,7 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
     some = view.select(["more", "terms"])
     assert some.encoders == ("terms", "more") and some.weights == (1.0, 3.0)
     assert TextView.from_dict(view.to_dict()) == view
-    with pytest.raises(ValueError, match="unknown step whiten"):  # of an index from elsewhere
+    with pytest.raises(ValueError, match="unknown step whiten"):  # as in an index of another program
         TextView.from_dict({**view.to_dict(), "steps": [["whiten"], *view.to_dict()["steps"][1:]]})
     assert view.columns(some).tolist() == [*range(30), *range(37, 42)]
     with pytest.raises(IntegrityError, match="vectors of text encoder words are missing"):
@@ -128,12 +128,19 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
 
 
 def make_task(name: str, training: str, weights: dict[str, float], names: tuple[str, ...]) -> FitTask:
-    """200 target and 100 auxiliary images whose one sentence each says what is in their features, and 40 others."""
+    """Make the task of fitting the model `name` to 200 target and 100 auxiliary images, with 40 dev images.
+
+    Each image has one sentence. The vectors of the sentence and the features of the image depend on the same five
+    hidden factors. `weights` are the weights of the text encoders, and `names` are their names in order.
+    """
     rng, texts = np.random.default_rng(3), {}
     hidden = rng.random((340, 5))
     x = (hidden @ rng.random((5, 9))).astype(np.float32)
     for one in names:
-        own, dim = np.random.default_rng(list(DIMS).index(one)), DIMS[one]  # so that no block changes another
+        own, dim = (
+            np.random.default_rng(list(DIMS).index(one)),
+            DIMS[one],
+        )  # The vectors of an encoder do not depend on the other encoders.
         rows = np.maximum(hidden @ own.standard_normal((5, dim)) + 0.1 * own.standard_normal((340, dim)), 0)
         texts[one] = sparse.csr_array(rows, dtype=np.float32) if one in SPARSE else rows.astype(np.float32)
     stored, restriction = TextView.of(texts), Restriction(("one",), weights)
@@ -170,7 +177,7 @@ CASES = [
 
 
 @pytest.mark.parametrize(("name", "training", "names"), CASES)
-def test_every_model_and_training_takes_sparse_and_dense_blocks(
+def test_every_model_and_training_accepts_sparse_and_dense_blocks(
     name: str, training: str, names: tuple[str, ...]
 ) -> None:
     task = make_task(name, training, dict(zip(names, (1.0, 2.0), strict=False)), names)
@@ -183,15 +190,15 @@ def test_every_model_and_training_takes_sparse_and_dense_blocks(
 
 
 @pytest.mark.parametrize("training", ["target", "joint", "sae-linear"])
-def test_weights_from_moments_are_weights_of_the_columns(training: str) -> None:
-    """The same as from one encoder whose stored vectors had the weight already."""
+def test_weighting_moments_equals_weighting_the_columns(training: str) -> None:
+    """A model with encoder weights equals a model whose stored vectors are already multiplied by the weights."""
     weighted = make_task("ncca", training, {"terms": 1.0, "words": 3.0}, ("terms", "words"))
     named = {
         name: one_matrix(weighted.text.select([name]).stack(weighted.dev.sentences)) for name in ("terms", "words")
     }
     plain = replace(
         weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={}
-    )  # whose sets are weighted
+    )  # The moments of the sets are weighted already.
     ours, theirs = (model_spec("ncca").load().fit(task) for task in (weighted, plain))
     assert ours.chosen.recall_sum == theirs.chosen.recall_sum
     np.testing.assert_allclose(

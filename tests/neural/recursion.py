@@ -1,4 +1,4 @@
-"""Tree encoders node by node, straight from the equations: what the computation by heights must equal."""
+"""Tree encoders computed node by node from the equations, as the reference for the computation by heights."""
 
 import numpy as np
 import torch
@@ -7,11 +7,11 @@ from torch import Tensor
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, DependencyRNN, PositionRNN, TreeRNN
 from pipeline.text.trees import Trees
 
-F = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda h: h}
+ACTIVATIONS = {"tanh": torch.tanh, "relu": torch.relu, "sigmoid": torch.sigmoid, "identity": lambda h: h}
 
 
 def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
-    """(n, K) the vectors of `trees`, one node after another."""
+    """Compute the vectors (n, K) of the roots of `trees` by recursion over the nodes."""
     compose = constituency if isinstance(encoder, ConstituencyRNN) else dependency
     found = []
     for start, stop in zip(trees.offsets[:-1], trees.offsets[1:], strict=True):
@@ -24,7 +24,7 @@ def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
 
 
 def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """Equation 4 of Socher et al. 2014."""
+    """Compute the vector of a node by equation 4 of Socher et al. 2014."""
 
     def count(i: int) -> int:
         return 1 + sum(count(j) for j in children[i])
@@ -32,16 +32,17 @@ def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], wo
     total = encoder.w @ encoder.words[words[node]]
     for child in children[node]:
         state = dependency(encoder, int(child), children, words, labels)
-        matrix = place(encoder, node, child, children[node]) if isinstance(encoder, PositionRNN) else None
+        matrix = position_matrix(encoder, node, child, children[node]) if isinstance(encoder, PositionRNN) else None
         if matrix is None:
             known = labels[child] < len(encoder.matrix_of)
             matrix = int(encoder.matrix_of[labels[child]]) if known else -1
         total = total + count(child) * (state if matrix < 0 else encoder.matrices[matrix] @ state)
-    return F[encoder.activation](total / count(node))
+    return ACTIVATIONS[encoder.activation](total / count(node))
 
 
-def place(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> int:
-    """The matrix of l1, l2, ..., or r1, r2, ..., nearest first."""
+def position_matrix(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> int:
+    """Return the number of the matrix for the position of a child: l1, l2, ... to the left of the head, or r1, r2, ...
+    to the right, counted from the head. Return -1 if the encoder has no matrix for this position."""
     if child < head:
         nearer = int(((siblings > child) & (siblings < head)).sum())
         return nearer if nearer < encoder.left else -1
@@ -50,7 +51,10 @@ def place(encoder: PositionRNN, head: int, child: int, siblings: np.ndarray) -> 
 
 
 def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """h = f(W [c1; c2]), of more children the first two first; a phrase of one child is that child."""
+    """Compute the vector of a phrase as f(W [c1; c2]) from the vectors of its children.
+
+    If there are more than two children, the first two are composed first. A phrase with one child has its vector.
+    """
 
     def first_word(i: int) -> int:
         return i if len(children[i]) == 0 else min(first_word(j) for j in children[i])
@@ -62,5 +66,5 @@ def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray]
     ]
     state = parts[0]
     for part in parts[1:]:
-        state = F[encoder.activation](encoder.matrices[0] @ state + encoder.matrices[1] @ part)
+        state = ACTIVATIONS[encoder.activation](encoder.matrices[0] @ state + encoder.matrices[1] @ part)
     return state

@@ -1,4 +1,4 @@
-"""Alignments against every assignment there is, and magnitudes that were planted."""
+"""Alignments are compared with the best of all assignments, and word magnitudes with synthetic ones."""
 
 import itertools
 
@@ -14,7 +14,7 @@ def energy(scores: np.ndarray, regions: tuple[int, ...], beta: float) -> float:
 
 
 @pytest.mark.parametrize("beta", [0, 0.3, 1, 10])
-def test_decoding_finds_the_best_of_all_assignments(beta: float) -> None:
+def test_decoding_finds_the_best_assignment(beta: float) -> None:
     rng = np.random.default_rng(0)
     for n, m in zip(rng.integers(1, 6, 40), rng.integers(1, 5, 40), strict=True):
         scores = rng.standard_normal((n, m))
@@ -30,11 +30,13 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     assert [(s.first, s.last, s.region) for s in segments] == [(0, 3, 1), (3, 4, 0)]
     assert [s.score for s in segments] == pytest.approx([3.5, 3])
     smooth = align(words, regions, 10)
-    assert [(s.first, s.last, s.region) for s in smooth] == [(0, 4, 1)]  # 3.5 against 3.4
+    assert [(s.first, s.last, s.region) for s in smooth] == [
+        (0, 4, 1)
+    ]  # The energy is 3.5 with one segment and 3.4 with two.
     assert smooth[0].score == pytest.approx(3.5)
 
 
-def test_magnitudes_are_means_over_all_places_of_a_word() -> None:
+def test_magnitudes_are_means_over_all_occurrences_of_a_word() -> None:
     lengths, words = np.array([5, 1, 10, 2, 9], np.float32), ["man", "a", "man", "a", "dog"]
     found = word_magnitudes(words, lengths, least_count=2)
     a, man = ({"word": "a", "magnitude": 1.5, "count": 2}, {"word": "man", "magnitude": 7.5, "count": 2})

@@ -1,4 +1,4 @@
-"""Behaviour of models whose images and sentences are sets. tests/test_models.py tests the behaviour of all models."""
+"""Behaviour of models with several vectors per image and sentence. tests/test_models.py tests what all models share."""
 
 import numpy as np
 import pytest
@@ -14,9 +14,9 @@ from pipeline.models.neural.task import WHOLE_IMAGE_GEOMETRY, RegionView, locate
 from pipeline.text.sequences import Tokens
 
 
-def test_a_region_lies_where_its_corners_are() -> None:
+def test_geometry_of_a_region_is_computed_from_its_corners() -> None:
     lengths = (4, 1, 0, 7)
-    boxes = np.concatenate([draw_boxes(count) for count in lengths])  # of images of 30 by 20 pixels
+    boxes = np.concatenate([draw_boxes(count) for count in lengths])  # The images have 30 by 20 pixels.
     found = locate(boxes, offsets_of(np.array(lengths)))
     for (x1, y1, x2, y2), row in zip(boxes, found, strict=True):
         width, height = (x2 - x1) / 30, (y2 - y1) / 20
@@ -26,7 +26,7 @@ def test_a_region_lies_where_its_corners_are() -> None:
 
 
 @pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag"])
-def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_size(name: str) -> None:
+def test_vectors_of_regions_depend_on_the_position_but_not_on_the_size_of_the_photo(name: str) -> None:
     task = make_task_of(name)
     model, dev = model_spec(name).load().trainer(task).finish(), task.dev
     assert model.region_view.geometry
@@ -41,7 +41,8 @@ def test_what_a_region_becomes_depends_on_its_place_and_not_on_the_photographs_s
     }
     np.testing.assert_allclose(found["larger"], here, atol=1e-5)
     apart = np.abs(found["elsewhere"] - here).max(axis=1).reshape(-1, 5)
-    assert (apart[:, 0] == 0).all() and (apart[:, [1, 2, 4]] > 1e-3).all()  # the wholes; the middle one stays
+    # Row 0 is the whole image. Row 3 keeps its box when the order of the boxes is reversed.
+    assert (apart[:, 0] == 0).all() and (apart[:, [1, 2, 4]] > 1e-3).all()
 
 
 def test_entries_of_the_gradient_are_clipped() -> None:
@@ -54,10 +55,10 @@ def test_entries_of_the_gradient_are_clipped() -> None:
     assert 0.9e-3 < moved < 1.1e-3
 
 
-def test_fragments_begin_where_an_ncca_that_reads_words_in_order_has_ended() -> None:
+def test_fragments_start_from_the_result_of_a_recurrent_ncca() -> None:
     task = make_task_of("fragments", sum="mean-words", global_weight=1.0)
     with torch.no_grad():
-        task.start.network.to_whole.normal_(generator=torch.Generator().manual_seed(0))  # as if trained
+        task.start.network.to_whole.normal_(generator=torch.Generator().manual_seed(0))  # as if it were trained
     model = model_spec("fragments").load().trainer(task).finish()
     images = model.embed_images(dict(task.dev.features), task.dev.regions)
     sentences = model.embed_sentences(task.dev.sentences)
@@ -79,7 +80,7 @@ def make_dvsa(rule: str) -> DVSA:
 
 
 @pytest.mark.parametrize("rule", ["words", "mean-words"])
-def test_a_product_is_the_score_of_a_region_alone_with_a_phrase(rule: str) -> None:
+def test_a_score_product_is_the_score_of_a_single_region_with_a_phrase(rule: str) -> None:
     model, block = make_dvsa(rule), make_task("tokens", train=3).train.regions.packed(np.arange(3))
     phrases, regions = model.embed_phrases(PHRASES), model.embed_regions(block)
     alone = MultiVectors(torch.from_numpy(regions), offsets_of(np.ones(len(regions), int)))

@@ -1,5 +1,7 @@
-"""Scores of sets against naive loops over the paper's sums, in any blocks, with and without gradients, with
-hubness correction, and for joined models."""
+"""Scores of sets of vectors are compared with naive loops over the sums of the paper.
+
+The tests cover blocks of any size, gradients, hubness correction, and joined models.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
@@ -32,7 +34,7 @@ def as_tensors(sets: MultiVectors, dtype: torch.dtype = torch.float32) -> MultiV
 
 
 def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """Equation 7 or 8, pair by pair and word by word."""
+    """Compute equation 7 or 8 for each image and sentence, word by word."""
     scores = np.zeros((len(images), len(sentences)))
     for k in range(len(images)):
         regions = np.asarray(images.between(k, k + 1).vectors, float)
@@ -51,7 +53,9 @@ def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.
 @pytest.mark.parametrize("weight", [0, 0.7])
 @pytest.mark.parametrize("rule", SUMS)
 @pytest.mark.parametrize("products", [1, 64, 1 << 22])
-def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_scores_equal_the_sums_of_the_paper(
+    rule: str, weight: float, products: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(module, "MAX_PRODUCTS", products)
     monkeypatch.setattr(module, "BLOCK_WORDS", min(products, module.BLOCK_WORDS))
     images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
@@ -62,7 +66,7 @@ def test_they_are_the_papers_sums(rule: str, weight: float, products: int, monke
 
 
 @pytest.mark.parametrize("rule", SUMS)
-def test_gradients_are_those_of_the_function(rule: str) -> None:
+def test_gradients_equal_finite_differences(rule: str) -> None:
     images, sentences = (as_tensors(make_sets(*own), torch.float64) for own in ((REGIONS, 0), ([2, 1, 3], 1)))
 
     def scores(v: torch.Tensor, s: torch.Tensor) -> torch.Tensor:
@@ -72,8 +76,8 @@ def test_gradients_are_those_of_the_function(rule: str) -> None:
     assert torch.autograd.gradcheck(scores, parts)
 
 
-class Given:
-    """A model that gives the vectors it was given."""
+class FixedVectorsModel:
+    """A model that returns the vectors that its constructor was given."""
 
     multi_vector = True
 
@@ -89,14 +93,17 @@ class Given:
 
 @pytest.mark.parametrize("global_weight", [0.0, 0.3])
 @pytest.mark.parametrize("how", SUMS)
-def test_scores_are_the_models_less_those_of_the_neighbours(how: str, global_weight: float) -> None:
+def test_corrected_scores_are_the_scores_of_the_model_minus_those_of_the_neighbours(
+    how: str, global_weight: float
+) -> None:
     rule, rng = ScoreRule(how, global_weight), np.random.default_rng(0)
     images, sentences, *banks = (
         make_sets(rng.integers(1, 5, count), count, whole=3 if global_weight else None) for count in (300, 9, 12, 15)
     )
     bank = Bank(*banks, rule)
     model = HubCorrected(
-        Given(images, sentences, rule), HubnessCorrection(bank, dict.fromkeys(SIDES, [Term(0.75, "nearest", 4)]))
+        FixedVectorsModel(images, sentences, rule),
+        HubnessCorrection(bank, dict.fromkeys(SIDES, [Term(0.75, "nearest", 4)])),
     )
     found = multivector_scores(model.embed_images(None, None), model.embed_sentences(None), model.rule).numpy()
 

@@ -1,5 +1,5 @@
-"""Words read from both ends, relations of dependency trees, and the multiple-instance objective, against torch's own
-modules and naive loops."""
+"""Bidirectional networks, relations of dependency trees and the multiple-instance objective are compared with torch's
+own modules and with naive loops."""
 
 import numpy as np
 import pytest
@@ -17,7 +17,9 @@ from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
-TREES, WORDS, LABELS = [4, 1, 0, 9, 2], 12, 5
+TREES = [4, 1, 0, 9, 2]
+WORDS = 12
+LABELS = 5
 
 
 def make_tokens() -> Tokens:
@@ -25,8 +27,8 @@ def make_tokens() -> Tokens:
     return Tokens(np.random.default_rng(0).integers(20, size=offsets[-1]).astype(np.int32), offsets)
 
 
-def test_words_are_those_of_the_equations() -> None:
-    """Equations 2 to 6, word by word, and torch's own rectified network for the recurrence."""
+def test_word_vectors_follow_the_equations() -> None:
+    """Computes equations 2 to 6 word by word."""
     torch.manual_seed(0)
     network, tokens = RectifiedBRNN(torch.randn(21, 5), dimensions=3, dropout=0, hidden=4), make_tokens()
     for name in ("b_e", "b_f", "b_b", "b_d"):
@@ -47,7 +49,7 @@ def test_words_are_those_of_the_equations() -> None:
         torch.testing.assert_close(found.between(i, i + 1).vectors, expected)
 
 
-def test_both_directions_are_torchs_own() -> None:
+def test_both_directions_of_a_gru_equal_those_of_torch() -> None:
     torch.manual_seed(0)
     reference, ours = torch.nn.GRU(5, 4, bidirectional=True), BiGRU(5, 4)
     for end, suffix in (("first", ""), ("last", "_reverse")):
@@ -59,14 +61,14 @@ def test_both_directions_are_torchs_own() -> None:
 
 
 def make_batch() -> tuple[MultiVectors, MultiVectors, torch.Tensor]:
-    """Three pairs, the first and last of the same image."""
+    """Draw three pairs. The first and the last pair belong to the same image."""
     rng = np.random.default_rng(1)
     images = MultiVectors(torch.from_numpy(rng.standard_normal((9, 4))), np.array([0, 4, 5, 9]))
     sentences = MultiVectors(torch.from_numpy(rng.standard_normal((6, 4))), np.array([0, 2, 5, 6]))
     return images, sentences, torch.tensor([8, 5, 8])
 
 
-def test_the_multiple_instance_objective_is_the_papers_sum() -> None:
+def test_the_multiple_instance_objective_equals_the_sum_of_the_paper() -> None:
     images, sentences, owners = make_batch()
     ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0, reduction="mean")
     scores = multivector_scores(images, sentences, ScoreRule("positive", 0))
@@ -98,9 +100,9 @@ def make_network(matrix_of: list[int]) -> RelationNetwork:
     return network
 
 
-def test_each_relation_is_the_papers_vector() -> None:
-    """s = f(W_R [W_e w1; W_e w2] + b_R), sentence after sentence in word order. Unknown and rare relations are left
-    out."""
+def test_vectors_of_relations_follow_the_equation_of_the_paper() -> None:
+    """The equation is s = f(W_R [W_e w1; W_e w2] + b_R). The relations of a sentence are in word order, and relations
+    that are unknown or rare are skipped."""
     trees = draw_dependencies(np.random.default_rng(0), TREES, WORDS, LABELS)
     matrix_of = [1, -1, 2, 3, -1]
     network = make_network(matrix_of)
@@ -116,7 +118,7 @@ def test_each_relation_is_the_papers_vector() -> None:
             head = network.words[trees.words[start + parent]] if parent >= 0 else torch.zeros(3)
             pair = torch.cat([head, network.words[trees.words[node]]])
             expected.append((network.weight[matrix] @ pair + network.bias[matrix]).relu())
-        if start == stop:  # no words: the unknown one
+        if start == stop:  # A sentence without words has the unknown word.
             pair = torch.cat([torch.zeros(3), network.words[WORDS]])
             expected = [(network.weight[0] @ pair + network.bias[0]).relu()]
         torch.testing.assert_close(found.between(i, i + 1).vectors, torch.stack(expected))

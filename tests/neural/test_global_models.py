@@ -19,7 +19,7 @@ from pipeline.text.vocabulary import build_vocabulary
 from pipeline.text.wordvectors import WordVectors
 
 
-def test_fixed_word_vectors_stay() -> None:
+def test_fixed_word_vectors_are_not_trained() -> None:
     task = replace(make_task_of("lstm", train=40, epochs=1), train_words=False)
     model = train(model_spec("lstm").load(), task, None, lambda training: None).model
     np.testing.assert_array_equal(model.tensors()["sentences.words"], task.words)
@@ -29,8 +29,9 @@ def test_fixed_word_vectors_stay() -> None:
     ("changes", "metric"),
     [({"loss": "squared"}, "euclidean"), ({"loss": "ranking", "score": "product"}, "inner_product")],
 )
-def test_vectors_that_keep_their_length_are_a_map_of_images_as_they_are(changes: dict, metric: str) -> None:
-    """W z of Socher et al. 2014: a map of centred images without a bias never reaches the mean sentence."""
+def test_image_vectors_without_normalisation_are_a_linear_map_of_uncentred_features(changes: dict, metric: str) -> None:
+    """Socher et al. 2014 map images by W z. If z were centred, this map without a bias could not reach the mean
+    sentence."""
     task = make_task_of("bow", train=40, epochs=1, encoder_dropout=0.0, **changes)
     model = train(model_spec("bow").load(), task, None, lambda training: None).model
     expected = VIEW.stack(task.dev.features) @ model.tensors()["image_map"].T
@@ -40,7 +41,7 @@ def test_vectors_that_keep_their_length_are_a_map_of_images_as_they_are(changes:
         assert one.metric == metric and np.linalg.norm(one.embed_sentences(task.dev.sentences), axis=1).std() > 0.01
 
 
-def test_the_forget_gates_of_an_lstm_begin_with_a_bias() -> None:
+def test_the_forget_gates_of_an_lstm_start_with_the_configured_bias() -> None:
     model = model_spec("lstm").load().untrained(make_task_of("lstm", train=40, forget_bias=2.0))
     np.testing.assert_array_equal(model.tensors()["sentences.bias"], np.repeat([0.0, 2.0, 0.0, 0.0], 16))
 
@@ -64,8 +65,9 @@ def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
     np.testing.assert_allclose(model.embed_sentences(task.dev.sentences), expected, atol=1e-4)
 
 
-def test_words_of_a_start_weigh_as_the_blocks_of_its_text_view_do() -> None:
-    """Summed, they point where the vectors of sentences do, however long the vectors of words are."""
+def test_word_vectors_of_a_start_have_the_weights_of_its_text_view() -> None:
+    """The sum of the words of a sentence has almost the direction of the sentence's vector in the text view, although
+    the word vectors are long."""
     names, rng = [f"w{number}" for number in range(WORDS)], np.random.default_rng(0)
     texts = [" ".join(rng.choice(names, rng.integers(3, 9))) for _ in range(200)]
     plain = TermSettings(False, (), 1)
@@ -85,7 +87,7 @@ def test_words_of_a_start_weigh_as_the_blocks_of_its_text_view_do() -> None:
     assert cosines.mean() > 0.97
 
 
-def test_only_a_trained_recurrent_refinement_tells_one_order_of_words_from_another() -> None:
+def test_only_a_trained_recurrent_refinement_depends_on_the_order_of_words() -> None:
     task = make_task_of("ncca-recurrent", epochs=2)
     ids = task.dev.sentences.ids.reshape(-1, 4)
     offsets = task.dev.sentences.offsets

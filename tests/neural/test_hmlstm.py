@@ -1,4 +1,5 @@
-"""hmlstm: its units against the equations, correspondences against a loop, and its alternating training."""
+"""The units of hmlstm are compared with the equations, and its correspondences with a loop. Its training in
+alternating steps is tested too."""
 
 import numpy as np
 import pytest
@@ -32,7 +33,8 @@ def make_encoder() -> HierarchicalLSTM:
 
 
 def unit(encoder: HierarchicalLSTM, node: int, parents, words, labels) -> tuple[Tensor, Tensor]:
-    """Compute equations 2 to 8 at one node: hidden state and cell from the states and cells of the children."""
+    """Compute the hidden state and the cell of one node by equations 2 to 8, from the states and cells of its
+    children."""
     (wi, wo, wu, wf), (bi, bo, bu, bf) = encoder.w.chunk(4), encoder.bias.chunk(4)
     (ui, uo, uu, uf), (ni, no, nu, nf) = (u.chunk(4) for u in encoder.u)
     x = encoder.words[words[node]] if words[node] >= 0 else torch.zeros(7)
@@ -58,7 +60,7 @@ def recursion(encoder: HierarchicalLSTM, trees: Trees) -> Tensor:
     return torch.stack(found)
 
 
-def test_units_are_the_equations_and_their_gradients() -> None:
+def test_units_and_gradients_follow_the_equations() -> None:
     encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
     levels = encoder.arrange(trees)
     found, expected = encoder(levels)[levels.roots], recursion(encoder, trees)
@@ -70,8 +72,8 @@ def test_units_are_the_equations_and_their_gradients() -> None:
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_noun_phrases_are_found_among_the_rows() -> None:
-    """Also behind a sentence without words."""
+def test_rows_of_noun_phrases_have_the_states_of_their_nodes() -> None:
+    """One of the sentences has no words, which must not shift the rows of later sentences."""
     encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
     levels, nodes = encoder.arrange(trees), noun_phrases(trees, 2)
     states, rows = encoder(levels), phrase_rows(levels, trees, encoder)
@@ -81,8 +83,9 @@ def test_noun_phrases_are_found_among_the_rows() -> None:
         torch.testing.assert_close(states[row], unit(encoder, node - start, *parts)[0], rtol=0, atol=1e-5)
 
 
-def test_a_phrase_alone_is_embedded_as_within_its_sentence() -> None:
-    """A node's state is that of its subtree, and words that regions are searched for count as a part."""
+def test_a_phrase_has_the_same_vector_alone_and_within_its_sentence() -> None:
+    """The state of a node depends on its subtree only. A phrase is normalised with the statistics of phrases, and a
+    sentence with other statistics."""
     task = make_task_of("hmlstm", train=40, dev=12, epochs=1)
     model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
     trees = task.dev.sentences
@@ -105,7 +108,7 @@ def test_a_phrase_alone_is_embedded_as_within_its_sentence() -> None:
         assert np.abs(model.embed_sentences(snippet)[0] - phrases[place]).max() > 1e-3
 
 
-def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> None:
+def test_a_phrase_is_matched_with_a_region_of_its_image_and_not_with_the_whole_image() -> None:
     rng = np.random.default_rng(0)
     offsets, images = np.array([0, 4, 5, 12]), np.array([0, 2, 1, 0, 2])
     phrases, regions = (torch.from_numpy(rng.standard_normal((n, 6), dtype=np.float32)) for n in (5, 12))
@@ -117,7 +120,9 @@ def test_a_phrase_is_matched_within_its_image_and_not_with_the_whole_of_it() -> 
 
 
 @pytest.mark.parametrize(("simplified_epochs", "chosen"), [(1, True), (9, False)])
-def test_correspondences_begin_after_the_simplified_model(simplified_epochs: int, chosen: bool) -> None:
+def test_correspondences_are_chosen_after_the_epochs_of_the_simplified_model(
+    simplified_epochs: int, chosen: bool
+) -> None:
     task = make_task_of("hmlstm", train=40, dev=12, epochs=2, simplified_epochs=simplified_epochs)
     trainer = model_spec("hmlstm").load().trainer(task)
     trainer.run(lambda training: None)
@@ -128,16 +133,18 @@ def test_correspondences_begin_after_the_simplified_model(simplified_epochs: int
 @pytest.mark.parametrize(
     ("contrasts", "chosen", "total"),
     [
-        # v1, v2, v3 against h1, h2, h3; the first two are of one image. Terms max(0, 0.2 - s(v_k, h_k) + s) above zero:
-        # v1 h2 0.1, v2 h1 0.1, v2 h3 0.35 of regions, h2 v1 0.3, h2 v3 0.25, h3 v2 0.05 of phrases; w = 1, 0.5, 2.
+        # The regions are v1, v2 and v3, and the phrases are h1, h2 and h3. The first two belong to one image. The
+        # weights w of the pairs are 1, 0.5 and 2. The terms max(0, 0.2 - s(v_k, h_k) + s) that are not zero are:
+        # - for a region against other phrases: 0.1 (v1 h2), 0.1 (v2 h1) and 0.35 (v2 h3),
+        # - for a phrase against other regions: 0.3 (h2 v1), 0.25 (h2 v3) and 0.05 (h3 v2).
         ("batch", (5, 6, 9), 0.1 + 0.5 * (0.1 + 0.35 + 0.3 + 0.25) + 2 * 0.05),
         ("other-images", (5, 6, 9), 0.5 * (0.35 + 0.25) + 2 * 0.05),
         ("own-image", (5, 6, 9), 0.1 + 0.5 * (0.1 + 0.3)),
-        ("batch", (5, 5, 9), 0.5 * (0.35 + 0.25) + 2 * 0.05),  # phrases of one region do not contrast
+        ("batch", (5, 5, 9), 0.5 * (0.35 + 0.25) + 2 * 0.05),  # Phrases of the same region are not contrasts.
     ],
 )
-def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -> None:
-    """Niu et al. 2017, eq. 9 and 10."""
+def test_the_loss_of_phrases_equals_a_computation_by_hand(contrasts: str, chosen: tuple, total: float) -> None:
+    """The loss is given by equations 9 and 10 of Niu et al. 2017."""
     scores = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.3, 0.45], [0.0, 0.35, 0.6]])
     owners, empty = torch.tensor([0, 0, 1]), torch.empty(0)
     pairs = PhrasePairs(empty + torch.zeros(3, 0), empty, torch.tensor([1, 0.5, 2]), owners, torch.tensor(chosen))
@@ -148,9 +155,12 @@ def test_the_phrases_loss_by_hand(contrasts: str, chosen: tuple, total: float) -
         assert found.item() == pytest.approx(0.3 * total / divisor, abs=1e-6)
 
 
-def test_both_branches_are_those_of_the_paper() -> None:
-    """v = W_m x and h = W_t of the root's or the phrase's state, each normalised over the batch and brought to length
-    one, wholes and parts by statistics of their own; s = v . h. In float64, row by row."""
+def test_both_branches_follow_the_equations_of_the_paper() -> None:
+    """The score is s = v . h, with v = W_m x, and with h = W_t times the state of the root or of the phrase.
+
+    Both are normalised over the batch and scaled to length 1. Sentences and images have other statistics than phrases
+    and regions. The expected values are computed in float64.
+    """
     rng, encoder = np.random.default_rng(4), make_encoder()
     mean, x, regions = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (6, 5), (4, 5)))
     network = TwoBranches(mean, encoder, 6, 0.0, geometry=False).train()
@@ -178,7 +188,7 @@ def test_both_branches_are_those_of_the_paper() -> None:
 
 
 @pytest.mark.parametrize("geometry", [False, True])
-def test_images_and_regions_are_centred_about_the_mean_image_and_the_whole_image(geometry: bool) -> None:
+def test_features_are_centred_at_the_mean_image_and_geometry_at_the_whole_image(geometry: bool) -> None:
     """Uses the model before it has learned statistics, because learned statistics would hide a wrong centre."""
     rng = np.random.default_rng(3)
     mean, x = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (4, 5)))

@@ -1,4 +1,4 @@
-"""The objectives against naive loops over the paper's sums."""
+"""The objectives are compared with naive loops over the sums of the papers."""
 
 import numpy as np
 import pytest
@@ -8,7 +8,7 @@ from pipeline.models.neural.losses import Objective
 
 OWNERS = torch.tensor([0, 1, 1, 2, 3, 0, 4, 1])
 SCORES = torch.from_numpy(np.random.default_rng(0).uniform(-1, 1, (8, 8)).astype(np.float32))
-DRAWN = 3
+SAMPLED_NEGATIVES = 3
 
 
 def naive(objective: Objective, scores: np.ndarray, owners: list[int]) -> float:
@@ -31,8 +31,8 @@ def naive(objective: Objective, scores: np.ndarray, owners: list[int]) -> float:
     ("loss", "negatives"),
     [("ranking", "all"), ("ranking", "hardest"), ("ranking", "sampled"), ("info-nce", "all"), ("info-nce", "sampled")],
 )
-def test_it_is_the_papers_sum(loss: str, negatives: str) -> None:
-    objective = Objective(loss, negatives, DRAWN, margin=0.2, temperature=0.1, reduction="mean")
+def test_objectives_equal_the_sums_of_the_papers(loss: str, negatives: str) -> None:
+    objective = Objective(loss, negatives, SAMPLED_NEGATIVES, margin=0.2, temperature=0.1, reduction="mean")
     assert objective(SCORES, OWNERS).item() == pytest.approx(
         naive(objective, SCORES.numpy(), OWNERS.tolist()), rel=1e-5
     )
@@ -40,7 +40,7 @@ def test_it_is_the_papers_sum(loss: str, negatives: str) -> None:
 
 @pytest.mark.parametrize("loss", ["ranking", "info-nce"])
 def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
-    objective = Objective(loss, "all", DRAWN, margin=0.2, temperature=0.1, reduction="mean")
+    objective = Objective(loss, "all", SAMPLED_NEGATIVES, margin=0.2, temperature=0.1, reduction="mean")
     scores = SCORES[:3, :3].clone().requires_grad_()
     value = objective(scores, torch.zeros(3, dtype=torch.long))
     value.backward()
@@ -48,8 +48,8 @@ def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
 
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
-def test_squared_distances_of_the_pairs_alone(reduction: str) -> None:
-    """Socher et al. 2014, section 6: the sum of |v_i - y_i|^2, without contrasts."""
+def test_the_squared_loss_depends_on_the_pairs_only(reduction: str) -> None:
+    """The loss of Socher et al. 2014, section 6, is the sum of |v_i - y_i|^2 and has no contrasts."""
     rng = np.random.default_rng(2)
     v, y = rng.standard_normal((5, 4)), rng.standard_normal((5, 4))
     scores = torch.from_numpy(-np.square(v[:, None] - y).sum(axis=2))
@@ -59,7 +59,10 @@ def test_squared_distances_of_the_pairs_alone(reduction: str) -> None:
 
 
 def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float) -> float:
-    """J of Socher et al. 2014 without its penalty, from images v (N, n), sentences y (M, n) and I(j)."""
+    """Compute the objective J of Socher et al. 2014 without its penalty.
+
+    The images are `v` (N, n), the sentences are `y` (M, n), and sentence j belongs to image `image_of[j]`.
+    """
     total, sentences, images = 0.0, range(len(y)), range(len(v))
     for j in sentences:
         i = image_of[j]
@@ -68,13 +71,14 @@ def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float)
     return total
 
 
-def test_of_the_whole_training_set_it_is_equation_5_of_socher() -> None:
+def test_ranking_loss_of_the_whole_training_set_is_equation_5_of_socher() -> None:
     objective = Objective("ranking", "distinct", 0, margin=3.0, temperature=1.0, reduction="sum")
     rng, image_of = np.random.default_rng(1), [2, 0, 0, 1, 2, 2, 1, 0]
     v, y = rng.standard_normal((3, 4)), rng.standard_normal((8, 4))
     scores = torch.from_numpy(v[image_of] @ y.T)
     assert objective(scores, torch.tensor(image_of)).item() == pytest.approx(equation_5(v, y, image_of, 3.0))
-    # By hand: two images (1) and (2), sentences (1), (2) of the first and (4) of the second, margin 1.
+    # An example by hand with margin 1: the images are (1) and (2). The first has the sentences (1) and (2), and the
+    # second has the sentence (4).
     v, y, image_of = np.array([[1.0], [2.0]]), np.array([[1.0], [2.0], [4.0]]), [0, 0, 1]
     one = Objective("ranking", "distinct", 0, margin=1.0, temperature=1.0, reduction="sum")
     sentences, images = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0, (1 - 1 + 2) + (1 - 2 + 4) + 0
@@ -82,9 +86,9 @@ def test_of_the_whole_training_set_it_is_equation_5_of_socher() -> None:
     assert equation_5(v, y, image_of, 1.0) == sentences + images
 
 
-def test_the_callers_legal_pairs_stay_as_they_are() -> None:
+def test_the_legal_pairs_of_the_caller_are_not_changed() -> None:
     legal = OWNERS[:, None] != OWNERS
     before = legal.clone()
-    objective = Objective("ranking", "sampled", DRAWN, margin=0.2, temperature=0.1, reduction="sum")
+    objective = Objective("ranking", "sampled", SAMPLED_NEGATIVES, margin=0.2, temperature=0.1, reduction="sum")
     found = objective(SCORES, OWNERS, legal=legal)
     assert torch.equal(legal, before) and found == objective(SCORES, OWNERS)

@@ -1,4 +1,4 @@
-"""Trained models on another device: the same training, embeddings and checkpoints as on the processor."""
+"""Training, embeddings and checkpoints of trained models on another device equal the results on the CPU."""
 
 from dataclasses import replace
 
@@ -15,7 +15,11 @@ from pipeline.models.neural.training import Checkpoint
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},
-    "deptree": {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"},  # Adam makes much of gradients about zero
+    "deptree": {
+        "loss": "ranking",
+        "margin": 1.0,
+        "optimiser": "momentum",
+    },  # Adam would amplify rounding errors of gradients near zero.
     "defrag": {"loss": "ranking", "margin": 1.0},
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
@@ -25,7 +29,7 @@ SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, 
 
 
 def make_task(name: str) -> TrainingTask:
-    """A small task without dropout, whose random numbers each device has of its own."""
+    """Make a small task without dropout, because each device draws other random numbers for dropout."""
     return make_task_of(name, **SMALL, **OWN.get(name, {}))
 
 
@@ -59,7 +63,7 @@ def embed(model, pairs) -> dict[str, np.ndarray]:
     "name",
     [pytest.param(spec.name, marks=[pytest.mark.gpu] * (spec.name not in FAMILIES)) for spec in made_by("train")],
 )
-def test_training_and_embedding_are_those_of_the_processor(name: str, other_device: torch.device) -> None:
+def test_training_and_embedding_equal_those_on_the_cpu(name: str, other_device: torch.device) -> None:
     task = make_task(name)
     expected = run(name, task)
     seen: list[torch.device] = []
@@ -73,7 +77,7 @@ def test_training_and_embedding_are_those_of_the_processor(name: str, other_devi
 
 
 @pytest.mark.parametrize("rule", SUMS)
-def test_fragment_scores_are_those_of_the_processor(rule: str, other_device) -> None:
+def test_fragment_scores_equal_those_on_the_cpu(rule: str, other_device) -> None:
     rng, gradients = np.random.default_rng(0), []
     parts = [rng.standard_normal((n, 5)).astype(np.float32) for n in (4, 9)]
     offsets = np.array([0, 3, 4, 4]), np.array([0, 2, 2, 9])

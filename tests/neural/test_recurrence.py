@@ -1,4 +1,4 @@
-"""Recurrence and packing against torch's own modules and against naive loops."""
+"""Recurrence and packing are compared with torch's own modules and with naive loops."""
 
 from functools import partial
 
@@ -20,7 +20,7 @@ def make_tokens(lengths: list[int], vocabulary: int = 20) -> Tokens:
 
 
 @pytest.mark.parametrize("name", CELLS)
-def test_states_and_gradients_are_those_of_torch(name: str) -> None:
+def test_states_and_gradients_equal_those_of_torch(name: str) -> None:
     torch.manual_seed(0)
     relu = {"nonlinearity": "relu"} if name == "relu" else {}
     reference = (torch.nn.RNN if relu else getattr(torch.nn, name.upper()))(5, 4, **relu)
@@ -42,7 +42,7 @@ def test_states_and_gradients_are_those_of_torch(name: str) -> None:
 
 
 def peephole_states(packed, words, w, u, p, bias) -> torch.Tensor:
-    """Kiros et al. 2014, eq. 1 to 5, sentence by sentence and word by word."""
+    """Compute equations 1 to 5 of Kiros et al. 2014 for each sentence, word by word."""
     (xi, xf, xc, xo), (hi, hf, hc, ho), (ci, cf, co) = w.chunk(4), u.chunk(4), p.chunk(3)
     bi, bf, bc, bo = bias.chunk(4)
     found: list = [None] * len(words)
@@ -58,7 +58,7 @@ def peephole_states(packed, words, w, u, p, bias) -> torch.Tensor:
     return torch.stack(found)
 
 
-def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
+def test_peephole_states_and_gradients_follow_the_equations_of_the_paper() -> None:
     torch.manual_seed(0)
     packed = pack(make_tokens(LENGTHS), unknown=20)
     parts = [torch.randn(shape) for shape in ((len(packed.ids), 5), (16, 5), (16, 4), (12, 4), (16,))]
@@ -73,8 +73,9 @@ def test_peepholes_are_the_papers_equations_and_their_gradients() -> None:
 
 
 @pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])
-def test_gradients_of_words_are_the_same_every_time(make) -> None:
-    """Many positions have the same word. Their gradients are added up in one order, whatever the threads do."""
+def test_gradients_of_words_are_deterministic(make) -> None:
+    """Many positions have the same word. Their gradients are added in a fixed order, which does not depend on the
+    threads."""
     words = torch.randn(21, 256, generator=torch.Generator().manual_seed(0))
     packed = pack(make_tokens([12] * 64), unknown=20)
     encoder = make(words, 256, dropout=0)
@@ -88,8 +89,8 @@ def test_gradients_of_words_are_the_same_every_time(make) -> None:
 
 @pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
 @pytest.mark.parametrize("bias", [True, False])
-def test_the_plain_network_is_the_equation_of_socher(activation: str, bias: bool) -> None:
-    """h_t = f(W_h h_(t-1) + W_x x_t), word by word, and its gradients by torch."""
+def test_the_plain_network_follows_the_equation_of_socher(activation: str, bias: bool) -> None:
+    """Computes h_t = f(W_h h_(t-1) + W_x x_t) word by word, and the gradients with torch."""
     torch.manual_seed(0)
     encoder, tokens = PlainRecurrent(torch.randn(21, 5), 4, 0.0, activation, bias), make_tokens(LENGTHS)
     f = {"identity": lambda h: h}.get(activation) or getattr(torch, activation)

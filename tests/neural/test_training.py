@@ -1,4 +1,4 @@
-"""The training loop: the same result after a kill, early stopping, and losses that are NaN."""
+"""Tests of the training loop: resuming after a kill, early stopping, and losses that are NaN."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -15,29 +15,35 @@ from pipeline.models.neural.training import Checkpoint, Training, seeded
 
 
 class Killed(Exception):
-    """Stands for the end of the process."""
+    """An error that simulates the end of the process."""
 
 
 def tensors_of(model: str, task, checkpoint: Checkpoint | None = None) -> dict[str, np.ndarray]:
     return train(model_spec(model).load(), task, checkpoint, lambda training: None).model.tensors()
 
 
-DECAYED = {"weight_decay": 0.1, "negatives": "sampled"}
-ADAGRAD = {"optimiser": "adagrad"}
-OF_SETS = {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"}
+WEIGHT_DECAY_SETTINGS = {"weight_decay": 0.1, "negatives": "sampled"}
+ADAGRAD_SETTINGS = {"optimiser": "adagrad"}
+MULTI_VECTOR_SETTINGS = {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"}
 
 
 @pytest.mark.parametrize(
     ("model", "own"),
-    [("lstm", DECAYED), ("ncca-refined", DECAYED), ("sdtrnn", ADAGRAD), ("hmlstm", ADAGRAD), ("dvsa", OF_SETS)],
+    [
+        ("lstm", WEIGHT_DECAY_SETTINGS),
+        ("ncca-refined", WEIGHT_DECAY_SETTINGS),
+        ("sdtrnn", ADAGRAD_SETTINGS),
+        ("hmlstm", ADAGRAD_SETTINGS),
+        ("dvsa", MULTI_VECTOR_SETTINGS),
+    ],
 )
-def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, tmp_path: Path) -> None:
+def test_a_killed_training_resumes_and_ends_with_the_same_model(model: str, own: dict, tmp_path: Path) -> None:
     """Trains one model for each kind of state: words, vectors, trees, correspondences and sets."""
     task = make_task_of(model, train=64, dev=16, epochs=3, averaging=0.9, **own)
     kept: list[Checkpoint] = []
 
     def kill(training: Training) -> None:
-        if training.steps_done == 9:  # the first batch but one of the third epoch
+        if training.steps_done == 9:  # within the third epoch
             raise Killed
         kept.append(training.checkpoint())
 
@@ -48,8 +54,9 @@ def test_a_killed_training_goes_on_to_the_same_model(model: str, own: dict, tmp_
         np.testing.assert_array_equal(resumed[name], tensor)
 
 
-def test_contrasts_are_drawn_anew_for_each_batch_and_each_pair() -> None:
-    """Kiros et al. 2014, eq. 6: pairs of the whole training set at the end of each batch, in each epoch others."""
+def test_new_contrasts_are_drawn_for_each_batch() -> None:
+    """The contrasts of Kiros et al. 2014, equation 6, are pairs of the whole training set. They follow the pairs of
+    each batch, and differ between epochs."""
     trainer = model_spec("bow").load().trainer(make_task("tokens", negatives="sampled", contrastive=8))
     of_pair: list[dict[int, tuple]] = []
     for epoch in range(2):
@@ -62,7 +69,7 @@ def test_contrasts_are_drawn_anew_for_each_batch_and_each_pair() -> None:
     assert max(map(max, of_pair[0].values())) > 550 and min(map(min, of_pair[0].values())) < 50
 
 
-def test_training_leaves_the_global_generator_alone() -> None:
+def test_training_does_not_change_the_global_random_generator() -> None:
     torch.manual_seed(7)
     expected = torch.rand(3)
     torch.manual_seed(7)
@@ -74,7 +81,7 @@ def test_training_leaves_the_global_generator_alone() -> None:
         assert torch.equal(torch.rand(3), first)
 
 
-def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
+def test_training_stops_when_dev_no_longer_improves_and_keeps_the_best_epoch() -> None:
     task = make_task("tokens", epochs=50, patience=2)
     trainer = model_spec("bow").load().trainer(task)
     scores = iter([1.0, 5.0, 4.0, 5.0, 9.0])
@@ -91,8 +98,8 @@ def test_it_stops_when_dev_no_longer_rises_and_keeps_the_best() -> None:
 
 
 @pytest.mark.parametrize("model", ["hmlstm", "lstm"])
-def test_the_best_epoch_is_kept_with_all_that_belongs_to_it(model: str) -> None:
-    """The statistics and correspondences of hmlstm change in each epoch without being parameters."""
+def test_the_whole_state_of_the_best_epoch_is_kept(model: str) -> None:
+    """The statistics and correspondences of hmlstm change in each epoch, although they are not parameters."""
     trainer = model_spec(model).load().trainer(make_task_of(model, train=64, dev=16, epochs=9, patience=2))
     scores = iter([1.0, 5.0, 4.0, 3.0, 2.0, 1.0, 0.5, 0.4, 0.3])
     trainer.judge = lambda: next(scores)
@@ -111,18 +118,20 @@ def test_the_best_epoch_is_kept_with_all_that_belongs_to_it(model: str) -> None:
     assert changed or model != "hmlstm"
 
 
-def test_without_patience_nothing_is_judged_and_the_last_epoch_is_kept() -> None:
+def test_without_patience_dev_is_not_evaluated_and_the_last_epoch_is_kept() -> None:
     task = make_task("tokens", epochs=3)
-    task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))  # as a refit is trained
+    task = replace(
+        task, settings=task.settings.model_copy(update={"patience": 0})
+    )  # A refit is trained with these settings.
     trainer = model_spec("bow").load().trainer(task)
-    trainer.judge = lambda: pytest.fail("judged")
+    trainer.judge = lambda: pytest.fail("the model was evaluated on dev")
     history = trainer.run(lambda training: None)
     assert [set(entry) for entry in history] == [{"epoch", "loss", "learning_rate"}] * 3
     last = trainer.average["image_map"].numpy()
     np.testing.assert_array_equal(trainer.finish().tensors()["image_map"], last)
 
 
-def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
+def test_error_for_a_loss_of_nan_names_the_batch_and_the_model_is_not_changed() -> None:
     task = make_task_of("lstm", epochs=1)
     trainer = model_spec("lstm").load().trainer(task)
     trainer.draw = poison_from(4, trainer.draw)
@@ -136,7 +145,7 @@ def test_a_loss_that_is_no_number_names_the_batch_and_changes_nothing() -> None:
         assert np.isfinite(tensor).all()
 
 
-def test_on_another_device_no_checkpoint_holds_what_follows_from_a_loss_that_is_no_number(other_device) -> None:
+def test_no_checkpoint_of_another_device_contains_the_results_of_a_loss_of_nan(other_device) -> None:
     trainer = model_spec("lstm").load().trainer(replace(make_task_of("lstm", epochs=1), device=other_device))
     trainer.draw = poison_from(4, trainer.draw)
     kept: list[Checkpoint] = []
@@ -147,7 +156,7 @@ def test_on_another_device_no_checkpoint_holds_what_follows_from_a_loss_that_is_
 
 
 def poison_from(batch: int, draw):
-    """Return the result of `draw`, but with NaN features from call number `batch` on."""
+    """Wrap the function `draw`, so that its features are NaN from the call with the number `batch` on."""
     calls = iter(range(10**6))
 
     def drawn(rows: np.ndarray):

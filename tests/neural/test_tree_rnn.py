@@ -1,4 +1,4 @@
-"""ctrnn, dtrnn and sdtrnn: computation by heights against computation node by node, and properties of the equations."""
+"""Tests of ctrnn, dtrnn and sdtrnn. The computation by heights is compared with the computation node by node."""
 
 import numpy as np
 import pytest
@@ -9,7 +9,9 @@ from synthetic_tasks import draw_dependencies, draw_phrases
 from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, RelationRNN, block_identity
 from pipeline.text.trees import Trees, pack
 
-WORDS, LABELS, LENGTHS = 20, 6, [1, 5, 0, 9, 17, 2, 30]
+WORDS = 20
+LABELS = 6
+LENGTHS = [1, 5, 0, 9, 17, 2, 30]
 
 
 def make_words(seed: int = 0) -> torch.Tensor:
@@ -33,7 +35,7 @@ def make_trees(kind: str, seed: int = 0) -> Trees:
 
 @pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
-def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str) -> None:
+def test_vectors_and_gradients_by_heights_equal_those_of_the_recursion(kind: str, activation: str) -> None:
     encoder, trees = make_encoder(kind, activation=activation), make_trees(kind)
     found, expected = encoder(encoder.arrange(trees)), recursion(encoder, trees)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
@@ -45,8 +47,9 @@ def test_heights_are_the_recursion_and_its_gradients(kind: str, activation: str)
         torch.testing.assert_close(a, b, rtol=1e-5, atol=1e-5)
 
 
-def test_a_relation_is_as_large_as_its_matrix() -> None:
-    """Section 6.7: Frobenius norms, equal for relations that share a matrix, and none for relations without words."""
+def test_the_magnitude_of_a_relation_is_the_norm_of_its_matrix() -> None:
+    """Section 6.7 of the paper uses Frobenius norms. They are equal for relations that share a matrix, and relations
+    without words have no norm."""
     encoder = make_encoder("sdtrnn")
     assert len(encoder.matrices) == 3
     squares = [sum(float(entry) ** 2 for row in matrix for entry in row) for matrix in encoder.matrices.detach()]
@@ -55,12 +58,12 @@ def test_a_relation_is_as_large_as_its_matrix() -> None:
     )
 
 
-def test_as_many_positions_are_learned_as_a_head_has_children_on_either_side() -> None:
+def test_each_position_of_a_child_on_either_side_of_a_head_is_learned() -> None:
     trees = pack([[(2, 0, 0), (2, 1, 0), (-1, 2, 0), (2, 3, 0), (2, 4, 0)], [(1, 0, 0), (-1, 0, 0)]])
     assert PositionRNN.learn(trees) == {"left": 2, "right": 2}
 
 
-def test_training_begins_with_blocks_of_the_identity() -> None:
+def test_matrices_start_as_blocks_of_the_identity() -> None:
     torch.manual_seed(0)
     matrix = block_identity(12, 4)
     assert (matrix - torch.eye(4).repeat(3, 1)).abs().max() < 0.06

@@ -1,4 +1,5 @@
-"""Training as Socher et al. 2014 describe it: AdaGrad's reset, the penalty, the squared loss, side after side."""
+"""Training as in Socher et al. 2014: the reset of AdaGrad, the penalty, and the squared loss that trains one side at a
+time."""
 
 from dataclasses import replace
 
@@ -10,7 +11,7 @@ from pipeline.models.neural.task import train
 from pipeline.models.neural.training import ADAGRAD_RESET, Training
 
 
-def test_adagrad_begins_again_at_one() -> None:
+def test_sums_of_adagrad_are_reset_to_one() -> None:
     sums = []
 
     def after_step(training: Training) -> None:
@@ -26,7 +27,7 @@ def test_adagrad_begins_again_at_one() -> None:
     assert sums[:-2] == sorted(sums[:-2]) and first[ADAGRAD_RESET] < last[ADAGRAD_RESET - 1] / 4
 
 
-def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> None:
+def test_the_squared_loss_trains_one_side_at_a_time_and_neither_side_collapses() -> None:
     task = make_task_of("dtrnn", epochs=6, loss="squared", learning_rate=0.02, encoder_dropout=0.0)
     trainer = model_spec("dtrnn").load().trainer(task)
     before = {name: p.detach().clone() for name, p in trainer.trained.items()}
@@ -42,16 +43,18 @@ def test_the_squared_loss_teaches_one_side_at_a_time_and_collapses_neither() -> 
     model = trainer.finish()
     images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
     assert images.std(axis=0).max() > 0.03 and sentences.std(axis=0).max() > 0.03
-    assert max(entry["dev"] for entry in trainer.progress.history) > -5  # a mean rank; chance: 30
+    assert (
+        max(entry["dev"] for entry in trainer.progress.history) > -5
+    )  # `dev` is the negative mean rank. By chance it would be -30.
 
 
-def test_each_side_learns_whatever_the_patience_and_only_what_learns_decays() -> None:
+def test_each_side_is_trained_with_any_patience_and_weights_decay_only_on_the_trained_side() -> None:
     task = make_task_of(
         "dtrnn", train=64, dev=16, epochs=8, patience=1, loss="squared", weight_decay=0.5, learning_rate=0.02
     )
     trainer = model_spec("dtrnn").load().trainer(task)
     before, moved = {name: p.detach().clone() for name, p in trainer.trained.items()}, []
-    trainer.judge = lambda: -len(trainer.progress.history)  # the first epoch remains the best
+    trainer.judge = lambda: -len(trainer.progress.history)  # The first epoch remains the best.
 
     def after_step(training: Training) -> None:
         if training.progress.step == training.steps:
@@ -61,8 +64,9 @@ def test_each_side_learns_whatever_the_patience_and_only_what_learns_decays() ->
     assert moved[3] == {"image_map"} and moved[4] == trainer.trained.keys() and len(moved) == 5
 
 
-def test_a_step_of_adagrad_on_the_papers_objective() -> None:
-    """The first step: sums of squares that were 1, of gradients of J + lambda (|theta|^2 + |W_I|)."""
+def test_a_step_of_adagrad_follows_the_objective_of_the_paper() -> None:
+    """Computes the first step with the gradients of J + lambda (|theta|^2 + |W_I|). The sums of squared gradients start
+    at 1."""
     rate, penalty = 0.5, 0.3
     settings = {"loss": "ranking", "score": "product", "negatives": "distinct", "reduction": "sum", "margin": 3.0}
     settings |= {"optimiser": "adagrad", "learning_rate": rate, "decay": 1.0, "penalty": penalty, "clip": 1e12}

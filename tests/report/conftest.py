@@ -21,5 +21,5 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(run: Path, tmp_path: Path) -> Path:
-    """A copy of the run, to be changed."""
+    """Copy the run, so that a test can change the copy."""
     return shutil.copytree(run, tmp_path / "run")

@@ -1,4 +1,4 @@
-"""The report's page, as a program reads it."""
+"""A parser of the report's page: its text, its tables and its addresses."""
 
 from html.parser import HTMLParser
 from pathlib import Path
@@ -12,7 +12,10 @@ VOID = {"meta", "img", "br"}
 
 
 class Outline(HTMLParser):
-    """Checks that tags are closed in order; collects text, tables, and the addresses of images and links."""
+    """Parser that checks that tags are closed in order.
+
+    It collects the text, the tables, and the addresses of images and links.
+    """
 
     def __init__(self) -> None:
         super().__init__()
@@ -50,23 +53,26 @@ class Outline(HTMLParser):
         heading = self.heading.strip()
         self.parts[heading] = self.parts.get(heading, "") + data + " "
 
-    def lines(self, heading: str, place: int = 0) -> list[list[str]]:
-        """The lines of a table below the heading that begins so."""
-        found = [lines for above, lines in self.tables if above.startswith(heading)]
-        return [[" ".join(cell.split()) for cell in line] for line in found[place]]
+    def lines(self, heading: str, number: int = 0) -> list[list[str]]:
+        """Return the cells of each line of a table.
 
-    def rows(self, heading: str, place: int = 0) -> list[dict[str, str]]:
-        """The same, each by what its columns are called."""
-        head, *rows = self.lines(heading, place)
+        `number` counts the tables below headings that start with `heading`, from 0.
+        """
+        found = [lines for above, lines in self.tables if above.startswith(heading)]
+        return [[" ".join(cell.split()) for cell in line] for line in found[number]]
+
+    def rows(self, heading: str, number: int = 0) -> list[dict[str, str]]:
+        """Return the rows of the same table without its header, each as column name -> cell."""
+        head, *rows = self.lines(heading, number)
         return [dict(zip(head, row, strict=True)) for row in rows]
 
     def below(self, heading: str) -> str:
-        """The text below a heading, up to the next."""
+        """Return the text between a heading and the next heading."""
         return " ".join(self.parts[heading].split())
 
 
 def report(run: Path, *settings: dict) -> Outline:
-    """The page of the run by its configuration with `settings` over it."""
+    """Make the report of the run, with `settings` merged into its configuration, and return the parsed page."""
     run_stage(open_run(run, *settings), stage.report)
     outline = Outline()
     outline.feed((run / "report" / "index.html").read_text())

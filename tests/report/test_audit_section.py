@@ -1,4 +1,4 @@
-"""The section of the report about an audit."""
+"""Tests of the section of the report about an audit."""
 
 from pathlib import Path
 
@@ -20,7 +20,7 @@ COPY = {
 }  # fmt: skip
 
 
-def test_findings_are_shown_as_long_as_they_are_of_this_run(own: Path) -> None:
+def test_findings_are_shown_only_if_they_belong_to_this_run(own: Path) -> None:
     layout = Layout(own)
     single = CAPTION | {"kind": "caption", "captions": ["a dog"], "image": "3.png", "image_id": 3, "reliable": False}
     findings = [CAPTION | {"reliable": True}, single, COPY]

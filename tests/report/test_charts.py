@@ -1,4 +1,4 @@
-"""Charts: every point inside the frame, ticks around the values, labels escaped."""
+"""Tests of charts: the points are inside the frame, the ticks enclose the values, and the labels are escaped."""
 
 import re
 
@@ -21,7 +21,7 @@ PLOT = ROW_WIDTH - NAMES_WIDTH - VALUES_WIDTH
 
 
 @pytest.mark.parametrize("values", [(3.0,), (0.0, 0.0), (-2.0, 5.5, 1.0), (0.31, 0.32), (1e-7, 3e-7)])
-def test_points_lie_inside_the_frame_in_their_order(values: tuple[float, ...]) -> None:
+def test_points_are_inside_the_frame_in_the_order_of_their_values(values: tuple[float, ...]) -> None:
     svg = Chart("a", "x", "y", [Line("l", list(enumerate(values)))]).svg
     path = re.search(r'class="line line-0" d="M([^"]+)"', svg)[1]
     points = np.array([tuple(map(float, point.split())) for point in path.split("L")])
@@ -34,7 +34,7 @@ def test_labels_are_escaped() -> None:
     assert "<b>" not in draw_bars("<b>", {"<b>": (1.0, "<b>")})
 
 
-def test_dots_and_intervals_stand_where_their_values_are() -> None:
+def test_dots_and_intervals_have_the_positions_of_their_values() -> None:
     rows = {"ncca": [(50.0, (40.0, 60.0)), (25.0, None)], "<b>": [(100.0, (90.0, 120.0)), (0.0, (0.0, 1.0))]}
     svg = draw_intervals("Recall", rows, ["one way", "the other"])
     places = [(float(x) - NAMES_WIDTH) / PLOT for x in re.findall('cx="([0-9.]+)"', svg)]

@@ -1,4 +1,4 @@
-"""`compare`: the models of runs beside each other, and beside a table of somebody else's."""
+"""Tests of `compare`, which compares the models of runs with each other and with a table of published results."""
 
 import shutil
 from pathlib import Path
@@ -21,7 +21,7 @@ from stages.results.compare import _learned_photos, _read_figures, command
 
 
 def system(name: str, better: int, photos: list[str], seed: int = 0):
-    """One whose answers for the first `better` of the photos come first, for the others anywhere."""
+    """Make a system in which the first `better` of the photos have rank 1, and the others have random ranks."""
     rng, n = np.random.default_rng(seed), len(photos)
     order = [int(photo) for photo in photos]
     ranks = np.where(np.arange(n) < better, 1, rng.integers(1, n, n))[order].astype(np.int32)
@@ -30,7 +30,7 @@ def system(name: str, better: int, photos: list[str], seed: int = 0):
     return measured_system("run", {"model": name, **dict.fromkeys(dict(RECALL_COLUMNS), recalls)}, found, photos)
 
 
-def test_photos_are_paired_whatever_their_order() -> None:
+def test_photos_are_paired_by_name_and_not_by_order() -> None:
     photos = [str(number) for number in range(200)]
     first, same = system("a", 150, photos), system("b", 150, photos[::-1])
     (_, row) = compare_systems([first, same], Bootstrap(200, 0))
@@ -52,7 +52,7 @@ def test_seeds_of_a_model_are_compared_as_one_system() -> None:
     assert found["difference"] == pytest.approx(expected) and found["ci95"][0] < expected < found["ci95"][1]
 
 
-def test_a_table_of_others_needs_names_and_percentages(tmp_path: Path) -> None:
+def test_a_table_of_published_results_needs_names_and_percentages(tmp_path: Path) -> None:
     path = tmp_path / "others.csv"
     path.write_text(f"model,{','.join(HEADINGS)}\nSCAN,52.2,81,89.2,38.3,67.8,78.9\nm-RNN,14.5,-,48.5,,,\n")
     scan, mrnn = _read_figures(path)
@@ -62,7 +62,7 @@ def test_a_table_of_others_needs_names_and_percentages(tmp_path: Path) -> None:
         _read_figures(path)
 
 
-def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:
+def test_a_run_is_compared_with_a_copy_and_with_a_table(run: Path, tmp_path: Path) -> None:
     other, table = tmp_path / "other", tmp_path / "others.csv"
     shutil.copytree(run, other)
     table.write_text(f"model,{','.join(HEADINGS)}\n<SCAN>,52.2,81,89.2,38.3,67.8,78.9\n")
@@ -76,7 +76,8 @@ def test_a_run_beside_itself_and_a_table(run: Path, tmp_path: Path) -> None:
 def test_test_photos_that_another_run_has_trained_on_are_counted(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The run has 24 photos and tests with 2, 5, ..., 23; the other has the first 18 and tests with 1, 4, ..., 16."""
+    """The run has 24 photos, and its test photos are 2, 5, ..., 23. The other run has the first 18 photos, and its test
+    photos are 1, 4, ..., 16."""
     other = make_run(tmp_path / "other", images=18, first_held_out=1)
     write_config(other, {"models": ["ncca"], "evaluate": {"splits": ["test"], "protocols": ["all-sentences"]}})
     make_stage("evaluate", other, "ncca", "test", "all-sentences")
@@ -101,7 +102,7 @@ def test_test_photos_that_another_run_has_trained_on_are_counted(
         ("weak", {"model": "ncca", "training": "stacked"}, 24),
     ],
 )
-def test_refits_have_learned_from_dev_and_sae_from_weak(
+def test_refits_learn_from_dev_photos_and_stacked_models_from_weak_photos(
     tmp_path: Path, split: str, model: dict[str, object], count: int
 ) -> None:
     run = make_run(tmp_path / "run", held_out=split)

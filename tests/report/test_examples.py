@@ -20,7 +20,7 @@ def name_only(row: dict) -> ReportPicture:
 
 @pytest.fixture(scope="module")
 def gallery(run: Path) -> SplitGallery:
-    """Sixteen images, of which two show each thing, with two sentences each."""
+    """Return a gallery of sixteen images with two sentences each. Two images show each thing."""
     manifest = Manifest(run / "manifest")
     return SplitGallery(
         Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "train"), "train", name_only
@@ -28,7 +28,7 @@ def gallery(run: Path) -> SplitGallery:
 
 
 def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
-    """Each image with the vector of the one `shift` places before it."""
+    """Return a copy of the gallery in which each image has the vector of the image `shift` rows before it."""
     moved = copy(gallery)
     moved.image_vectors = np.roll(gallery.image_vectors, shift, axis=0)
     return moved
@@ -38,18 +38,18 @@ def test_right_answers_are_marked_and_ranked(gallery: SplitGallery) -> None:
     examples = gallery.examples()
     assert (examples.model, examples.split, examples.n_images, examples.n_sentences) == ("ncca", "train", 16, 32)
     first, last = examples.by_sentence[0], examples.by_sentence[-1]
-    # dog-0 is exactly on its axis, and first; horse-19 is farther off than horse-3, and second.
+    # dog-0 is exactly on its axis and comes first. tree-22 is farther from its axis than tree-6 and comes second.
     assert (first.query, first.rank) == ("a dog", 1)
     assert [(a.what.name, a.right) for a in first.answers[:2]] == [("dog-0.png", True), ("dog-16.png", False)]
     assert [a.rank for a in first.answers] == [1, 2, 3, 4, 5]
     assert (last.query, last.rank) == ("the big tree number 22", 2)
     picture = examples.by_image[0]
-    # The other dog's two sentences are the same as its own: they count against the model, and are shown before.
+    # Sentences of the other dog have equal scores. Ties count against the model, so they are shown first.
     assert (picture.query.name, picture.rank) == ("dog-0.png", 3)
     assert [a.right for a in picture.answers] == [False, False, True, True, False]
 
 
-def test_a_right_answer_that_comes_late_is_shown_last(gallery: SplitGallery) -> None:
+def test_a_right_answer_with_a_high_rank_is_shown_last(gallery: SplitGallery) -> None:
     example = rolled(gallery, 3).examples().by_sentence[0]
     assert example.rank > TOP and len(example.answers) == TOP + 1
     assert [answer.right for answer in example.answers] == [False] * TOP + [True]
@@ -57,8 +57,8 @@ def test_a_right_answer_that_comes_late_is_shown_last(gallery: SplitGallery) -> 
 
 
 @pytest.mark.parametrize("shift", [0, 3])
-def test_failures_come_last_and_successes_as_near_first_as_any(shift: int, gallery: SplitGallery) -> None:
-    """Each is of another image."""
+def test_failures_have_the_highest_ranks_and_successes_the_lowest(shift: int, gallery: SplitGallery) -> None:
+    """No two failures belong to the same image, and no two successes."""
     gallery = rolled(gallery, shift)
     scores, examples = gallery.sentence_vectors @ gallery.image_vectors.T, gallery.examples()
     ranks = (scores >= scores[np.arange(len(scores)), gallery.owners][:, None]).sum(axis=1)
@@ -76,12 +76,12 @@ def description(name: str, ids: list[int]) -> dict:
     return {"generator": name, "images": [*images, {"image_id": 9, "box": [0, 0, 1, 1], "sentences": [sentence]}]}
 
 
-def test_the_best_sentence_of_each_generator_stands_beside_the_photograph() -> None:
+def test_the_best_caption_of_each_generator_is_shown_with_the_photo() -> None:
     def pick(ids: Iterable[int]) -> list[dict]:
         return [{"image_id": i, "path": f"{i}.png"} for i in ids]
 
-    told = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
-    found = compare_generators(told, pick, name_only)
+    stored = [description("nearest", list(range(12))), description("mrnn", list(range(3, 15)))]
+    found = compare_generators(stored, pick, name_only)
     assert [one.what.name for one in found][0] == "3.png" and [one.what.name for one in found][-1] == "11.png"
     assert len(found) == MAX_GENERATED_PHOTOS
     assert all(one.sentences == [("nearest", "nearest says", True), ("mrnn", "mrnn says", False)] for one in found)

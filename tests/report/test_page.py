@@ -1,4 +1,4 @@
-"""The page of a made-up run: what it says, and that it needs nothing else."""
+"""Tests of the page of a synthetic run: its contents, and that it loads no other files."""
 
 import json
 import re
@@ -22,7 +22,7 @@ from pipeline.storage.tables import vectors_column
 
 @pytest.fixture(scope="module")
 def page(run: Path) -> Outline:
-    """The page of the run as it is."""
+    """Return the parsed page of the unchanged run."""
     return report(run)
 
 
@@ -31,28 +31,28 @@ def html(page: Outline, run: Path) -> str:
     return Layout(run).report.path.read_text()
 
 
-def test_the_first_lines_say_what_there_is_and_how_to_search_it(page: Outline, run: Path) -> None:
+def test_the_first_lines_describe_the_collection_and_how_to_search_it(page: Outline, run: Path) -> None:
     assert "24 photos and 48 captions" in page.below("")
     assert f"jointspace search {run / 'index/ncca'} 'a dog'" in page.below("")
 
 
-def test_the_contents_lead_to_parts_that_are_there(page: Outline, html: str) -> None:
+def test_the_links_of_the_contents_lead_to_existing_sections(page: Outline, html: str) -> None:
     anchors = [address[1:] for address in page.addresses if address.startswith("#")]
     assert anchors == ["retrieval", "answers", "map", "collection", "encoders", "indexes"]
     assert all(html.count(f'id="{anchor}"') == 1 for anchor in anchors)
 
 
-def test_photographs_are_read_out_by_their_sentences(html: str) -> None:
+def test_photos_have_their_captions_as_alternative_texts(html: str) -> None:
     assert 'alt="a dog"' in html and 'alt="dog-0.png"' not in html
 
 
-def test_the_page_needs_nothing_else(page: Outline, html: str) -> None:
+def test_the_page_loads_no_other_files(page: Outline, html: str) -> None:
     assert len(page.addresses) >= 30
     assert all(address.startswith(("data:image/", "#")) for address in page.addresses)
     assert not re.search(r"<script|http|@import|url\(", html)
 
 
-def test_the_same_figures_as_json(run: Path) -> None:
+def test_the_figures_of_the_page_are_stored_as_json(run: Path) -> None:
     page = Layout(run).report.path
     page.unlink(missing_ok=True)
     value = json.loads(make_stage("report", run, "--format", "json").splitlines()[-1])
@@ -66,7 +66,7 @@ def test_the_same_figures_as_json(run: Path) -> None:
     assert value["collection"]["counts"]["images"]["kept"] == 24
 
 
-def test_retrieval_is_what_was_evaluated(page: Outline, run: Path) -> None:
+def test_retrieval_results_are_those_of_the_evaluation(page: Outline, run: Path) -> None:
     (evaluation,) = [one for one in read_json(Layout(run).summary.path) if one["split"] == "test"]
     for place, direction in enumerate(("image_to_sentence", "sentence_to_image")):
         measured = evaluation[direction]
@@ -105,7 +105,7 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
         assert row["queries/s per core"] == f"{card['queries_per_second']:,.0f}"
 
 
-def test_published_tables_of_the_collection_stand_beside_our_results(page: Outline, own: Path) -> None:
+def test_published_tables_of_the_collection_are_shown_with_the_results_of_the_run(page: Outline, own: Path) -> None:
     assert not [above for above, _ in page.tables if above.startswith("Published")]
     flickr = report(own, {"reproduce": {"collection": "flickr8k"}})
     lines = flickr.lines("Published: Karpathy and Fei-Fei, Table 5, Flickr8K")
@@ -113,7 +113,7 @@ def test_published_tables_of_the_collection_stand_beside_our_results(page: Outli
     assert not [above for above, _ in flickr.tables if "Flickr30K" in above]
 
 
-def test_judged_sentences_stand_in_a_table_with_dashes_and_their_reasons(own: Path) -> None:
+def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_values(own: Path) -> None:
     figures = {"bleu_1": 51.23, "bleu_2": 40, "bleu_3": 30, "bleu_4": 20, "rouge_l": 45, "cider": 99.04, "meteor": None}
     whole = {**figures, "copied": 5, "length": 2.6, "n_images": 8, "n_boxes": None, "split": "test"}
     whole |= {"generator": "mrnn", "of": "images", "not_measured": {"meteor": "no <Java>"}}
@@ -135,7 +135,7 @@ def test_judged_sentences_stand_in_a_table_with_dashes_and_their_reasons(own: Pa
     assert "METEOR (no <Java>)" in page.below(heading)
 
 
-def test_how_phrases_and_regions_find_each_other_stands_in_a_table(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_measures_of_phrases_and_regions_are_a_table(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     layout, splits = Layout(own), [("ncca", "dev"), ("ncca", "test")]
     made = {"model": "ncca"}
     ranks = {"recall@1": 4.04, "recall@5": 14.3, "recall@10": 22.0, "median_rank": 50.0, "mean_rank": 70.0}

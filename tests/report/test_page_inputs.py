@@ -1,4 +1,4 @@
-"""The report of what is damaged, moved, of another run, or hostile: refused, left out or escaped."""
+"""Tests of reports with inputs that are damaged, moved, hostile or of another run."""
 
 import re
 import shutil
@@ -19,7 +19,7 @@ from pipeline.storage.sources import ImageSource
 
 
 def write_evaluations(run: Path, changes: dict) -> None:
-    """The run's summary, whose evaluations say something else."""
+    """Write the summary of the run again, with `changes` to each of its evaluations."""
     path = Layout(run).summary.path
     values = [{key: said for key, said in value.items() if key != CHECK} | changes for value in read_json(path)]
     write_summary(path, values, "", by_hand(run))
@@ -33,7 +33,7 @@ def test_text_from_outside_is_escaped(own: Path) -> None:
     assert "<h1>a</h1>" in html
 
 
-def test_a_photograph_that_is_gone_leaves_a_place(run: Path) -> None:
+def test_a_missing_photo_is_marked_as_not_readable(run: Path) -> None:
     path = run / "data" / "dog-8.png"
     data = path.read_bytes()
     path.unlink()
@@ -55,7 +55,8 @@ def test_an_index_of_another_manifest_is_refused(own: Path, tmp_path: Path) -> N
 def test_photos_of_a_moved_collection_are_found_in_data_root(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Where they are neither, how many are not shown is said; a file that only has the name is not taken for one."""
+    """If the photos are not in data_root either, a warning says how many are not shown. A file with the name of a photo
+    and other contents is not shown."""
     (run / "data").rename(tmp_path / "moved")
     try:
         sound = report(run, {"data_root": str(tmp_path / "moved")})

@@ -1,4 +1,4 @@
-"""The report in a real browser: its length, its anchors, what it is like on paper, and whether anyone can read it."""
+"""Tests of the report in a real browser: its length, its anchors, its printed form, and its accessibility."""
 
 from pathlib import Path
 from typing import Any
@@ -10,8 +10,8 @@ from pipeline.report.charts import Chart, Line, draw_bars
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.slow
-LONGEST = 2500
-"""Pixels of the page at a width of 1280 before anything is opened."""
+MAX_PAGE_HEIGHT = 2500
+"""Maximum height of the page in pixels at a width of 1280, while all sections are closed."""
 
 
 @pytest.fixture(scope="module")
@@ -20,8 +20,8 @@ def address(run: Path) -> str:
     return (run / "report" / "index.html").absolute().as_uri()
 
 
-@pytest.mark.parametrize(("width", "longest"), [(1280, LONGEST), (400, 2 * LONGEST)])
-def test_it_is_short_until_a_part_is_opened_and_its_contents_open_them(
+@pytest.mark.parametrize(("width", "longest"), [(1280, MAX_PAGE_HEIGHT), (400, 2 * MAX_PAGE_HEIGHT)])
+def test_the_page_is_short_and_the_links_of_its_contents_open_the_sections(
     browser: Any, address: str, width: int, longest: int
 ) -> None:
     page = browser.new_page(viewport={"width": width, "height": 900})
@@ -53,7 +53,7 @@ def test_no_table_is_wider_than_the_page_and_no_label_is_cut(browser: Any, addre
     page.close()
 
 
-def test_all_parts_are_on_paper(browser: Any, address: str) -> None:
+def test_all_sections_are_printed(browser: Any, address: str) -> None:
     page = browser.new_page()
     page.goto(address)
     page.emulate_media(media="print")
@@ -63,7 +63,7 @@ def test_all_parts_are_on_paper(browser: Any, address: str) -> None:
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_anyone_can_read_it(browser: Any, address: str, scheme: str) -> None:
+def test_the_page_has_no_accessibility_violations(browser: Any, address: str, scheme: str) -> None:
     axe = pytest.importorskip("axe_playwright_python.sync_playwright", reason="pip install axe-playwright-python")
     page = browser.new_page(color_scheme=scheme)
     page.goto(address)

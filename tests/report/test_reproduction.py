@@ -13,7 +13,8 @@ from pipeline.papers.published import AUTHORS, every_table
 from pipeline.papers.reproduction import Reproduction, System, group_seeds
 
 BOOTSTRAP = Bootstrap(200, 0)
-KARPATHY, NIU = "Karpathy and Fei-Fei: Table 5, Flickr8K", "Niu et al.: Table 1, Flickr8K"
+KARPATHY = "Karpathy and Fei-Fei: Table 5, Flickr8K"
+NIU = "Niu et al.: Table 1, Flickr8K"
 VALUES = {"recall@1": 20.0, "recall@5": 41.6, "recall@10": 55.0, "median_rank": 7.0, "mean_rank": 30.5}
 
 
@@ -70,7 +71,7 @@ def test_seeds_are_one_system_with_mean_and_deviation() -> None:
     assert "| 21.5 ± 2.1 / 41.6 ± 0.0 / 55.0 ± 0.0 / 7.0 ± 0.0 |" in line and line.endswith("| `brnn`: 2 |")
 
 
-def test_generated_captions_stand_beside_the_published_ones() -> None:
+def test_scores_of_generated_captions_are_shown_with_the_published_ones() -> None:
     metrics = {f"bleu_{n}": 60.0 - 10 * n for n in range(1, 5)} | {"meteor": None, "rouge_l": 40.0, "cider": 30.0}
     title = "Karpathy and Fei-Fei: Table 2, Flickr8K, and section 4.2"
     table = fill([evaluation("relu", images=metrics), evaluation("dvsa")], [system("relu", "mrnn")])[title]
@@ -80,7 +81,7 @@ def test_generated_captions_stand_beside_the_published_ones() -> None:
 
 
 def ranked(image_to_sentence: np.ndarray, sentence_to_image: np.ndarray, columns: Columns) -> Draw:
-    """Ranks of images with two captions each."""
+    """Make a draw from the ranks of images and of captions as queries. Each image has two captions."""
     ranks = {"image_to_sentence": image_to_sentence, "sentence_to_image": sentence_to_image}
     each = np.arange(len(image_to_sentence))
     return draw_of_ranks(ranks, {"image_to_sentence": each, "sentence_to_image": np.repeat(each, 2)}, columns)
@@ -118,7 +119,7 @@ def test_a_difference_of_mean_ranks_keeps_the_directions_apart() -> None:
     assert table.compared == ((("sentence_to_image", "mean_rank"),), (("image_to_sentence", "mean_rank"),))
 
 
-def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:
+def test_a_table_of_another_collection_is_omitted_with_a_reason() -> None:
     run = [evaluation("dvsa")], [system("dvsa", "dvsa")]
     left_out = [table.get("left_out", "") for table in fill(*run, collection=None).values()]
     assert len(left_out) == len(every_table()) and all("it was measured" in reason for reason in left_out)
@@ -126,8 +127,8 @@ def test_a_table_of_another_collection_is_left_out_with_its_reason() -> None:
     assert "it was measured on flickr30k, and these images are flickr8k" in reasons
 
 
-def of_coco(**about: object) -> dict:
-    """5,000 test images, and the mean over five folds of them."""
+def coco_evaluation(**about: object) -> dict:
+    """Make an evaluation of 5,000 test images that also has the mean over five folds."""
     mean = {"recall@1": 40.0, "recall@5": 70.0, "recall@10": 81.0, "median_rank": 2.0, "mean_rank": 9.0}
     subset = {**mean, "recall@1": 39.0}
     first = {"n_images": 1000, "n_sentences": 5002, "image_to_sentence": subset, "sentence_to_image": subset}
@@ -135,8 +136,10 @@ def of_coco(**about: object) -> dict:
     return evaluation("dvsa", n_images=5000, n_sentences=25010, **folds, **about)
 
 
-def test_a_table_is_filled_with_the_gallery_of_its_size() -> None:
-    found = fill([of_coco(), of_coco(protocol="first-sentence")], [system("dvsa", "dvsa")], collection="coco")
+def test_a_table_is_filled_with_results_for_a_gallery_of_its_size() -> None:
+    found = fill(
+        [coco_evaluation(), coco_evaluation(protocol="first-sentence")], [system("dvsa", "dvsa")], collection="coco"
+    )
     thousand = found["Karpathy and Fei-Fei: Table 1, MSCOCO, 1,000 test images"]
     assert thousand["notes"] == ["Measured by all-sentences, mean of 5 folds."]
     assert "| 40.0 / 70.0 / 81.0 / 2.0 |" in line_of(thousand, "| BRNN |")

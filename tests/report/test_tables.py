@@ -15,11 +15,11 @@ def evaluation(model: str, split: str, recall: float, protocol: str = "all-sente
     return {**about, "image_to_sentence": values, "sentence_to_image": values, "chance": {"image_to_sentence": {}}}
 
 
-GIVEN = [evaluation(*about) for about in (("a", "test", 20), ("a", "dev", 1), ("b", "test", 10), ("b", "dev", 2))]
+EVALUATIONS = [evaluation(*about) for about in (("a", "test", 20), ("a", "dev", 1), ("b", "test", 10), ("b", "dev", 2))]
 
 
 def test_rows_are_compared_within_a_split_and_protocol() -> None:
-    test, dev = compare_models(GIVEN)
+    test, dev = compare_models(EVALUATIONS)
     assert (test.split, dev.split) == ("test", "dev")
     a, b = (test.cells[model]["image_to_sentence"] for model in ("a", "b"))
     assert (a["recall@1"].value, a["recall@1"].interval, a["recall@1"].best) == (20, (19, 21), True)
@@ -41,14 +41,14 @@ def test_seeds_of_a_model_are_one_row_with_mean_and_deviation() -> None:
 
 
 def test_the_best_model_is_chosen_on_dev() -> None:
-    assert best_model(GIVEN, ["a", "b"]) == "b"
-    assert best_model([e for e in GIVEN if e["split"] == "test"], ["a", "b"]) == "a"
-    assert best_model(GIVEN, ["a"]) == "a"
+    assert best_model(EVALUATIONS, ["a", "b"]) == "b"
+    assert best_model([e for e in EVALUATIONS if e["split"] == "test"], ["a", "b"]) == "a"
+    assert best_model(EVALUATIONS, ["a"]) == "a"
     with pytest.raises(IntegrityError, match="no evaluation of c"):
-        best_model(GIVEN, ["c"])
+        best_model(EVALUATIONS, ["c"])
 
 
-def test_models_without_a_choice_are_left_out() -> None:
+def test_models_without_a_choice_are_omitted() -> None:
     log = {
         "chosen": {"image_ridge": 0.1, "dimensions": 96},
         "train_correlations": [0.8, 0.6],
@@ -61,7 +61,7 @@ def test_models_without_a_choice_are_left_out() -> None:
     assert (note["train_correlation"], note["dev_correlation"]) == (pytest.approx(0.7), pytest.approx(0.3))
 
 
-def test_what_is_wrong_with_rows_of_features_is_counted() -> None:
+def test_faulty_rows_of_features_are_counted() -> None:
     rows = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
     health, lengths = measure_rows(rows), np.sqrt((rows.astype(float) ** 2).sum(axis=1))
     assert [health[fault] for fault in ("sampled", "zero", "equal", "constant")] == [20, 0, 0, 0]

@@ -75,16 +75,16 @@ SETTINGS = {
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"], "generators": ["writes"]},
     "phrases": {"splits": ["test"]},
 }  # fmt: skip
-IMPORTED = {
+IMPORTED_SETTINGS = {
     "models": ["zero-shot"],
     "encoders": [{"name": "theirs", "kind": "imported", "path": "theirs.npy"}],
     "text_encoders": [{"name": "given", "kind": "imported", "imported": {"path": "given.npy"}}],
     "demo": {"train": 20, "dev": 4, "test": 4, "weak": 1},
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
-"""Settings of a run with precomputed vectors. It is a run of its own, since precomputed text vectors could not be
-compared with the text encoders of the other run."""
-SIMULATED = {
+"""Settings of a separate run with precomputed vectors. The other run cannot have such vectors, because precomputed text
+vectors cannot be compared with the vectors of its text encoders."""
+SIMULATED_TEXT_SETTINGS = {
     "models": ["joint"],
     "variants": {"joint": {"model": "ncca", "training": "joint"}},
     "encoders": [{"name": "eyes", **NETWORK, "weights": "untrained"}],
@@ -94,25 +94,25 @@ SIMULATED = {
     "fit": {"dimensions": [4], "image_ridge": [1], "text_ridge": [1], "eigenvalue_power": [1]},
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
-NEEDS_SPACY = {"train_parser"}
+SPACY_STAGES = {"train_parser"}
 """Stages that need an extra, which may not be installed."""
 
 
-MEASURED = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
+PAPER_STAGES = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
 """Stages that need more images and take minutes."""
 
 
 def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
-    done = run_all(tmp_path / "all", SETTINGS, STAGES.keys() - MEASURED - NEEDS_SPACY)
-    done |= run_all(tmp_path / "imported", IMPORTED, {"adopt", "build_index", "evaluate"})
-    done |= run_all(tmp_path / "simulated", SIMULATED, {"fit"})
-    assert STAGES.keys() - done == MEASURED | NEEDS_SPACY
+    done = run_all(tmp_path / "all", SETTINGS, STAGES.keys() - PAPER_STAGES - SPACY_STAGES)
+    done |= run_all(tmp_path / "imported", IMPORTED_SETTINGS, {"adopt", "build_index", "evaluate"})
+    done |= run_all(tmp_path / "simulated", SIMULATED_TEXT_SETTINGS, {"fit"})
+    assert STAGES.keys() - done == PAPER_STAGES | SPACY_STAGES
 
 
 @pytest.mark.slow
 def test_the_tables_of_the_papers_open_only_what_they_declare(tmp_path: Path) -> None:
     values = {**TINY, "reproduce": {"papers": ["gong"]}}
-    assert run_all(tmp_path, values, MEASURED) >= MEASURED
+    assert run_all(tmp_path, values, PAPER_STAGES) >= PAPER_STAGES
 
 
 SIMULATES = {"documents": {"all": {"simulate": {"tag_words": 3, "true_words": 1, "wrong": 0.1, "missing": 0.1}}}}
@@ -147,7 +147,7 @@ def test_every_input_that_a_result_depends_on_is_declared(
     ("stage", "names", "settings"),
     [
         ("extract_regions", "eyes", {"regions": {"proposals": "boxes", "boxes": "boxes.csv"}}),
-        ("import_vectors", "text/given", {"text_encoders": IMPORTED["text_encoders"]}),
+        ("import_vectors", "text/given", {"text_encoders": IMPORTED_SETTINGS["text_encoders"]}),
     ],
 )
 def test_renaming_a_photo_reruns_stages_that_match_by_image_name(

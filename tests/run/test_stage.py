@@ -92,8 +92,8 @@ def test_a_folder_that_is_not_a_run_is_an_error(tmp_path: Path) -> None:
 
 
 def test_ingest_depends_on_the_files_of_its_collection(tmp_path: Path) -> None:
-    """A changed photo changes the fingerprint, so Snakemake runs ingest again. collections/test_inventory.py tests
-    which changes are noticed."""
+    """A changed photo changes the fingerprint, so Snakemake runs ingest again. collections/test_inventory.py tests all
+    kinds of changes."""
     (tmp_path / "photos").mkdir()
     (tmp_path / "photos/1.jpg").write_bytes(b"one")
     config = open_run(tmp_path / "run", {"data_root": str(tmp_path / "photos"), "demo": {"generate": False}}).config
@@ -135,6 +135,8 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     assert fingerprint(stage) == first != fingerprint(stage, 1)
     newer, config = replace(stage, version=stage.version + 1), Run(run).config
     assert fingerprint(newer) != first
-    assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")  # Snakemake compares it
+    assert newer.depends(config, "tfidf") != stage.depends(
+        config, "tfidf"
+    )  # Snakemake reruns a job if this value differs.
     assert fingerprint(replace(stage, keys=lambda config, encoder: {"a": 1})) != first
     assert fingerprint(replace(stage, columns=(*stage.columns, "splits"))) != first

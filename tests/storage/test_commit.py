@@ -29,34 +29,42 @@ from pipeline.storage.commit import (
 from pipeline.storage.json_files import publish_json
 
 
-def of(run: Path, stage: str, **inputs: str) -> Provenance:
+def provenance_of(run: Path, stage: str, **inputs: str) -> Provenance:
     return Provenance(run, stage, 1, {"seed": 3}, inputs)
 
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Two shards of features made by an encoder, a model made of both, and embeddings made of the model."""
+    """Make two shards of features by an encoder, a model from both shards, and embeddings by the model."""
     run = tmp_path / "run"
-    publish_record(run / "manifest/manifest.json", {"shards": 2, "fingerprint": "m"}, provenance=of(run, "ingest"))
-    encoder = publish(run / "encoders/e/model.safetensors", b"weights", kind="encoder", rows=1, provenance=of(run, "e"))
+    publish_record(
+        run / "manifest/manifest.json", {"shards": 2, "fingerprint": "m"}, provenance=provenance_of(run, "ingest")
+    )
+    encoder = publish(
+        run / "encoders/e/model.safetensors", b"weights", kind="encoder", rows=1, provenance=provenance_of(run, "e")
+    )
     shards = [
         publish(
             run / f"features/e/shard-{number:05d}.h5", b"features" * 9 + bytes([number]), kind="features", rows=9,
-            provenance=of(run, "extract", **{encoder.place: encoder.digest}),
+            provenance=provenance_of(run, "extract", **{encoder.place: encoder.digest}),
         )
         for number in range(2)
     ]  # fmt: skip
     made_of = {"features/e/shard-*.h5.json": combine_digests(shard.digest for shard in shards)}
     made_of["manifest/manifest.json#fingerprint"] = "m"
     model = publish(
-        run / "models/m/model.safetensors", b"a model", kind="model", rows=1, provenance=of(run, "fit", **made_of)
+        run / "models/m/model.safetensors",
+        b"a model",
+        kind="model",
+        rows=1,
+        provenance=provenance_of(run, "fit", **made_of),
     )
-    made_by = of(run, "embed", **{model.place: model.digest})
+    made_by = provenance_of(run, "embed", **{model.place: model.digest})
     publish(run / "embeddings/m/shard-00000.h5", b"e", kind="embeddings", rows=1, provenance=made_by)
     return run
 
 
-PLACES = [
+ARTEFACTS = [
     "manifest/manifest.json", "encoders/e/model.json", "features/e/shard-00000.h5.json",
     "features/e/shard-00001.h5.json", "models/m/model.json", "embeddings/m/shard-00000.h5.json",
 ]  # fmt: skip
@@ -65,7 +73,7 @@ PLACES = [
 def reasons(run: Path, hashed: bool = True) -> dict[str, str]:
     """Return the kind of fault of each faulty file."""
     found = {}
-    for place in PLACES:
+    for place in ARTEFACTS:
         try:
             faults = list(Commits(run).faults(place, hashed))
         except IntegrityError:
@@ -74,7 +82,7 @@ def reasons(run: Path, hashed: bool = True) -> dict[str, str]:
     return found
 
 
-def test_a_sound_run_has_no_fault_and_a_commit_says_where_it_lies(run: Path) -> None:
+def test_an_intact_run_has_no_faults_and_commit_records_name_their_paths(run: Path) -> None:
     assert reasons(run) == {}
     commit = open_commit(run / "models/m/model.safetensors", "model")
     assert (commit.place, commit.root, commit.bytes) == ("models/m/model.json", run, 7)
@@ -100,8 +108,10 @@ def move(run: Path) -> None:
         shutil.copy(run / f"features/e/shard-00000.{end}", run / f"features/e/shard-00001.{end}")
 
 
-def make_again(run: Path) -> None:
-    publish(run / "encoders/e/model.safetensors", b"others!", kind="encoder", rows=1, provenance=of(run, "e"))
+def remake_encoder(run: Path) -> None:
+    publish(
+        run / "encoders/e/model.safetensors", b"others!", kind="encoder", rows=1, provenance=provenance_of(run, "e")
+    )
 
 
 def lose_an_input(run: Path) -> None:
@@ -115,7 +125,7 @@ def lose_an_input(run: Path) -> None:
         (flip, {"features/e/shard-00000.h5": "changed"}),
         (delete, {"features/e/shard-00000.h5": "missing"}),
         (move, {"features/e/shard-00001.h5.json": "misplaced", "models/m/model.json": "mixed"}),
-        (make_again, dict.fromkeys(PLACES[2:4], "mixed")),
+        (remake_encoder, dict.fromkeys(ARTEFACTS[2:4], "mixed")),
         (lose_an_input, {"features/e/shard-00001.h5.json": "missing"}),
     ],
 )
@@ -127,17 +137,17 @@ def test_each_kind_of_fault_is_recognised(disturb: Callable, found: dict[str, st
 
 
 def test_job_refuses_an_input_whose_own_inputs_are_out_of_date(run: Path) -> None:
-    """The encoder is made again. The model, which is the direct input of the embeddings, has not changed."""
-    make_again(run)
+    """The encoder was made again. The model, which is the direct input of the embeddings, has not changed."""
+    remake_encoder(run)
     assert not list(Commits(run).faults("embeddings/m/shard-00000.h5.json"))
     with pytest.raises(IntegrityError, match=r"models/m/model\.json is mixed"):
         Commits(run).require("models/m/model.json")
 
 
-SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/model.json", PLACES[-1]]
+SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/model.json", ARTEFACTS[-1]]
 
 
-def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
+def answers_or_errors(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
     """Ask for each name, and return the answers or the messages of the errors."""
     found = {}
     for name in names:
@@ -148,40 +158,45 @@ def answers(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str
     return found
 
 
-@pytest.mark.parametrize("disturb", [truncate, delete, make_again, lose_an_input])
+@pytest.mark.parametrize("disturb", [truncate, delete, remake_encoder, lose_an_input])
 def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: Path) -> None:
     disturb(run)
     required, faults = {}, {}
     for source in SOURCES:
-        required |= answers(Commits(run).require, [source])
-    for place in PLACES:
-        faults |= answers(lambda place: list(Commits(run).faults(place)), [place])
+        required |= answers_or_errors(Commits(run).require, [source])
+    for place in ARTEFACTS:
+        faults |= answers_or_errors(lambda place: list(Commits(run).faults(place)), [place])
     assert required[SOURCES[1]].startswith("refused")
     for order in itertools.permutations(SOURCES):
         commits = Commits(run)
-        assert answers(commits.require, order) == required
-        assert answers(lambda place, commits=commits: list(commits.faults(place)), PLACES) == faults
-        assert answers(commits.require, order) == required
+        assert answers_or_errors(commits.require, order) == required
+        assert answers_or_errors(lambda place, commits=commits: list(commits.faults(place)), ARTEFACTS) == faults
+        assert answers_or_errors(commits.require, order) == required
 
 
-def test_shards_that_differ_from_the_record_of_their_part_are_refused(run: Path) -> None:
+def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path) -> None:
     """A job that was killed has made one of the shards again from the same inputs."""
     path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
-    publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
+    publish_record(
+        run / "features/e/part-00000.json", {"name": "e"}, provenance=provenance_of(run, "extract"), files=files
+    )
     assert Commits(run).require(shards)
-    made_of = of(run, "extract", **read_commit(commit_path(path)).inputs)
+    made_of = provenance_of(run, "extract", **read_commit(commit_path(path)).inputs)
     publish(path, b"anew", kind="features", rows=9, provenance=made_of)
     with pytest.raises(IntegrityError, match=r"shard-00000\.h5\.json is (changed|truncated)"):
         Commits(run).require(shards)
 
 
-def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> None:
-    """The shard was made again with other bytes. Its new commit is as long as the old one, which the part describes."""
+def test_a_chunk_compares_the_commit_records_of_its_shards_by_hash(run: Path) -> None:
+    """The shard was made again with other bytes. Its new commit record has the length of the old record, which the
+    record of the chunk describes."""
     path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
     commit = commit_path(path)
-    files, made_of = {commit.name: describe_file(commit)}, of(run, "extract", **read_commit(commit).inputs)
-    publish_record(run / "features/e/part-00000.json", {"name": "e"}, provenance=of(run, "extract"), files=files)
+    files, made_of = {commit.name: describe_file(commit)}, provenance_of(run, "extract", **read_commit(commit).inputs)
+    publish_record(
+        run / "features/e/part-00000.json", {"name": "e"}, provenance=provenance_of(run, "extract"), files=files
+    )
     publish(path, b"Features" * 9 + b"\1", kind="features", rows=9, provenance=made_of)
     assert commit.stat().st_size == files[commit.name]["bytes"]
     with pytest.raises(IntegrityError, match=r"shard-00001\.h5\.json is changed: its content is not"):
@@ -189,7 +204,7 @@ def test_a_part_compares_the_commits_of_its_shards_by_their_hash(run: Path) -> N
 
 
 @pytest.mark.parametrize("key", ["place", "digest", "inputs", "files", "check"])
-def test_a_commit_without_one_of_its_keys_or_that_was_edited_is_refused(key: str, run: Path) -> None:
+def test_a_commit_record_that_lacks_a_key_or_was_edited_is_refused(key: str, run: Path) -> None:
     path = run / "models/m/model.json"
     path.write_text(path.read_text().replace(f'"{key}"', '"other"'))
     with pytest.raises(IntegrityError, match=r"models/m/model\.json"):
@@ -213,9 +228,9 @@ def test_job_is_done_if_its_version_keys_and_inputs_are_current(change: dict, do
     assert not Commits(run).is_done(path, Provenance(run, "fit", **about))
 
 
-def test_a_card_carries_its_commit_until_another_index_is_made_from_it(tmp_path: Path) -> None:
+def test_a_card_keeps_its_commit_record_until_another_index_is_made_from_it(tmp_path: Path) -> None:
     path, digest = tmp_path / "run/index/m/card.json", "5" * 64
-    carried = carry(of(tmp_path / "run", "build-index", model="d"), path, digest)
+    carried = carry(provenance_of(tmp_path / "run", "build-index", model="d"), path, digest)
     assert carried["digest"] == digest and "files" not in carried
     card = {"model": "m", "files": {"images.faiss": {"bytes": 1, "sha256": "0" * 64}}, CARRIED: carried}
     publish_json(path, {**card, "fingerprint": digest})
@@ -241,7 +256,7 @@ def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkey
 
     def check_and_replace(*given: object, **named: object) -> object:
         commit = check(*given, **named)
-        publish(path, b"another", kind="model", rows=2, provenance=of(run, "fit"))
+        publish(path, b"another", kind="model", rows=2, provenance=provenance_of(run, "fit"))
         return commit
 
     assert read_verified(path, "model")[0] == b"a model"

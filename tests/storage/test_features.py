@@ -23,7 +23,7 @@ def fill(shard: UnfinishedShard, parts: int | None = None) -> None:
         shard.keep(rows, {"features": FEATURE_ROWS[rows.start : rows.stop]})
 
 
-def test_parts_become_the_shard_and_are_gone(tmp_path: Path) -> None:
+def test_parts_are_combined_into_the_shard_and_removed(tmp_path: Path) -> None:
     shard = start(tmp_path)
     assert shard.missing == [range(0, 4), range(4, 8), range(8, 10)]
     fill(shard)
@@ -44,7 +44,7 @@ def test_parts_with_another_version_or_size_are_not_used(tmp_path: Path, other: 
     assert start(tmp_path, **other).missing[0].start == 0
 
 
-def test_a_damaged_part_is_done_again(tmp_path: Path) -> None:
+def test_a_damaged_part_is_computed_again(tmp_path: Path) -> None:
     fill(start(tmp_path))
     part = tmp_path / "shard.h5.parts" / "0000004.h5"
     part.write_bytes(part.read_bytes()[:-1])

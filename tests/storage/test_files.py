@@ -174,7 +174,7 @@ def test_an_error_while_cleaning_up_does_not_hide_the_first_error(
 
 
 def half_written(path: Path, host: str, pid: int, patch: pytest.MonkeyPatch) -> Path:
-    """Make the temporary file of `path` that the process `pid` of the machine `host` would have begun to write."""
+    """Make the temporary file that the process `pid` on the machine `host` would write before it publishes `path`."""
     with patch.context() as there, tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
         there.setattr(socket, "gethostname", lambda: host)
         there.setattr(os, "getpid", lambda: pid)
@@ -187,8 +187,8 @@ DEAD = 999_999_999
 
 
 def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files belong to a living and a dead process of this machine, and to three processes of other machines. One
-    of the latter wrote its file long ago."""
+    """The files belong to a living and a dead process of this machine, and to three processes of other machines. One of
+    the processes of other machines wrote its file long ago."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
@@ -379,7 +379,8 @@ def test_path_with_a_link_is_refused_even_if_the_link_stays_inside(link: str, tm
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """The names of the files that are hashed, with an empty memory of verified files, which takes files of any age."""
+    """Record the names of the files that are hashed. The memory of verified files is empty, and accepts files of any
+    age."""
     names: list[str] = []
     digest = hashlib.file_digest
 
@@ -448,7 +449,7 @@ def test_a_damaged_file_and_a_new_file_are_not_remembered(
     sha256 = write_random(tmp_path / "a")
     for _ in range(2):
         map_verified(tmp_path / "a", "0" * 64)
-    monkeypatch.setattr(reading, "SETTLED_SECONDS", 1000.0)  # the file is younger
+    monkeypatch.setattr(reading, "SETTLED_SECONDS", 1000.0)  # The file is younger than this.
     for _ in range(2):
         map_verified(tmp_path / "a", sha256)
     assert hashed == ["a"] * 4

@@ -54,7 +54,7 @@ def make_fixed_parquet(folder: Path) -> Path:
 def make_clip_retrieval(folder: Path) -> Path:
     for what in ("img_emb", "metadata"):
         (folder / what).mkdir()
-    # The tenth part comes after the second.
+    # Part 10 comes after part 2, because parts are sorted by number.
     for number, rows in ((2, slice(0, 2)), (10, slice(2, 5))):
         np.save(folder / f"img_emb/img_emb_{number}.npy", ROWS[rows])
         table = pa.table({"image_path": NAMES[rows], "caption": NAMES[rows]})
@@ -111,7 +111,7 @@ MAKERS = [
 
 
 @pytest.mark.parametrize("make", MAKERS)
-def test_every_format_gives_the_same_rows(tmp_path: Path, make) -> None:
+def test_every_file_format_gives_the_same_rows(tmp_path: Path, make) -> None:
     foreign = read(make(tmp_path))
     assert foreign.names == NAMES
     for rows in ([0, 1, 2, 3, 4], [4, 0, 3], [1], []):
@@ -173,8 +173,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("place", "data"), [("img_emb/img_emb_10.npy", "half"), ("metadata/metadata_2.parquet", None), ("f.pt", [Path()])]
 )
-def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, data: object) -> None:
-    """The files are a truncated part, missing metadata, and objects that torch advises to unpickle."""
+def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, place: str, data: object) -> None:
+    """The cases are a truncated part, missing metadata, and Python objects, which torch advises to unpickle."""
     path, source = make_clip_retrieval(tmp_path) / place, tmp_path
     if data is None:
         path.unlink()
@@ -189,7 +189,7 @@ def test_the_part_and_the_remedy_are_in_one_line(tmp_path: Path, place: str, dat
 
 
 def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
-    """The schema says that every row has a name, and the statistics of the column count empty rows."""
+    """The schema declares that all rows have names, but the statistics of the column count rows without a name."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()
@@ -260,7 +260,7 @@ def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row:
         read(tmp_path / "f.parquet")
 
 
-def test_small_files_may_be_compressed_well(tmp_path: Path) -> None:
+def test_small_files_may_have_any_compression_ratio(tmp_path: Path) -> None:
     same = np.ones((2000, 64), np.float32)
     np.savez_compressed(tmp_path / "f.npz", embeddings=same, files=np.array([f"{n}.jpg" for n in range(2000)]))
     assert same.nbytes > 50 * (tmp_path / "f.npz").stat().st_size

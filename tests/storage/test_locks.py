@@ -1,4 +1,4 @@
-"""Locks: the second process is refused and is told the first, and a dead process does not hold a lock."""
+"""Locks: a second process is refused with the name of the first, and a dead process does not hold a lock."""
 
 import os
 import re
@@ -33,7 +33,7 @@ SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-
 
 @pytest.fixture
 def path(run: Path, tmp_path: Path) -> Path:
-    """The path of the vocabulary of a run, which has not been made yet."""
+    """Return the path of the vocabulary of a run. The vocabulary does not exist yet."""
     path = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
     path.unlink()
     return path
@@ -41,7 +41,7 @@ def path(run: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def busy(path: Path) -> Iterator[subprocess.Popen]:
-    """A process that holds the lock of `path` as long as its standard input is open."""
+    """Start a process that holds the lock of `path` until its standard input is closed."""
     program = [sys.executable, "-c", HOLDING, path]
     process = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE)
     lock, deadline = path.with_name(".tokens.json.lock"), time.monotonic() + 300
@@ -69,7 +69,7 @@ def test_the_second_run_of_a_command_names_the_first(busy: subprocess.Popen, pat
     assert path.exists() and not list(path.parent.glob(".*"))
 
 
-def test_a_killed_holder_holds_nothing(busy: subprocess.Popen, path: Path) -> None:
+def test_a_killed_process_holds_no_lock(busy: subprocess.Popen, path: Path) -> None:
     lock = path.with_name(".tokens.json.lock")
     assert not is_free(lock, remove=True)
     busy.kill()

@@ -57,7 +57,7 @@ def names(*shards: int) -> set[str]:
     return {f"{n:05d}.{end}" for n in shards for end in ("json", "images.parquet", "sentences.parquet")}
 
 
-def test_images_added_at_the_end_leave_whole_shards_alone(tmp_path: Path) -> None:
+def test_images_added_at_the_end_do_not_change_full_shards(tmp_path: Path) -> None:
     write(tmp_path, 9)
     times = {path.name: path.stat().st_mtime_ns for path in (tmp_path / "shards").iterdir()}
     before = shard_files(tmp_path)

@@ -1,4 +1,4 @@
-"""Moments of chunks of shards: their values, their sum, and which chunks are made again."""
+"""Moments of chunks of shards: their values, their sum, and the chunks that are recomputed."""
 
 import shutil
 from functools import reduce
@@ -22,7 +22,7 @@ from pipeline.storage.verify import examine
 
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A run of five shards in three chunks, the last of which has one shard of four images."""
+    """Make a run of five shards in three chunks. The last chunk has one shard of four images."""
     monkeypatch.setattr(chunks, "IMAGES_PER_CHUNK", 20)
     run = make_run(tmp_path / "run", images=44)
     accumulate(run)
@@ -61,7 +61,7 @@ def compute_dense(run: Path) -> dict[str, np.ndarray]:
 
 
 def modified(run: Path) -> dict[str, int]:
-    """Return when each chunk was written."""
+    """Return the time in nanoseconds at which each chunk was written, by file name."""
     return {path.name: path.stat().st_mtime_ns for path in sorted((run / "moments/target").glob("chunk-*.h5"))}
 
 
@@ -87,7 +87,7 @@ def test_one_chunk_needs_no_sum(run: Path, monkeypatch: pytest.MonkeyPatch) -> N
         np.testing.assert_allclose(getattr(total, name), expected, rtol=1e-5, atol=1e-4)
 
 
-def test_a_grown_collection_makes_only_chunks_with_new_images(run: Path, tmp_path: Path) -> None:
+def test_a_grown_collection_recomputes_only_chunks_with_new_images(run: Path, tmp_path: Path) -> None:
     before = modified(run)
     shutil.rmtree(run / "manifest")
     shutil.copytree(make_run(tmp_path / "grown", images=75) / "manifest", run / "manifest")

@@ -1,4 +1,4 @@
-"""Tables that are unpacked in groups, compared with the whole table."""
+"""Tables that are unpacked one row group at a time are compared with the whole table."""
 
 from pathlib import Path
 

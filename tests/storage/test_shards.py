@@ -15,11 +15,11 @@ from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:
-    """Write the commit record that a careless or hostile program would write for its own HDF5 file."""
+    """Write the commit record that another program would write for its own HDF5 file."""
     publish(path, path.read_bytes(), kind=FEATURES, rows=1)
 
 
-def test_arrays_come_back_as_memory_maps(tmp_path: Path) -> None:
+def test_stored_arrays_are_read_as_memory_maps(tmp_path: Path) -> None:
     rng = np.random.default_rng(0)
     arrays = {
         "features": rng.random((50, 7)).astype(np.float16),
@@ -77,7 +77,7 @@ def test_files_that_read_other_files_are_refused(tmp_path: Path, trick: str) -> 
         Shard(path, FEATURES)
 
 
-def test_parameters_come_back(tmp_path: Path) -> None:
+def test_stored_parameters_are_read_back(tmp_path: Path) -> None:
     tensors = {"w": np.arange(6, dtype=np.float32).reshape(2, 3).T, "n": np.array(7)}
     path = tmp_path / "model.safetensors"
     write_parameters(path, MODEL, tensors, settings={"c": 2}, details={"log": [1]})

@@ -27,7 +27,7 @@ def row(number: object, head: object, word: str = "w") -> str:
     return f"{number}\t{word}\t_\tX\tX\t_\t{head}\tdep\t_\t_"
 
 
-def test_reading_passes_over_spans_and_empty_nodes() -> None:
+def test_reading_skips_multiword_spans_and_empty_nodes() -> None:
     first, empty, last = read_conllu(TEXT.split("\n"), "f")
     assert first.comments["sent_id"] == "a-1" and first.comments["text"] == "Don't go."
     assert first.parse.words == ("Do", "n't", "go", ".")
@@ -39,7 +39,7 @@ def test_reading_passes_over_spans_and_empty_nodes() -> None:
     assert last.parse.words == ("yes",) and last.comments == {}
 
 
-def test_what_is_written_is_read_again() -> None:
+def test_written_parses_are_read_back() -> None:
     parses = [entry.parse for entry in read_conllu(TEXT.split("\n"), "f")] + [chain(["a", "b", "c"]), chain([])]
     text = "".join(format_conllu(parse, [("sent_id", str(n))]) for n, parse in enumerate(parses))
     again = list(read_conllu(text.split("\n"), "f"))
@@ -87,8 +87,8 @@ def test_faults_agree_with_a_walk_to_the_root() -> None:
 
 
 def crosses(heads: list[int]) -> bool:
-    """Return whether arcs cross: whether a word between the ends of an arc does not descend from the head of the
-    arc."""
+    """Return whether arcs cross. Two arcs cross if a word between the ends of one arc does not descend from the head of
+    this arc."""
 
     def descends(word: int, head: int) -> bool:
         while word not in (head, -1):
@@ -99,7 +99,7 @@ def crosses(heads: list[int]) -> bool:
     return any(not descends(one, head) for word, head in arcs for one in range(min(word, head) + 1, max(word, head)))
 
 
-def test_the_dependent_of_the_shortest_arc_that_crosses_moves_up() -> None:
+def test_the_dependent_of_the_shortest_crossing_arc_is_attached_higher() -> None:
     assert projective_heads([2, 3, -1, 2]) == [2, 2, -1, 2]
     # The arcs 0 to 3 and 4 to 2 cross, and the second is shorter.
     assert projective_heads([3, 0, 3, -1, 2]) == [3, 0, 3, -1, 3]

@@ -32,7 +32,7 @@ def spans_of(tree: "Tree") -> list[tuple[str, int, int]]:
     return spans
 
 
-def test_leaves_come_first_and_phrases_after_what_is_in_them() -> None:
+def test_leaves_come_first_and_phrases_follow_their_parts() -> None:
     tree = read(TREE)
     assert tree.words == ("a", "dog", "runs", "away", ".")
     assert tree.labels == ("DT", "NN", "VBZ", "RB", ".", "NP", "ADVP", "VP", "S")
@@ -42,7 +42,7 @@ def test_leaves_come_first_and_phrases_after_what_is_in_them() -> None:
     assert sorted(tree.spans()) == sorted(spans_of(expected))
 
 
-def test_the_treebanks_own_form_is_read() -> None:
+def test_the_format_of_the_penn_treebank_is_read() -> None:
     text = """
 ( (S (NP-SBJ-1 (-NONE- *) )
     (VP=2 (VB see)
@@ -52,7 +52,7 @@ def test_the_treebanks_own_form_is_read() -> None:
     assert read(text).words == ("see", "(", "him/her", ")")
 
 
-def test_ten_thousand_brackets_within_each_other() -> None:
+def test_ten_thousand_nested_brackets_are_read() -> None:
     deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
     assert read(deep).to_brackets() == deep
     with pytest.raises(InputError, match="f, line 1: 1 brackets of the tree are not closed"):
@@ -87,7 +87,7 @@ def test_right_branching(n: int) -> None:
         assert read(tree.to_brackets()) == tree
 
 
-def test_the_penn_sample_is_read_as_nltk_reads_it(real_data: Path) -> None:
+def test_trees_of_the_penn_sample_equal_those_of_nltk(real_data: Path) -> None:
     count = 0
     with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:
         for name in sorted(archive.namelist())[::4]:
@@ -108,7 +108,7 @@ def _nltk_trees(text: str) -> list["Tree"]:
     return list(Tree.fromstring(f"(ALL {text})", remove_empty_top_bracketing=True))
 
 
-def test_heads_are_the_nouns_that_phrases_are_about() -> None:
+def test_the_head_of_a_noun_phrase_is_its_main_noun() -> None:
     men = "(NP (NP (CD two) (NNS men)) (PP (IN in) (NP (JJ blue) (NNS shirts))))"
     animals = "(NP (NP (DT a) (NN dog)) (CC and) (NP (DT a) (NN cat)))"
     text = f"(S {men} (VP (VBP see) {animals}))"

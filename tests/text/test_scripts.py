@@ -68,7 +68,7 @@ def start(folder: Path) -> Path:
     return run
 
 
-def test_a_collection_finds_its_own_by_words_without_spaces(tmp_path: Path) -> None:
+def test_a_collection_in_a_script_without_spaces_is_searchable(tmp_path: Path) -> None:
     sentences, run = write_collection(tmp_path / "data", "thai"), start(tmp_path)
     make_stage("import_vectors", run, "features/given")
     make_stage("prepare_encoder", run, "text/encoders/tfidf")
@@ -121,14 +121,14 @@ def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog
         ("한국 개", "한국 개 한국_개"),
     ],
 )
-def test_terms_are_words_where_there_are_spaces_and_else_characters(text: str, terms: str) -> None:
+def test_terms_are_words_in_scripts_with_spaces_and_characters_in_others(text: str, terms: str) -> None:
     analyze = make_analyzer(TermSettings(False, (), 2, max_characters=3))
     expected = [unicodedata.normalize("NFKC", term.replace("_", " ")) for term in terms.split()]
     assert sorted(analyze(text)) == sorted(expected)
     assert analyze(unicodedata.normalize("NFKD", text)) == analyze(text)
 
 
-def test_token_models_read_characters_where_there_are_no_spaces() -> None:
+def test_token_models_read_characters_in_scripts_without_spaces() -> None:
     analyze = make_analyzer(TermSettings(False, (), 1))
     words = analyze("Two dogs . 两只狗。 หมา")
     assert words == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]

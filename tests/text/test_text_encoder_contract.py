@@ -69,7 +69,7 @@ def dense(rows: object) -> np.ndarray:
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> None:
+def test_vectors_are_finite_and_equal_for_single_texts_and_after_storing(kind: str) -> None:
     made, spec = prepare(kind), next(one for one in encoder_specs("text") if one.name == kind)
     rows = made.encode(TEXTS[:7])
     assert sparse.issparse(rows) == spec.sparse and rows.dtype == np.float32 and rows.shape == (7, made.dim)
@@ -83,7 +83,7 @@ def test_vectors_are_finite_alike_alone_and_come_back_from_parts(kind: str) -> N
 
 @pytest.mark.parametrize("kind", LEARNED)
 def test_a_text_in_another_spelling_has_the_same_vector(kind: str) -> None:
-    """Full-width letters, which NFC alone would not change."""
+    """The other spelling has full-width letters, which normalisation to NFC would not change."""
     made = prepare(kind)
     wide = "".join(chr(ord(letter) + 0xFEE0) if letter.isalpha() else letter for letter in TEXTS[0])
     assert wide != TEXTS[0] and made.searches(wide)
@@ -99,7 +99,7 @@ ADDING = [
 
 
 @pytest.mark.parametrize(("kind", "centre"), ADDING, ids="-".join)
-def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str) -> None:
+def test_the_vectors_of_words_sum_to_a_multiple_of_the_vector_of_the_sentence(kind: str, centre: str) -> None:
     made = prepare(kind, centre=centre, **({"max_ngram": 1} if kind == "tf-idf" else {}))
     words = ["a", "red", "dog", "runs"]
     total, whole = dense(made.encode_words(words)).sum(axis=0), dense(made.encode(["A red dog runs"]))[0]
@@ -108,7 +108,7 @@ def test_words_add_up_to_their_sentence_but_for_a_factor(kind: str, centre: str)
 
 
 @pytest.mark.parametrize("kind", LEARNED)
-def test_it_says_which_words_it_does_not_know_and_what_was_meant(kind: str) -> None:
+def test_unknown_words_are_named_with_suggestions(kind: str) -> None:
     made = prepare(kind)
     assert made.unknown("A hoarse zebra, a zebra runs") in (["hoarse", "zebra"], ["a", "hoarse", "zebra"])
     assert made.knows("the dog") and not made.knows("zebra") and not made.knows("")
@@ -165,7 +165,8 @@ def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
 
 
 def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
-    """By finite differences of the mean log-likelihood of a text's words, scaled as Perronnin et al. 2010 print it."""
+    """The expected gradient is computed by finite differences of the mean log-likelihood of the words of a text. It has
+    the scale of Perronnin et al. 2010."""
     made = prepare("fisher")
     mixture, x = made.mixture, made.vectors[made.rows("a red dog runs")].astype(float)
     means, step = mixture.means_.copy(), 1e-5
@@ -180,7 +181,9 @@ def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
     found = made.encode(["a red dog runs"])[0]
     k, size = len(mixture.weights_), means.size
     part = found[k : k + size]
-    signed = np.sign(part) * part.astype(float) ** 2  # undoes the signed square root, up to a common factor
+    signed = (
+        np.sign(part) * part.astype(float) ** 2
+    )  # The square undoes the signed square root, except for a common factor.
     factor = (signed @ expected.ravel()) / (expected.ravel() @ expected.ravel())
     np.testing.assert_allclose(signed, factor * expected.ravel(), atol=1e-4 * np.abs(signed).max() + 1e-7)
     np.testing.assert_allclose(np.linalg.norm(found), 1, atol=1e-6)

@@ -43,8 +43,8 @@ def store_bert(folder: Path) -> tuple[Any, Any]:
     return model, tokenizer
 
 
-def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
-    """Encode one text after another, so that texts are not padded."""
+def test_a_model_without_an_image_side_gives_the_mean_of_its_tokens(tmp_path: Path) -> None:
+    """The reference encodes one text after another, so that texts are not padded."""
     model, tokenizer = store_bert(tmp_path / "bert")
     encoder = prepare(tmp_path, "transformers", architecture="bert")
     for text, found in zip(TEXTS, encoder.encode(TEXTS), strict=True):
@@ -56,7 +56,7 @@ def test_a_model_of_text_alone_gives_the_mean_of_its_tokens(tmp_path: Path) -> N
     assert encoder.dim == WIDTH
 
 
-def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
+def test_the_text_side_of_clip_gives_the_vectors_of_transformers(tmp_path: Path) -> None:
     model, tokenizer = save_dual("CLIP", tmp_path / "clip", 32)
     encoder = prepare(tmp_path, "transformers", architecture="clip")
     given = tokenizer(TEXTS, return_tensors="pt", truncation=True, padding=True)
@@ -67,7 +67,7 @@ def test_the_text_side_of_clip_is_what_it_is_there(tmp_path: Path) -> None:
     assert not [name for name in encoder.body.state_dict() if "vision" in name] and encoder.dim == DIM
 
 
-def test_sentence_transformers_is_what_it_is_there(tmp_path: Path) -> None:
+def test_an_encoder_of_sentence_transformers_gives_the_vectors_of_the_library(tmp_path: Path) -> None:
     theirs = pytest.importorskip("sentence_transformers")
     from sentence_transformers import models
 
@@ -81,7 +81,7 @@ def test_sentence_transformers_is_what_it_is_there(tmp_path: Path) -> None:
         np.testing.assert_allclose(found, whole.encode(TEXTS), rtol=1e-3, atol=1e-4, err_msg=pooling)
 
 
-def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
+def test_the_text_side_of_open_clip_gives_the_vectors_of_the_library(tmp_path: Path) -> None:
     open_clip = pytest.importorskip("open_clip")
     from safetensors.torch import save_file
 
@@ -100,15 +100,21 @@ def test_the_text_side_of_open_clip_is_what_it_is_there(tmp_path: Path) -> None:
     assert not [name for name in encoder.body.state_dict() if "visual" in name]
 
 
-SHOUTED = ["A RED dog!", "The dog: runs_on the beach.", "", "a dog on the red beach runs a dog on the red beach runs"]
-"""SigLIP was trained on lower case without punctuation, padded to its full length, without a mask."""
+UNNORMALISED_TEXTS = [
+    "A RED dog!",
+    "The dog: runs_on the beach.",
+    "",
+    "a dog on the red beach runs a dog on the red beach runs",
+]
+"""Texts with capital letters and punctuation. SigLIP was trained on lower case without punctuation, with texts padded
+to its full length and without a mask."""
 
 
-def test_siglip_reads_texts_as_its_own_processor_does(tmp_path: Path) -> None:
+def test_siglip_normalises_texts_like_its_own_processor(tmp_path: Path) -> None:
     model, tokenizer = save_dual("Siglip", tmp_path / "siglip", 32)
     encoder = prepare(tmp_path, "transformers", architecture="siglip")
-    cleaned = ["a red dog", "the dog runs on the beach", *SHOUTED[2:]]
+    cleaned = ["a red dog", "the dog runs on the beach", *UNNORMALISED_TEXTS[2:]]
     ids = tokenizer(cleaned, return_tensors="pt", truncation=True, padding="max_length", max_length=LENGTH)["input_ids"]
     with torch.inference_mode():
         expected = model.get_text_features(input_ids=ids).pooler_output
-    np.testing.assert_allclose(encoder.encode(SHOUTED), expected, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(encoder.encode(UNNORMALISED_TEXTS), expected, rtol=1e-4, atol=1e-5)

@@ -54,7 +54,7 @@ def encoder() -> LetterEncoder:
     return LetterEncoder(Letters(), {"origin": "drawn"})
 
 
-def test_batches_on_a_device_are_what_one_text_at_a_time_is(encoder: LetterEncoder) -> None:
+def test_batches_on_a_device_equal_single_texts(encoder: LetterEncoder) -> None:
     expected = np.concatenate([encoder.encode([text]) for text in TEXTS])
     for size in (1, 3, 100):
         found = encoder.on_device("cpu", "float32", size)(TEXTS)
@@ -63,16 +63,16 @@ def test_batches_on_a_device_are_what_one_text_at_a_time_is(encoder: LetterEncod
     assert encoder.on_device("cpu", "float32", 3)([]).shape == (0, 6)
 
 
-def test_bfloat16_is_near_and_comes_back_as_float32(encoder: LetterEncoder) -> None:
+def test_vectors_in_bfloat16_are_close_and_returned_as_float32(encoder: LetterEncoder) -> None:
     found = encoder.on_device("cpu", "bfloat16", 4)(TEXTS)
     assert found.dtype == np.float32
     exact = encoder.encode(TEXTS)
     assert 0 < np.abs(found - exact).max() < 0.02
     assert choose_plan(encoder, "cpu", "bfloat16", 4).dtype == torch.bfloat16
-    assert encoder.body.table.weight.dtype == torch.float32  # the encoder itself has not changed
+    assert encoder.body.table.weight.dtype == torch.float32  # The encoder itself is not converted.
 
 
-def test_the_vectors_of_a_device_are_centred_as_those_of_a_query(encoder: LetterEncoder) -> None:
+def test_vectors_of_a_device_and_of_a_query_are_centred_alike(encoder: LetterEncoder) -> None:
     centred = Centred.fit(encoder, TEXTS, whiten=True)
     found = centred.on_device("cpu", "float32", 2)(TEXTS)
     np.testing.assert_allclose(found, centred.encode(TEXTS), atol=1e-5)

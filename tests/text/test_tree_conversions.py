@@ -51,7 +51,7 @@ def agreement(found: Iterable[PhraseTree], gold: Iterable[PhraseTree]) -> tuple[
     return len(ours & theirs) / len(ours), len(ours & theirs) / len(theirs)
 
 
-def test_a_sentence_with_every_layer() -> None:
+def test_a_known_dependency_tree_is_converted_to_its_phrases() -> None:
     assert derive_phrases(SENTENCE).to_brackets() == PHRASES
 
 
@@ -66,7 +66,7 @@ def test_crossing_arcs_are_lifted_until_none_cross() -> None:
     assert 0 < crossed < 300
 
 
-def test_any_tree_gives_phrases_whose_leaves_are_its_words() -> None:
+def test_phrases_of_any_dependency_tree_have_its_words_as_leaves() -> None:
     chance = random.Random(2)
     tags, relations = (
         ["NOUN", "VERB", "ADJ", "ADP", "PUNCT", "_"],
@@ -93,12 +93,12 @@ def random_heads(chance: random.Random, n: int) -> list[int]:
 
 
 def _is_projective(heads: list[int]) -> bool:
-    """No two arcs cross, including the arc from outside to the root."""
+    """Return whether no two arcs cross, including the arc from outside to the root."""
     arcs = [tuple(sorted((word, head))) for word, head in enumerate(heads)]
     return not any(a < c < b < d for a, b in arcs for c, d in arcs)
 
 
-def test_penn_noun_phrases_come_back_from_dependencies(real_data: Path) -> None:
+def test_noun_phrases_of_the_penn_sample_survive_conversion_to_dependencies_and_back(real_data: Path) -> None:
     """Trees of the treebank are converted to dependencies by the head rules, and these are converted back to
     phrases."""
     trees = []

@@ -28,7 +28,7 @@ def unpacked(trees: Trees) -> list[list[tuple[int, int, int]]]:
     return [rows[start:stop] for start, stop in zip(trees.offsets[:-1], trees.offsets[1:], strict=True)]
 
 
-def test_packing_and_taking_keep_every_tree() -> None:
+def test_packing_and_selecting_trees_keep_every_tree() -> None:
     rng = np.random.default_rng(0)
     plain = [random_tree(rng, int(size)) for size in rng.integers(0, 12, 40)]
     trees = pack(plain)
@@ -47,7 +47,7 @@ PARSE = Parse(THEIRS, ("X",) * 10, tuple("ABCDEFGHIJ"), HEADS, RELATIONS, (True,
 OURS = ["the", "man's", "t", "shirt", "doesn't", "fit"]
 
 
-def test_dependencies_are_carried_over() -> None:
+def test_dependencies_between_parser_words_become_dependencies_between_own_words() -> None:
     found = project_parse(PARSE, OURS, align(THEIRS, OURS))
     assert found.words == tuple(OURS)
     assert found.heads == (1, 3, 3, 5, 5, -1)
@@ -73,8 +73,8 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
             assert found.heads == parse.heads
 
 
-def test_only_the_shards_and_sentences_that_are_wanted_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The second of three shards has none of the wanted sentences."""
+def test_only_shards_with_selected_sentences_are_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The second of three shards has none of the selected sentences."""
     opened = []
 
     def read_trees(run: object, number: int, analyze: object, chosen: np.ndarray) -> Iterator[int]:

@@ -26,7 +26,7 @@ SENTENCES = [
 PLAIN = TermSettings(False, (), 1)
 
 
-def test_steps_can_be_left_out_one_by_one() -> None:
+def test_each_step_of_term_extraction_can_be_omitted() -> None:
     text = "The Dogs aren't running"
     assert make_analyzer(PLAIN)(text) == ["the", "dogs", "aren't", "running"]
     assert make_analyzer(TermSettings(True, (), 1))("the geese ate") == ["the", "goose", "eat"]
@@ -63,8 +63,9 @@ def test_a_query_with_a_repeated_word_has_the_vector_of_the_sentence(normalise: 
     np.testing.assert_allclose(expected[1], counts / (np.linalg.norm(counts) if normalise else 1), rtol=1e-6)
 
 
-def test_a_stem_of_one_letter_is_no_lemma() -> None:
-    """Without its ending, `dies` would be `dy`. The dictionary has `die`, which is not a word of the collection."""
+def test_a_stem_of_one_letter_is_not_a_lemma() -> None:
+    """A rule for endings would make `dy` of `dies`. The lemma in the dictionary is `die`, which is not a word of the
+    collection."""
     assert choose_lemmas({"dies": 4, "dy": 9, "d": 9}, (), 1)["dies"] == "dies"
     assert choose_lemmas({"flies": 4, "fly": 9}, (), 1)["flies"] == "fly"
 
@@ -78,8 +79,8 @@ def test_a_word_is_suggested_only_if_it_is_nearer_than_by_chance() -> None:
 
 
 def test_lemmas_are_words_of_the_collection() -> None:
-    """The dictionary has `playe` for `playing`, and `goose`, `eat` and `sunglass`, which are not words of the
-    collection."""
+    """The dictionary has the wrong lemma `playe` for `playing`. It also has the lemmas `goose`, `eat` and `sunglass`,
+    which are not words of the collection."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
     settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(sentences, settings, size=99, min_count=1, idf=True, normalise=True)
@@ -92,7 +93,7 @@ def test_lemmas_are_words_of_the_collection() -> None:
     assert read("he had") == ["he"]
 
 
-def test_queries_have_the_terms_of_the_sentences_that_were_learned_from() -> None:
+def test_queries_have_the_terms_of_equal_training_sentences() -> None:
     settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(["two geese ate", "a goose eats", "he had mice"], settings, size=3, min_count=2,
                                   idf=True, normalise=True)  # fmt: skip
@@ -109,7 +110,8 @@ GERMAN = ["Zwei Hunde spielen im Wasser", "Ein Mann am Strand hat einen Hund", "
 
 
 def test_only_english_is_lemmatised() -> None:
-    """The dictionary has `be` for `am`, a German preposition, and `tur` is another word than `tür`."""
+    """The English dictionary has the lemma `be` for `am`, which is a German preposition here. `tur` and `tür` are
+    different words."""
     assert is_english(dict.fromkeys(" ".join(SENTENCES).lower().split(), 1)) and is_english({"1865": 3, "№": 1})
     settings = TermSettings(True, (), 1)
     vocabulary = build_vocabulary(GERMAN, settings, size=99, min_count=1, idf=True, normalise=True)
@@ -118,7 +120,7 @@ def test_only_english_is_lemmatised() -> None:
     assert read("Hunde am Strand") == ["hunde", "am", "strand"]
 
 
-def test_unknown_words_are_those_of_no_known_term() -> None:
+def test_words_are_unknown_if_they_have_no_known_term() -> None:
     settings = TermSettings(True, ("the",), 2)
     sentences = ["red dogs run", "a red dog runs", "the red house", "a house"]
     vocabulary = build_vocabulary(sentences, settings, size=20, min_count=2, idf=True, normalise=True)
@@ -134,7 +136,8 @@ def test_unknown_words_are_those_of_no_known_term() -> None:
 def test_terms_in_many_files_are_counted_as_in_memory(
     held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Counts of a thousand sentences in five parts, each of which writes a file after `held` terms, equal a Counter."""
+    """A thousand sentences are counted in five pieces, and each piece writes a file after `held` terms. The counts
+    equal the counts of a Counter."""
     monkeypatch.setattr(counting, "MAX_TERMS_IN_MEMORY", held)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]

@@ -23,7 +23,7 @@ def binary(words: dict) -> bytes:
 
 
 @pytest.mark.parametrize("form", ["glove", "word2vec", "binary"])
-def test_every_form_gives_the_same_vectors(form: str) -> None:
+def test_every_file_format_gives_the_same_vectors(form: str) -> None:
     if form == "binary":
         found = read_binary_vectors(io.BytesIO(binary(WORDS)), "v.bin", [*WORDS, "cat"])
     else:
@@ -59,11 +59,11 @@ def test_the_table_has_known_vectors_and_draws_the_rest() -> None:
     assert (table[0] != vectors.table(["cat", "dog", "don't"], seed=2)[0]).any()
 
 
-def test_vectors_are_those_of_gensim_on_a_list_of_the_words() -> None:
-    """The corpus is read again in each pass, without unknown words and without sentences of one word."""
+def test_learned_vectors_equal_those_of_gensim() -> None:
+    """The corpus is read again in each pass. Unknown words and sentences of one word are skipped."""
     gensim = pytest.importorskip("gensim.models")
     rng = np.random.default_rng(0)
-    sentences = [rng.integers(0, 7, rng.integers(1, 8)) for _ in range(60)]  # 6 is the id of unknown words
+    sentences = [rng.integers(0, 7, rng.integers(1, 8)) for _ in range(60)]  # The id of unknown words is 6.
     words = [[str(word) for word in ids if word != 6] for ids in sentences]
     expected = gensim.Word2Vec(
         [known for known in words if len(known) > 1], vector_size=5, window=WINDOW, min_count=1, sample=1e-4, sg=1,
