@@ -106,7 +106,7 @@ def make_sentences(form: str) -> Any:
 
 
 def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the nodes of a tree, with a third of its phrases marked as noun phrases."""
+    """Return the nodes of a tree (parent, word or -1, label), with a third of the phrases marked as noun phrases."""
     return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
 
 

@@ -31,7 +31,8 @@ from pipeline.images.preprocess import Photograph, PhotographReader, Preprocessi
 
 # Functions import torch when they need it, because the processes that decode import this file too.
 MALLOC_THRESHOLD = 32 << 20
-"""Threshold of malloc in bytes. The GNU C library raises it to this value by itself after large arrays were freed."""
+"""Largest block in bytes that malloc keeps when it is freed, without the settings of jointspace. The GNU C library
+raises its limit to this value by itself after large arrays were freed."""
 LIMITS = ImageLimits(max_pixels=10**8, min_side=8, max_aspect=20)
 MEAN = (0.485, 0.456, 0.406)
 STD = (0.229, 0.224, 0.225)

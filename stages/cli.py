@@ -32,8 +32,9 @@ STAGES_BY_TITLE = {
 
 
 class OneLine(logging.Formatter):
-    """Formats messages without characters that control a terminal, and with commands that can be copied.
+    """Formats messages for a terminal: characters that would control the terminal are shown as plain text.
 
+    Commands of jointspace and pip in a message are written so that they can be copied into the shell (see `runnable`).
     A traceback is not changed.
     """
 

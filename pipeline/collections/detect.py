@@ -163,7 +163,10 @@ class Survey:
 
     @cached_property
     def unused(self) -> dict[str, str]:
-        """The lists that are not read, with the reasons. At first, these are the tables in subfolders."""
+        """The tables in subfolders of the collection, which are not read, each with the reason.
+
+        The reason of all but the first MAX_NAMED_LISTS tables is an empty text.
+        """
         below = [name for name in self.tables if "/" in name]
         reasons = dict.fromkeys(below, "")
         for name in below[:MAX_NAMED_LISTS]:

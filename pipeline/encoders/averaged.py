@@ -109,7 +109,7 @@ class AveragedEncoder(WordsEncoder):
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "AveragedEncoder":
         """Make the encoder with the word vectors that the entry names.
 
-        Raises InputError and UsageError in the same cases as the readers of word vectors.
+        Raises InputError if the file of word vectors cannot be read.
         """
         from pipeline.config.encoders import AveragedEntry
 

@@ -378,12 +378,12 @@ def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spe
 
 
 def without_zeros(name: str) -> str:
-    """Return a name without its leading zeros, if it is a number: 500 for 000000000500."""
+    """Return a name without its leading zeros, if it has only digits: 500 for 000000000500, and 0 for 000."""
     return (name.lstrip("0") or "0") if name.isdecimal() else name
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path has no ./ and no doubled slash."""
+    """Return whether a path has no part that is only a dot, such as `./a` or `a/./b`, and no doubled slash."""
     return "//" not in path and "/./" not in path and not path.startswith("./")
 
 

@@ -177,7 +177,11 @@ class Run:
     def write_model(
         self, job: Job, model: Storable, details: Mapping[str, object], batch: "FileBatch | None" = None
     ) -> None:
-        """Publish the settings and tensors of a model or a generator in the folder of its job."""
+        """Publish the settings and tensors of a model or a generator in the folder of its job.
+
+        `details` are stored with them. If a `batch` is given, the file is published together with the other files of
+        the batch.
+        """
         from pipeline.storage.parameters import MODEL, write_parameters
 
         path, settings = job.path / "model.safetensors", model.settings()

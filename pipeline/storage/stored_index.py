@@ -62,7 +62,11 @@ class StoredIndex:
 
     @cached_property
     def card(self) -> Card:
-        """The card of the first shard, with the counts, the sizes and the splits of all shards."""
+        """The card of the whole index.
+
+        It is the card of the first shard, with the numbers of vectors, the bytes of the FAISS files, and the splits of
+        all shards together.
+        """
         return _merged_card([shard.card for shard in self.shards])
 
     @property
@@ -210,7 +214,7 @@ def _remedy(first: IndexShard, other: IndexShard) -> str:
 
 
 def _merged_card(cards: Sequence[Card]) -> Card:
-    """Return the first card, with the counts, the sizes and the splits of all cards."""
+    """Return the first card, with the numbers of vectors, the bytes of the FAISS files, and the splits of all cards."""
     first = cards[0]
     if len(cards) == 1:
         return first

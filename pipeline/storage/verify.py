@@ -363,7 +363,7 @@ def _within(run: Path, name: str) -> list[Path]:
 
 
 def means(name: str, other: str | None) -> bool:
-    """Return whether `name` is the path `other` or its last parts."""
+    """Return whether `name` is the path `other` or its last parts. No name means the path None."""
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 

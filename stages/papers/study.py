@@ -24,7 +24,8 @@ BLOCK_ROWS = 4096
 
 
 def read_study(run: Run) -> "Study":
-    """Open the stored pairs in folds, the rows of dev and test, and the grids of `study`."""
+    """Return the inputs of the study: the stored moments of the training pairs by folds, the features of the pairs of
+    dev and test, and the values of each parameter that the configuration `study` tries."""
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study

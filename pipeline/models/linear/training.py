@@ -178,7 +178,7 @@ class _Trainer:
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA of XA and YB
+            case "stacked":  # CCA of XA and YB, where A and B are the CCA projections of the auxiliary pairs
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":

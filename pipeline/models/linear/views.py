@@ -161,9 +161,9 @@ class View:
         return [position for position, name in enumerate(self.encoders) if name in encoders]
 
     def columns(self, narrow: "View") -> np.ndarray:
-        """Return the numbers of this view's columns that are in the view `narrow`.
+        """Return the indices of the columns of this view that the view `narrow` also has, in the order of `narrow`.
 
-        `narrow` has some of this view's encoders, and the first columns of each.
+        `narrow` has some of the encoders of this view, and from each of them the first columns.
         """
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(narrow.encoders, narrow.dims, strict=True)

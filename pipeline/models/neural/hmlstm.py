@@ -94,9 +94,11 @@ class HierarchicalLSTM(SentenceEncoder):
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, noun_phrase: int) -> None:
-        """Create the encoder with word vectors `words` (V + 1, d), of which the last belongs to the unknown word.
+        """Create the encoder with random weights and given word vectors.
 
-        `dimensions` is K.
+        `words` (V + 1, d) has the vectors of the V words of the vocabulary, and in the last row the vector of the
+        unknown word. `dimensions` is K, the number of values of the hidden state of a node. `dropout` is the share of
+        values that are set to zero during training. `noun_phrase` is the label of noun phrases.
         """
         super().__init__()
         self.dropout = dropout
