@@ -138,7 +138,7 @@ def test_the_end_of_a_run_names_the_next_commands(folder: Path) -> None:
     assert done.returncode == 0, done.stderr
     lines = done.stdout.splitlines()
     assert any(line.split()[:1] == ["ncca"] for line in lines) and "report: results/mine/report/index.html" in lines
-    assert "search --index results/mine/index/ncca" in lines[-1]
+    assert "search results/mine/index/ncca" in lines[-1]
     again = run(folder, "mine.yaml")
     assert again.returncode == 0 and again.stdout == done.stdout
     found = json.loads(run(folder, "mine.yaml", "--json").stdout)

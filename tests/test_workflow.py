@@ -148,7 +148,7 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
     assert "ncca" in texts["summary.md"] and "<h2>Cost</h2>" in texts["index.html"]
     snakemake(run, "all", "--report", "report.html", "--configfile", "tiny.yaml")
     page = (run / "report.html").read_text()
-    for caption in ("example searches", "mean rank of every model"):
+    for caption in ("example searches", "mean rank of each model"):
         assert caption in texts["report.html"] and caption in page
     embedded = [base64.b64decode(data).decode() for data in re.findall('"data_uri": "[^,]*;base64,([^"]+)"', page)]
     assert sorted(embedded) == sorted([texts["summary.md"], texts["index.html"]])
