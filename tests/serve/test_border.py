@@ -222,9 +222,9 @@ def test_bodies_that_never_end_leave_room_for_questions_and_are_given_up(gallery
 def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> None:
     released, search = threading.Event(), gallery.images
 
-    def slowly(sentence: str, top: int, where: str | None) -> list:
+    def slowly(sentence: str, top: int, where: str | None, **more: object) -> list:
         released.wait(60)
-        return search(sentence, top, where)
+        return search(sentence, top, where, **more)
 
     gallery.images = slowly
     app = make_client(gallery).app
@@ -248,7 +248,7 @@ def test_a_flood_is_refused_and_the_rest_answered(gallery: ServedGallery) -> Non
 def test_a_failure_of_ours_is_counted_and_tells_nothing(
     gallery: ServedGallery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(sentence: str, top: int, where: str | None) -> None:
+    def fail(sentence: str, top: int, where: str | None, **more: object) -> None:
         raise ZeroDivisionError("a secret of /home/someone")
 
     gallery.images = fail

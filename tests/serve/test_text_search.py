@@ -17,4 +17,4 @@ def test_api_finds_words_and_sorts(run: Path, tmp_path: Path) -> None:
     assert answer.status_code == 422 and "none of the words" in answer.json()["error"]
     changed = client.get("/api/models/ncca/images", params={"sentence": "dog cat", "minus": "cat", "sort": "-count"})
     counts = [one["columns"]["count"] for one in changed.json()["results"]]
-    assert counts == sorted(counts, reverse=True) and len(counts) == 4
+    assert counts == sorted(counts, reverse=True) and len(counts) == 5
