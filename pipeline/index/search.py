@@ -1,6 +1,5 @@
 """Searching an index for images, regions and captions, with a text, an image or both."""
 
-import difflib
 import hashlib
 import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -128,32 +127,22 @@ class Searcher(QueryEncoder):
         Raises InputError if no word is known to the model or found as text.
         """
         if sort is not None:
-            self._require_column(sort.removeprefix("-"))
+            from pipeline.index.conditions import Column, kind_of, values_of  # Imports pyarrow.compute.
+
+            values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
+            if kind_of(values.type) == "nothing":
+                raise UsageError(
+                    f"The column {sort} contains {values.type}, which has no order. Sort by another column."
+                )
             found = self.images(sentence, max(top, MAX_SORTED), where, match_text, minus, plus)
             return sort_likely(found, sort, top)
         if minus or plus:
-            for words in (sentence, *minus, *plus):
-                self.require_known(words)
-            self._require_sums()
-            text, taken, added = (self._unit_vectors(words) for words in ([sentence], minus, plus))
-            return self.nearest("images", compose(text, taken, added), top, where)[0]
-        (answer,) = self._answer_texts([sentence], top, where, match_text)
+            self.require_known(sentence)
+            return self.analogy(lambda: self.embed_sentence(sentence), minus, plus, top, 0, where)
+        (answer,) = self.batch([sentence], top, where, match_text)
         if answer.error:
             raise InputError(answer.error)
         return answer
-
-    def _unit_vectors(self, texts: Sequence[str]) -> np.ndarray:
-        """Return the vectors (k, c) of k texts, scaled to unit length."""
-        vectors = [_unit(one_vector_each(self.embed_sentence(text))[0]) for text in texts]
-        return np.concatenate([np.empty((0, self.index.card.dim), np.float32), *vectors])
-
-    def _require_column(self, name: str) -> None:
-        """Raise UsageError if the images have no column with this name."""
-        names = [own for own in self.rows("images").schema.names if own not in self._hidden]
-        if name not in names:
-            near = difflib.get_close_matches(name, names, 1)
-            meant = f" Did you mean {near[0]}?" if near else ""
-            raise UsageError(f"There is no column {name[:80]!r} to sort by.{meant} The columns are {', '.join(names)}.")
 
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
@@ -241,11 +230,8 @@ class Searcher(QueryEncoder):
         The texts are encoded together, and the index is searched once. A text that `images` would refuse gets an empty
         answer whose `error` is the message.
         """
-        self._keep("images")  # Otherwise the next batch would unpack its row groups again.
-        return self._answer_texts(sentences, top, where, match_text)
-
-    def _answer_texts(self, sentences: Sequence[str], top: int, where: str | None, match_text: bool) -> list[Answer]:
-        """Answer texts as `images` does. A text that is refused gets an empty answer with an `error`."""
+        if len(sentences) > 1:
+            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
         answers = [self._answer_unknown(sentence, top, where, match_text) for sentence in sentences]
         valid = [number for number, answer in enumerate(answers) if answer is None]
         queries = self.embed_sentences([sentences[number] for number in valid]) if valid else np.empty((0, 0))

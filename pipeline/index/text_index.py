@@ -22,7 +22,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import Path, PurePosixPath
+from pathlib import PurePosixPath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -191,7 +191,7 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
         if (folder := state_folder("words")) is not None:
             path = folder / f"{prefix}-{digest}.sqlite"
             if not path.exists():
-                _discard(folder, f"{prefix}-*")
+                discard(f"{prefix}-*")
                 with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
                     _fill(sqlite3.connect(file.name), index, own).close()
                 os.replace(file.name, path)
@@ -202,15 +202,12 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
     return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
 
 
-def discard_all() -> None:
-    """Delete the full-text indexes of this user, so that no text of a removed photo stays."""
-    if folder := state_folder("words"):
-        _discard(folder, "*")
+def discard(pattern: str = "*") -> None:
+    """Delete the full-text indexes of this user whose names match, and those that were not opened for a long time.
 
-
-def _discard(folder: Path, pattern: str) -> None:
-    """Delete the full-text indexes whose names have a pattern, and those that were not opened for a long time."""
-    for path in folder.iterdir():
+    Without a pattern, all of them are deleted, so that no text of a removed photo stays.
+    """
+    for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):
             if path.match(pattern) or time.time() - path.stat().st_mtime > UNUSED_SECONDS:
                 path.unlink()
