@@ -181,7 +181,7 @@ def test_hidden_columns_are_not_searched(museum: Path) -> None:
     with pytest.raises(InputError, match="none of the words"):
         Searcher(open_index(museum), ["place"]).images("กรุงเทพมหานคร", 3)
     assert Searcher(open_index(museum), ["place"]).images("INV 12/0004", 3)[0].row["image_id"] == 12
-    with pytest.raises(UsageError, match="no column 'number' to sort by"):
+    with pytest.raises(UsageError, match="no column 'number'"):
         Searcher(open_index(museum), ["number"]).images("dog", 3, sort="number")
 
 
