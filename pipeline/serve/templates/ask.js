@@ -129,7 +129,10 @@ class Answer {
     this.more?.remove();
     if (answer.warning) note(answer.warning, this.title);
     if (answer.remark && this.list) this.end(answer);
-    if (results.length === wanted && wanted < this.most) {
+    // Without a line of likely matches, the nearest photos are sorted, and more photos would change their order.
+    const sorted = this.kind === "images" && params.get("sort") && answer.likely === null;
+    if (sorted) note(`There is no line of likely matches here, so the ${results.length} nearest photos are sorted.`, this.title);
+    if (results.length === wanted && wanted < this.most && !sorted) {
       this.more = button("More", () => {
         this.more.disabled = true;
         nearEnd.unobserve(this.more);
