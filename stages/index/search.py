@@ -111,7 +111,7 @@ class Query:
 @click.option(
     "--sort", metavar="COLUMN",
     help="Sort the likely matches of a text by a column: dates from the newest, other values from the smallest."
-    " --sort=-COLUMN reverses this.",
+    " A minus sign before COLUMN reverses this.",
 )  # fmt: skip
 @click.option(
     "--match-text/--no-match-text", default=Query.match_text, show_default=True,
