@@ -23,6 +23,7 @@ import os
 import tempfile
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
 from interleave import compare, report
@@ -137,10 +138,8 @@ def main() -> None:
         matched = [answer.matched for answer in searcher.batch(queries, TOP)]
         for name, wanted in (("no photo has the words", False), ("some photos have the words", True)):
             chosen = [query for query, found in zip(queries, matched, strict=True) if found == wanted]
-            one_by_one = [
-                lambda on=on, chosen=chosen: [searcher.images(q, TOP, None, on) for q in chosen] for on in (0, 1)
-            ]
-            report(compare(f"{len(chosen)} captions, {name}", *one_by_one))
+            both = [partial(ask_each, searcher, chosen, on) for on in (False, True)]
+            report(compare(f"{len(chosen)} captions, {name}", both[0], both[1]))
         discard()
         for name in ("made", "opened"):
             start = time.process_time()

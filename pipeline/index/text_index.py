@@ -28,7 +28,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
@@ -42,6 +42,8 @@ NAME = "file name"
 CAPTION = "caption"
 BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
 """Columns whose values are not text of the user. File names are read from `path` and `member`."""
+MAX_COLUMNS = 500
+"""Number of columns that are searched. SQLite has a limit of 2,000."""
 MAX_VALUE_CHARACTERS = 10_000
 """Number of characters of a value that are searched."""
 MAX_KEY_CHARACTERS = 200
@@ -146,7 +148,7 @@ class TextIndex:
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
         table = index.packed_table("images")
         own = [field.name for field in table.schema if field.name not in BUILT_IN and _is_text(field.type)]
-        names = (NAME, CAPTION, *own)
+        names = (NAME, CAPTION, *(own := own[:MAX_COLUMNS]))
         self._visible = " ".join(f"c{number}" for number, name in enumerate(names) if name not in hidden_columns)
         self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * table.num_rows)))
         self._database = _open(index, own)
@@ -199,7 +201,10 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             database.execute("SELECT count(*) FROM sqlite_schema")
             return database
-    return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
+    try:
+        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
+    except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
+        raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
 
 
 def discard(pattern: str = "*") -> None:

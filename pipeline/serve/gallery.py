@@ -67,13 +67,13 @@ class ServedGallery:
         side: int,
     ) -> None:
         searcher.open()
-        _ = searcher.text_index
         self.searcher = searcher
         self._read = read
         self._decode = decode
         self._side = side
         self.features = features
         with suppress(InputError, UsageError):  # A text query reports the error again.
+            _ = searcher.text_index
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # This call loads the tokenizer.
         self._table = searcher.rows("images")

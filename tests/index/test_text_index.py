@@ -244,6 +244,26 @@ def test_hostile_tables_are_searched(run: Path, tmp_path: Path) -> None:
             searcher.text_index.search(parsed)
 
 
+def test_an_index_of_many_columns_is_searched(run: Path, tmp_path: Path) -> None:
+    columns = {f"column {number}": [f"value{number}"] * 3 + ["none"] * 21 for number in range(2100)}
+    searcher = Searcher(open_index(with_columns(run / "bundle", tmp_path / "index", **columns)))
+    assert {hit.row["image_id"] for hit in searcher.images("value 7", 24) if hit.matches} == {0, 1, 2}
+
+
+def test_without_fts5_the_message_names_the_option(museum: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    class WithoutFTS5(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(sql.replace("fts5", "fts_missing"), *values)
+
+    monkeypatch.setattr(text_index, "VERSION", "another")
+    monkeypatch.setattr(sqlite3, "connect", lambda *names, **more: connect(*names, **more, factory=WithoutFTS5))
+    with pytest.raises(UsageError, match="no such module: fts_missing.*--no-match-text"):
+        jointspace.load(museum).search("a dog")
+    assert jointspace.load(museum).search("a dog", match_text=False)
+
+
 def test_one_photo_and_vectors_alone(tmp_path: Path) -> None:
     vectors = np.random.default_rng(0).normal(size=(30, 4))
     space = jointspace.fit(vectors, vectors + 0.1)
