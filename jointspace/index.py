@@ -90,6 +90,10 @@ class Index:
         k: int = 10,
         where: str | None = None,
         weight: float = 0.5,
+        match_text: bool = True,
+        minus: Sequence[str] = (),
+        plus: Sequence[str] = (),
+        sort: str | None = None,
     ) -> Answer | list[Answer]:
         """Find the `k` images that are nearest to a query.
 
@@ -97,6 +101,13 @@ class Index:
         encoder. An image is a path or an opened Pillow image. If the query is a text and an image, the text has the
         weight `weight`, from 0 to 1, and the image has the rest. Only images whose columns satisfy the condition
         `where` are found, such as `price < 20`.
+
+        The words of a text are also searched in the captions, file names and columns, unless `match_text` is false.
+        Images whose texts have all of its words are merged by rank, and have the names of these texts as `matches`. An
+        image with the text as its identifier, such as an inventory number, comes first. The vectors of the words
+        `minus` are subtracted from the vector of a single text, and those of `plus` are added. `sort` is a column by
+        which the likely matches of a single text are sorted, dates from the newest. With a minus sign before the
+        column, the order is reversed.
 
         Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
         in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
@@ -111,6 +122,9 @@ class Index:
         k = to_count(k, "k")
         if where is not None:
             require_text(where, "where")
+        minus, plus = ((words,) if isinstance(words, str) else tuple(words) for words in (minus, plus))
+        if (minus or plus or sort is not None) and (image is not None or not isinstance(text, str)):
+            raise UsageError("minus, plus and sort need a query that is a single text.")
         asked = [text is not None or image is not None, vector is not None, text_vector is not None]
         if sum(asked) != 1:
             raise UsageError("The query must be a text, an image, both, a vector, or a text_vector.")
@@ -130,12 +144,12 @@ class Index:
                 )
             for number, each in enumerate(text):
                 require_text(each, f"text {number}")
-            return self._searcher.batch(text, k, where)
+            return self._searcher.batch(text, k, where, match_text)
         if text is not None:
             require_text(text, "text")
         if image is None:
             assert text is not None
-            return self._searcher.images(text, k, where)
+            return self._searcher.images(text, k, where, match_text, minus, plus, sort)
         return self._searcher.similar(self._photograph(image), k, text, to_number(weight, "weight"), where)
 
     def sentences(self, image: str | Path | Image.Image, k: int = 10, where: str | None = None) -> list[Hit]:

@@ -28,6 +28,7 @@ from pipeline.run.run import Run
 from pipeline.run.runner import run_stage
 from pipeline.storage.commit import Commit, Provenance, read_commit
 from pipeline.storage.features import write_features
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import CHECK, to_json
 from pipeline.storage.manifest import BOXES, DOCUMENTS, IMAGES, Manifest, write_manifest
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, write_parameters
@@ -235,6 +236,19 @@ def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = 
         run_stage(opened, build_index, (bundle,), **options)
     shutil.rmtree(run / output, ignore_errors=True)
     return opened.layout.index(model).path.rename(run / output)
+
+
+def with_columns(bundle: Path, folder: Path, **columns: list) -> Path:
+    """Write a copy of an index whose images have further columns, with these values in turn."""
+    shard = IndexShard(bundle)
+    images = shard.table("images")
+    writer = IndexWriter(folder)
+    writer.link(shard, but={"images.parquet"})
+    for name, values in columns.items():
+        images = images.append_column(name, pa.array([values[row % len(values)] for row in range(images.num_rows)]))
+    writer.add_table("images.parquet", images)
+    writer.commit(source=shard.card)
+    return folder
 
 
 def open_run(run: Path, *settings: dict) -> Run:

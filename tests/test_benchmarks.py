@@ -16,6 +16,7 @@ WITHOUT_TINY = {
     "parts.py": "each shard has its own process, which takes seconds to start",
     "pascal_page.py": "it makes a collection and measures nothing",
     "pixels.py": "a whole workflow",
+    "text_search.py": "it needs an index with captions, and tests/index/test_text_index.py tests the search",
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 LINE_KEYS = {

@@ -193,7 +193,8 @@ def test_options_and_modules_on_pages_exist() -> None:
     from snakemake.cli import get_argument_parser
 
     context = click.Context(cli)
-    options = {option for name in COMMANDS for one in cli.get_command(context, name).params for option in one.opts}
+    parameters = [one for name in COMMANDS for one in cli.get_command(context, name).params]
+    options = {option for one in parameters for option in (*one.opts, *one.secondary_opts)}
     options |= {option for one in cli.params for option in one.opts} | set(get_argument_parser()._option_string_actions)
     folders = ("pipeline", "stages", "tests", "benchmarks", "examples")
     files = [f"/{path.relative_to(ROOT)}" for folder in folders for path in (ROOT / folder).rglob("*.py")]

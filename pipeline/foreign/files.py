@@ -239,21 +239,21 @@ def _read_for_trial(trial: Trial) -> None:
 
 def is_remembered(digest: str) -> bool:
     """Return whether this user has remembered a digest."""
-    return (folder := _state_folder()) is not None and os.path.isfile(folder / digest)
+    return (folder := state_folder("tried")) is not None and os.path.isfile(folder / digest)
 
 
 def remember(digest: str) -> None:
     """Remember a hexadecimal digest. If the folder cannot be written, nothing happens, and the trial is repeated."""
-    if folder := _state_folder():
+    if folder := state_folder("tried"):
         with suppress(OSError):
             (folder / digest).touch()
 
 
-def _state_folder() -> Path | None:
-    """Return the folder of the digests, or None if there is no folder that only this user can write."""
+def state_folder(name: str) -> Path | None:
+    """Return the folder `name` below $XDG_STATE_HOME/jointspace, or None if not only this user can write it."""
     with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError if the user has no home directory
         home = Path(os.environ.get("XDG_STATE_HOME", ""))
         home = home if home.is_absolute() else Path.home() / ".local/state"
-        folder = private_folder(home / "jointspace/tried", "")
+        folder = private_folder(home / "jointspace" / name, "")
         return None if folder.stat().st_mode & (stat.S_IWGRP | stat.S_IWOTH) else folder
     return None

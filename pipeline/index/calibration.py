@@ -99,21 +99,27 @@ class Calibration:
         """Return the values for the card of an index. The background is stored in a file of its own."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
+    def threshold(self, query: np.ndarray) -> float:
+        """Return the smallest score of a likely match for the vector (1, c) of a text query."""
+        (mean,), (deviation,), _ = summarise_scores(compare(query, self.background, self.metric))
+        return float(mean + self.score * deviation)
+
     def judge(
         self, query: np.ndarray, scores: Sequence[float], count: int | None, words: tuple[int, int]
     ) -> "Judgement":
         """Judge the results of a text query.
 
-        `query` (1, c) is the vector of the query, and `scores` are the descending scores of its results. `count` is
-        the number of photos that were searched, or None if it is unknown. `words` has the number of words in the
-        query, and the number of unknown words.
+        `query` (1, c) is the vector of the query, and `scores` are the scores of its results, with infinity for
+        a photo whose texts have the words of the query. `count` is the number of photos that were searched, or None if
+        it is unknown. `words` has the number of words in the query, and the number of unknown words.
         """
         products = compare(query, self.background, self.metric)
-        (mean,), (deviation,), (nearness,) = summarise_scores(products)
-        threshold = float(mean + self.score * deviation)
+        nearness = summarise_scores(products)[2][0]
+        threshold = self.threshold(query)
         expected = None if count is None else round(float(np.mean(products >= threshold)) * count)
         likely = sum(score >= threshold for score in scores)
-        return Judgement(likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words)
+        matched = math.inf in scores
+        return Judgement(likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words, matched)
 
 
 @dataclass(frozen=True)
@@ -123,6 +129,7 @@ class Judgement:
     The first `likely` of the `shown` results are likely matches, and the whole index has about `expected` likely
     matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
     `far` says whether the query is far from the photos of the collection. `unknown` of its `words` are unknown.
+    `matched` says whether the texts of some results have the words of the query. It then fits the collection.
     """
 
     likely: int
@@ -132,6 +139,7 @@ class Judgement:
     far: bool
     words: int
     unknown: int
+    matched: bool = False
 
     @property
     def off_topic(self) -> bool:
@@ -157,6 +165,8 @@ class Judgement:
     @property
     def warning(self) -> str | None:
         """A warning for the user if the query is out of domain, or None."""
+        if self.matched:
+            return None
         if self.unknown and 2 * self.unknown >= self.words:
             return f"This query may not fit the collection: {self.unknown} of its {self.words} words are unknown."
         if self.far:

@@ -1,9 +1,11 @@
 """Searching an index for images, regions and captions, with a text, an image or both."""
 
 import hashlib
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
+from datetime import date
 from functools import cached_property, partial
 from typing import Any
 
@@ -16,6 +18,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.calibration import Calibration, Judgement
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
+from pipeline.index.text_index import TextIndex, TextMatches, TextQuery
 from pipeline.storage.card import Modality
 from pipeline.storage.files import REBUILD
 from pipeline.storage.index_shard import MODALITIES
@@ -33,15 +36,27 @@ NO_DIRECTION = (
 )
 MAX_ROWS_IN_MEMORY = 1 << 21
 """Number of rows of a table that is kept in memory."""
+RANK_OFFSET = 60
+"""The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009), which adds 1 / (60 + rank) for each of
+two rankings."""
+MAX_FUSED = 100
+"""Number of nearest images whose ranks are added to the ranks of the text search."""
+MAX_SORTED = 2000
+"""Number of nearest images among which the likely matches are sorted by a column."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a search: its rank from 1, its score (greater is better), and its row in the index's table."""
+    """One result of a search: its rank from 1, its score (greater is better), and its row in the index's table.
+
+    If the words of the query are in its texts, `matches` has the names of these texts: `caption`, `file name`, or a
+    column. If the model knows no word of the query, the score of such a hit is 0.
+    """
 
     rank: int
     score: float
     row: Mapping[str, Any]
+    matches: tuple[str, ...] = field(default=(), compare=False)
 
 
 class Answer(list[Hit]):
@@ -58,10 +73,16 @@ class Answer(list[Hit]):
         super().__init__(hits)
         self.error = error
 
+    @property
+    def matched(self) -> bool:
+        """Whether the texts of some hits have all words of the query."""
+        return any(hit.matches for hit in self)
+
     @cached_property
     def judgement(self) -> Judgement | None:
-        """The judgement of a text query, or None."""
-        return self._judge([hit.score for hit in self]) if self._judge else None
+        """The judgement of a text query, or None. Hits whose texts have the words of the query are likely matches."""
+        scores = [math.inf if hit.matches else hit.score for hit in self]
+        return self._judge(scores) if self._judge else None
 
     def __getstate__(self) -> dict[str, Any]:
         return {"error": self.error, "judgement": self.judgement}
@@ -87,28 +108,108 @@ class Searcher(QueryEncoder):
         self._packed: dict[str, RowTable] = {}
         self._tables: dict[str, pa.Table] = {}
 
-    def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
-        """Find the `top` images that are nearest to a text. Raises InputError if none of its words is known."""
-        self.require_known(sentence)
-        return self._answer([sentence], self.embed_sentence(sentence), top, where)[0]
+    @cached_property
+    def text_index(self) -> TextIndex:
+        """The full-text index of the captions, file names and columns."""
+        return TextIndex(self.index, self._hidden)
+
+    def images(
+        self, sentence: str, top: int, where: str | None = None, match_text: bool = True,
+        minus: Sequence[str] = (), plus: Sequence[str] = (), sort: str | None = None,
+    ) -> Answer:  # fmt: skip
+        """Find the `top` images that are nearest to a text.
+
+        With `match_text`, images whose captions, file names or columns have all words of the text are found too, and
+        are merged by rank. Images with the text as an identifier come first. The vectors of the words `minus` are
+        subtracted from the vector of the text, and those of `plus` are added. Such a query is not calibrated, and is
+        not searched as text. `sort` is a column by which the likely matches are sorted (see `sort_likely`).
+
+        Raises InputError if no word is known to the model or found as text.
+        """
+        if sort is not None:
+            from pipeline.index.conditions import Column, kind_of, values_of  # Imports pyarrow.compute.
+
+            values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
+            if kind_of(values.type) == "nothing":
+                raise UsageError(
+                    f"The column {sort} contains {values.type}, which has no order. Sort by another column."
+                )
+            found = self.images(sentence, max(top, MAX_SORTED), where, match_text, minus, plus)
+            return sort_likely(found, sort, top)
+        if minus or plus:
+            self.require_known(sentence)
+            return self.analogy(lambda: self.embed_sentence(sentence), minus, plus, top, 0, where)
+        (answer,) = self.batch([sentence], top, where, match_text)
+        if answer.error:
+            raise InputError(answer.error)
+        return answer
 
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
 
         Only the vector is needed. The judgement of the results therefore has no numbers of words.
         """
-        return self._answer([""], query, top, where)[0]
+        return self._answer([""], query, top, where, False)[0]
 
-    def _answer(self, sentences: Sequence[str], queries: Items, top: int, where: str | None) -> list[Answer]:
+    def _answer(
+        self, sentences: Sequence[str], queries: Items, top: int, where: str | None, match_text: bool
+    ) -> list[Answer]:
         """Find the images that are nearest to texts with the vectors `queries`, with a judgement for each text.
 
-        A text is empty if only its vector is known.
+        A text is empty if only its vector is known. With `match_text`, the images that match a text are merged in.
         """
-        answers = self.nearest("images", queries, top, where)
-        if self.index.card.calibration and isinstance(queries, np.ndarray):
-            for row, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
-                answer._judge = partial(self._judge, sentence, queries[row : row + 1], where)
+        allowed = self.allowed("images", where)
+        gallery = self._require_fit("images", queries)
+        neighbours = gallery.search(queries, top, allowed)
+        ranked = [neighbours.of(number) for number in range(len(queries))]
+        each = [queries[row : row + 1] for row in range(len(queries))] if isinstance(queries, np.ndarray) else None
+        single = each or [*several_vectors_each(queries).blocks(1)]
+        matches = [self._match(sentence, allowed) if match_text else None for sentence in sentences]
+        for number, found in enumerate(matches):
+            if found:
+                ranked[number] = self._merge(single[number], found, top, allowed)
+        answers = self._list_hits("images", ranked, matches)
+        if self.index.card.calibration and each:
+            for sentence, query, answer in zip(sentences, each, answers, strict=True):
+                answer._judge = partial(self._judge, sentence, query, where)
         return answers
+
+    def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
+        """Find the images whose texts have all words of a query, or return None if there are none."""
+        query = TextQuery.parse(sentence)
+        matches = self.text_index.search(query, allowed) if query else None
+        return matches if matches and matches.ranks else None
+
+    def _merge(
+        self, query: Items, matches: TextMatches, top: int, allowed: np.ndarray | None
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """Merge the images that are nearest to a query with the images that match its words, by their ranks.
+
+        Returns the rows (k,) of the `top` best images, and their scores (k,) by their vectors. Images with the query as
+        an identifier come first, then the other likely matches. The order does not depend on `top`.
+        """
+        gallery = self.gallery("images")
+        matching = np.zeros(self.rows("images").num_rows, bool)
+        matching[list(matches.ranks)] = True
+        nearest = gallery.search(query, max(top, MAX_FUSED), allowed).of(0)
+        scores = {}
+        for rows, values in (nearest, gallery.search(query, len(matches.ranks), matching).of(0)):
+            scores |= zip(rows.tolist(), values.tolist(), strict=True)
+        fused = np.round(nearest[1][:MAX_FUSED], 6)
+        ranks = np.searchsorted(-fused, -fused)  # Equal scores have the same rank.
+        points = dict(zip(nearest[0].tolist(), (1 / (RANK_OFFSET + 1 + ranks)).tolist(), strict=False))
+        for row, rank in matches.ranks.items():
+            points[row] = points.get(row, 0) + 1 / (RANK_OFFSET + 1 + rank)
+        least = -math.inf
+        if self.calibration and isinstance(query, np.ndarray):
+            least = self.calibration.threshold(query)
+
+        def order(row: int) -> tuple[bool, bool, float, float, int]:
+            is_likely = row in matches.ranks or scores[row] >= least
+            return row not in matches.exact, not is_likely, -points.get(row, 0), -scores[row], row
+
+        merged = sorted((row for row in scores if row >= 0), key=order)[:top]
+        return np.array(merged, np.int64), np.array([scores[row] for row in merged], np.float32)
 
     def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
         count = None if where and where.strip() else len(self.gallery("images"))
@@ -121,14 +222,18 @@ class Searcher(QueryEncoder):
         """The calibration of the index, which says which results are likely matches, or None."""
         return Calibration.of_index(self.index)
 
-    def batch(self, sentences: Sequence[str], top: int, where: str | None = None) -> list[Answer]:
+    def batch(
+        self, sentences: Sequence[str], top: int, where: str | None = None, match_text: bool = True
+    ) -> list[Answer]:
         """Find the `top` images that are nearest to each of many texts.
 
         The texts are encoded together, and the index is searched once. A text that `images` would refuse gets an empty
         answer whose `error` is the message.
         """
-        answers = [self._refusal(sentence) for sentence in sentences]
-        valid = [number for number, refusal in enumerate(answers) if refusal is None]
+        if len(sentences) > 1:
+            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
+        answers = [self._answer_unknown(sentence, top, where, match_text) for sentence in sentences]
+        valid = [number for number, answer in enumerate(answers) if answer is None]
         queries = self.embed_sentences([sentences[number] for number in valid]) if valid else np.empty((0, 0))
         if isinstance(queries, np.ndarray):
             directed = queries.any(axis=1)
@@ -137,19 +242,28 @@ class Searcher(QueryEncoder):
             valid = np.array(valid, np.int64)[directed].tolist()
             queries = queries[directed]
         if valid:
-            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
-            found = self._answer([sentences[number] for number in valid], queries, top, where)
+            found = self._answer([sentences[number] for number in valid], queries, top, where, match_text)
             for number, answer in zip(valid, found, strict=True):
                 answers[number] = answer
         return [answer for answer in answers if answer is not None]
 
-    def _refusal(self, sentence: str) -> Answer | None:
-        """Return an answer with an error if `require_known` refuses the text, or None."""
+    def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
+        """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
+
+        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if no image matches and
+        the index has no text encoder.
+        """
         try:
             self.require_known(sentence)
-        except InputError as error:
-            return Answer(error=str(error))
-        return None
+            return None
+        except (InputError, UsageError) as error:
+            matches = self._match(sentence, self.allowed("images", where)) if match_text else None
+            if matches is None and isinstance(error, UsageError):
+                raise
+            if matches is None:
+                return Answer(error=str(error))
+        rows = sorted(matches.ranks, key=lambda row: (row not in matches.exact, matches.ranks[row], row))[:top]
+        return self._list_hits("images", [(np.array(rows, np.int64), np.zeros(len(rows)))], [matches])[0]
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """Find the `top` best regions for some words, at most one region per image.
@@ -374,10 +488,14 @@ class Searcher(QueryEncoder):
             ]
         )
 
-    def _list_hits(self, modality: Modality, answers: Sequence[tuple[np.ndarray, np.ndarray]]) -> list[Answer]:
+    def _list_hits(
+        self, modality: Modality, answers: Sequence[tuple[np.ndarray, np.ndarray]],
+        matches: Sequence[TextMatches | None] = (),
+    ) -> list[Answer]:  # fmt: skip
         """Return the hits of each answer in the given order.
 
-        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer.
+        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer. `matches` has the
+        images that match the words of each query.
         """
         count = self.rows(modality).num_rows
         rows = np.concatenate([rows for rows, _ in answers])
@@ -389,10 +507,15 @@ class Searcher(QueryEncoder):
         # Many small objects would start the garbage collection, although none of them is garbage.
         with without_collection():
             records = iter(self.records(modality, rows))  # The rows of all answers are read at once.
-            return [
+            found = [
                 Answer(Hit(rank, score, next(records)) for rank, score in enumerate(scores.tolist(), 1))
                 for _, scores in answers
             ]
+        for answer, (numbers, _), matching in zip(found, answers, matches, strict=False):
+            for place, row in enumerate(numbers.tolist() if matching else ()):
+                if matching and row in matching.ranks:
+                    answer[place] = replace(answer[place], matches=matching.query.fields_of(answer[place].row))
+        return found
 
     def _require_fit(self, modality: Modality, queries: Items) -> Gallery:
         """Return the gallery of a modality for these `queries`.
@@ -418,6 +541,24 @@ class Searcher(QueryEncoder):
     def _rank(self, modality: Modality, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:
         neighbours = self._require_fit(modality, queries).search(queries, top, allowed)
         return self._list_hits(modality, [neighbours.of(query) for query in range(len(queries))])
+
+
+def sort_likely(answer: Answer, column: str, top: int) -> Answer:
+    """Sort the likely matches of an answer by a column, and return the first `top` hits.
+
+    Dates are sorted from the newest, and other values from the smallest. A minus sign before the name of the column
+    reverses this. Missing values come last. If the index is not calibrated, the `top` nearest images are sorted.
+    """
+    name = column.removeprefix("-")
+    likely = answer.judgement.likely if answer.judgement else top
+    known = [hit for hit in answer[:likely] if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
+    newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
+    known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
+    missing = [hit for hit in answer[:likely] if hit.row[name] is None or hit.row[name] != hit.row[name]]
+    hits = [*known, *missing, *answer[likely:]][:top]
+    ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
+    ordered._judge = answer._judge
+    return ordered
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:

@@ -70,6 +70,7 @@ class PhotographAnswer(BaseModel):
 class ImageAnswer(PhotographAnswer):
     rank: int
     score: float = Field(description="similarity to the query. A higher score is a better match.")
+    matches: list[str] = Field(description="texts with the words of the query: caption, file name or a column")
     box: tuple[float, float, float, float] | None = Field(
         description="region of the photo that matches the text best, as left, top, right, bottom in pixels, or null"
         " if the model compares whole photos"
@@ -177,7 +178,13 @@ def list_images(
     with the most similar spelling, or to None.
     """
     results = [
-        ImageAnswer(rank=hit.rank, score=hit.score, box=hit.row.get("box"), **describe_image(model, hit.row, caption))
+        ImageAnswer(
+            rank=hit.rank,
+            score=hit.score,
+            matches=list(hit.matches),
+            box=hit.row.get("box"),
+            **describe_image(model, hit.row, caption),
+        )
         for hit, caption in zip(hits, captions, strict=True)
     ]
     near = {word: known for word, known in ignored.items() if known}

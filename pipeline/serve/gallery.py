@@ -73,6 +73,7 @@ class ServedGallery:
         self._side = side
         self.features = features
         with suppress(InputError, UsageError):  # A text query reports the error again.
+            _ = searcher.text_index
             for sentence in self.examples[:1]:
                 searcher.require_known(sentence)  # This call loads the tokenizer.
         self._table = searcher.rows("images")
@@ -144,13 +145,16 @@ class ServedGallery:
             with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
                 self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))
 
-    def images(self, sentence: str, top: int, where: str | None = None) -> Answer:
+    def images(
+        self, sentence: str, top: int, where: str | None = None, match_text: bool = True, minus: Sequence[str] = (),
+        sort: str | None = None,
+    ) -> Answer:  # fmt: skip
         """Find the `top` images nearest to a text, as Searcher.images does.
 
         With a multi-vector model, the row of each hit has the `box` of the region that matches the text best: left,
         top, right, bottom in pixels.
         """
-        hits = self.searcher.images(sentence, top, where)
+        hits = self.searcher.images(sentence, top, where, match_text, minus, sort=sort)
         if not self.searcher.multi_vector:
             return hits
         words = several_vectors_each(self.searcher.embed_sentence(sentence)).array.sum(axis=0)

@@ -117,7 +117,7 @@ class Question:
             hits = search(self.top, self.where)
             _ = hits.judgement  # Computed now, because this thread is not the event loop.
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
-            return hits, self.gallery.searcher.ignored(*words), captions
+            return hits, {} if hits.matched else self.gallery.searcher.ignored(*words), captions
 
         (hits, ignored, captions), seconds = await self.service.run(pool, find)
         return answers.list_images(self.model, hits, ignored, captions, seconds)
@@ -174,11 +174,17 @@ async def list_models(service: Shared) -> answers.ModelsAnswer:
 
 
 @router.get("/api/models/{model}/images")
-async def find_images(question: Asking, sentence: Annotated[str, Query()]) -> answers.ImagesAnswer:
+async def find_images(
+    question: Asking,
+    sentence: Annotated[str, Query()],
+    match_text: Annotated[bool, Query(description="also find the words in captions, file names and columns")] = True,
+    minus: Annotated[Sequence[str], Query(description="words whose vectors are subtracted from the query")] = (),
+    sort: Annotated[str | None, Query(description="column that sorts the likely matches; a minus reverses")] = None,
+) -> answers.ImagesAnswer:
     """Find the photos that match a text best."""
-    question.require_short(sentence)
-    search = partial(question.gallery.images, sentence)
-    return await question.find_images(question.service.searching, [sentence], search)
+    question.require_short(sentence, *minus)
+    search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
+    return await question.find_images(question.service.searching, [sentence, *minus], search)
 
 
 @router.get("/api/models/{model}/regions")

@@ -49,6 +49,7 @@ def command(
     """
     from pipeline.foreign.files import read_lines
     from pipeline.foreign.matching import some
+    from pipeline.index.text_index import discard
     from pipeline.run.reading.results import search_command
     from pipeline.storage.index_changes import changing, photos_of
     from pipeline.storage.index_folder import indexes_of_run
@@ -71,6 +72,7 @@ def command(
             why = f"The first: {unmet[0]}." if unmet else "Give names as `jointspace search` prints them."
             raise UsageError(f"No name matches exactly one photo of {index}. {why}")
         places = _remove(changes, found)
+    discard()
     listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
     log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), listed)
     say_next(lambda: search_command(output or index))

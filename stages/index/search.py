@@ -32,8 +32,9 @@ class Query:
     A photo finds captions. With `similar` it finds similar photos, with `text` it finds photos that match the photo and
     the text, and with `minus` and `plus` it finds similar photos without and with these words. `weight` (0 to 1) is the
     weight of `text`, and the weight of the photo is 1 - `weight`. `among` is the number of nearest photos that are
-    reranked for `minus` and `plus`. `regions` asks for regions of photos. `where` is a condition on the columns of the
-    photos, and `top` is the number of results.
+    reranked for `minus` and `plus` of a photo. `regions` asks for regions of photos. `match_text` says whether the words
+    of `sentence` are also searched as text, and `sort` is a column that sorts its likely matches. `where` is a condition
+    on the columns of the photos, and `top` is the number of results.
     """
 
     sentence: str | None = None
@@ -45,6 +46,8 @@ class Query:
     minus: tuple[str, ...] = ()
     plus: tuple[str, ...] = ()
     among: int = 20
+    match_text: bool = True
+    sort: str | None = None
     where: str | None = None
     top: int = 10
 
@@ -63,14 +66,17 @@ class Query:
 
         Raises UsageError if there is not exactly one of a text, a photo and a file, or if options exclude each other.
         """
-        given = [value for value in (self.sentence, self.image_path, *files) if value is not None]
+        files_given = [path for path in files if path is not None]
+        given = [value for value in (self.sentence, self.image_path, *files_given) if value is not None]
         if len(given) != 1:
             raise UsageError(
                 f"Give one query: a text, as in: {EXAMPLE}, or --image FILE (with --text for words), or --queries FILE."
             )
         is_changed = bool(self.minus or self.plus)
-        if self.image_path is None and is_changed:
-            raise UsageError("--minus and --plus change the query of a photo. Add --image FILE.")
+        if is_changed and (files_given or self.regions):
+            raise UsageError("--minus and --plus change one query for photos. Leave out --queries and --regions.")
+        if self.sort is not None and (self.sentence is None or self.regions):
+            raise UsageError(f"--sort needs a text query for photos, as in: {EXAMPLE} --sort taken.")
         if self.image_path is None and (self.similar or self.text is not None):
             raise UsageError("--similar and --text need a photo. Add --image FILE.")
         if is_changed and (self.similar or self.text is not None):
@@ -98,11 +104,23 @@ class Query:
 @click.option(
     "--regions", is_flag=True, help="Rank regions of photos and print their boxes. The model must be a region model."
 )
-@click.option("--minus", multiple=True, metavar="WORD", help="With --image: find similar photos without this word.")
-@click.option("--plus", multiple=True, metavar="WORD", help="With --image: find similar photos with this word added.")
+@click.option(
+    "--minus", multiple=True, metavar="WORDS", help="Find photos without this: subtract its vector from the query."
+)
+@click.option("--plus", multiple=True, metavar="WORDS", help="Find photos with this: add its vector to the query.")
+@click.option(
+    "--sort", metavar="COLUMN",
+    help="Sort the likely matches of a text by a column: dates from the newest, other values from the smallest."
+    " A minus sign before COLUMN reverses this.",
+)  # fmt: skip
+@click.option(
+    "--match-text/--no-match-text", default=Query.match_text, show_default=True,
+    help="Find the words of the query in captions, file names and columns too.",
+)  # fmt: skip
 @click.option(
     "--rerank", "among", type=click.IntRange(min=0), metavar="N", default=Query.among, show_default=True,
-    help="With --minus or --plus: rerank the N nearest photos by the distance to their mean. 0 does not rerank.",
+    help="With --image and --minus or --plus: rerank the N nearest photos by the distance to their mean. 0 does not"
+    " rerank.",
 )  # fmt: skip
 @click.option(
     "--where", metavar="CONDITION",
@@ -161,7 +179,7 @@ def command(
         query = replace(query, similar=True)
         click.echo("This index has no captions. These are similar photos instead.", err=True)
     hits = find(searcher, query, config_path)
-    if ignored := searcher.ignored(*query.words):
+    if not hits.matched and (ignored := searcher.ignored(*query.words)):
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
@@ -205,8 +223,10 @@ def find(searcher: "Searcher", query: Query, config_path: Path | None = None) ->
     no data for this kind of query.
     """
     if query.sentence is not None:
-        answer = searcher.regions if query.regions else searcher.images
-        return answer(query.sentence, query.top, query.where)
+        if query.regions:
+            return searcher.regions(query.sentence, query.top, query.where)
+        changes = query.match_text, query.minus, query.plus, query.sort
+        return searcher.images(query.sentence, query.top, query.where, *changes)
     assert query.image_path is not None
     photograph = partial(_encode, query.image_path, searcher, config_path)
     if query.minus or query.plus:
@@ -218,15 +238,18 @@ def find(searcher: "Searcher", query: Query, config_path: Path | None = None) ->
 
 def _listed(hits: "Answer") -> list[dict]:
     """Return the hits as JSON objects. If the index has a line of likely matches, each hit of a text query has the key
-    `likely`."""
-    values = [{"rank": hit.rank, "score": hit.score, **hit.row} for hit in hits]
+    `likely`. Hits whose texts have the words of the query have the key `matches`."""
+    values = [
+        {"rank": hit.rank, "score": hit.score, **({"matches": hit.matches} if hit.matches else {}), **hit.row}
+        for hit in hits
+    ]
     if hits.judgement:
         values = [{**value, "likely": value["rank"] <= hits.judgement.likely} for value in values]
     return values
 
 
 def _print_table(hits: "Answer", index: "StoredIndex") -> None:
-    """Print one line per hit: rank, score, name, the collection's own columns, and the box of a region.
+    """Print one line per hit: rank, score, name, texts with words of the query, own columns, and the box of a region.
 
     A further line separates the likely matches from the rest. If the photos of the index are in several folders, the
     name of a hit is its whole path.
@@ -246,7 +269,8 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
             f"  {key}={f'{value}'[:MAX_VALUE_CHARACTERS]}" for key, value in columns.items() if value is not None
         )
         box = "  " + " ".join(f"{side:.0f}" for side in hit.row["box"]) if "box" in hit.row else ""
-        click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{values}{box}"))
+        found = f"  [words in {', '.join(hit.matches)}]" if hit.matches else ""
+        click.echo(printable(f"{hit.rank:>4}  {hit.score:>8.4f}  {name}{found}{values}{box}"))
     if judgement and judgement.likely >= len(hits):
         click.echo(f"----  {judgement.remark}")
 
@@ -265,9 +289,9 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
     if not sentences:
         raise InputError(f"{path} has no query. Write one query per line.")
     for number, (sentence, answer) in enumerate(
-        zip(sentences, searcher.batch(sentences, query.top, query.where), strict=True)
+        zip(sentences, searcher.batch(sentences, query.top, query.where, query.match_text), strict=True)
     ):
-        ignored = {} if answer.error else searcher.ignored(sentence)
+        ignored = {} if answer.error or answer.matched else searcher.ignored(sentence)
         if as_json:
             near = {word: known for word, known in ignored.items() if known}
             results = {"unknown": list(ignored), "near": near, "results": _listed(answer)}

@@ -136,25 +136,25 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None:
     index = jointspace.load(folder / "bundle")
-    answer = index.search("a dog", k=6)
+    answer = index.search("a dog", k=6, match_text=False)
     judged = answer.judgement
     assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
     assert pickle.loads(pickle.dumps(answer)).judgement == judged
-    assert index.search("a dog", k=2).judgement.remark.startswith(
+    assert index.search("a dog", k=2, match_text=False).judgement.remark.startswith(
         "All of these are likely matches, and the index has about 1"
     )
-    others = index.search("a dog", k=2, where="path != 'dog-0.png'")
+    others = index.search("a dog", k=2, where="path != 'dog-0.png'", match_text=False)
     assert others.judgement.remark.endswith("is among these 2.")
     assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("None of these results")
     assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
-    assert index.search(["a dog", "a zebra"], k=6)[0].judgement == judged
-    assert jointspace.load(folder / "several").search("a dog", k=6).judgement == judged
+    assert index.search(["a dog", "a zebra"], k=6, match_text=False)[0].judgement == judged
+    assert jointspace.load(folder / "several").search("a dog", k=6, match_text=False).judgement == judged
     assert index.search(vector=index.embed_text("a dog")).judgement is None
     encoded = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
     by_vector = index.search(text_vector=encoded, k=6).judgement
     assert by_vector == replace(judged, words=0, unknown=0)  # A query by a text vector has no words to count.
 
-    arguments = ("--index", folder / "bundle", "--top-k", 6)
+    arguments = ("--index", folder / "bundle", "--top-k", 6, "--no-match-text")
     lines = run_command("search", *arguments, "a dog").splitlines()
     assert len(lines) == 7 and lines[3] == f"----  {judged.remark}"
     hits = json.loads(run_command("search", *arguments, "--json", "a dog"))
@@ -164,6 +164,18 @@ def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None
     assert [json.loads(line)["off_topic"] for line in told] == [False, True]
     shown = list_images("ncca", answer, {}, [None] * 6, 0.0)
     assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)
+
+
+def test_photos_with_the_words_of_the_query_are_likely_matches(folder: Path) -> None:
+    """The texts of nine photos have the word, and only three of these photos are near the query."""
+    answer = jointspace.load(folder / "bundle").search("a dog", k=12)
+    things = [hit.row["path"].partition("-")[0] for hit in answer]
+    assert answer.judgement.likely == 9 and things[:9] == ["dog"] * 9 and "dog" not in things[9:]
+    assert [bool(hit.matches) for hit in answer] == [True] * 9 + [False] * 3
+    number = jointspace.load(folder / "bundle").search("dog number 64", k=1)
+    assert number[0].row["path"] == "dog-64.png" and number.judgement.warning is None
+    plain = jointspace.load(folder / "bundle").search("dog 64 64", k=1, match_text=False)
+    assert "of its 3 words are unknown" in plain.judgement.warning
 
 
 def test_index_without_a_calibration_is_reported_once(folder: Path, tmp_path: Path) -> None:

@@ -238,9 +238,9 @@ def test_endless_uploads_time_out_and_do_not_block_queries(gallery: ServedGaller
 def test_too_many_requests_are_refused_and_the_others_answered(gallery: ServedGallery) -> None:
     released, search = threading.Event(), gallery.images
 
-    def slowly(sentence: str, top: int, where: str | None) -> list:
+    def slowly(sentence: str, top: int, where: str | None, **more: object) -> list:
         released.wait(60)
-        return search(sentence, top, where)
+        return search(sentence, top, where, **more)
 
     gallery.images = slowly
     app = make_client(gallery).app
@@ -264,7 +264,7 @@ def test_too_many_requests_are_refused_and_the_others_answered(gallery: ServedGa
 def test_an_internal_error_is_counted_and_its_details_are_not_sent(
     gallery: ServedGallery, caplog: pytest.LogCaptureFixture
 ) -> None:
-    def fail(sentence: str, top: int, where: str | None) -> None:
+    def fail(sentence: str, top: int, where: str | None, **more: object) -> None:
         raise ZeroDivisionError("a secret of /home/someone")
 
     gallery.images = fail

@@ -127,7 +127,7 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
     page.click("#filters > summary")
     page.click("#filter .expert > summary")
-    page.get_by_label("split").select_option("test")
+    page.get_by_label("split", exact=True).select_option("test")
     page.get_by_label("width, at most").fill("79")
     assert page.get_by_label("height").count() == 0  # The column has the same value for all photos.
     colour = "e => getComputedStyle(e).color"

@@ -76,9 +76,9 @@ def test_each_answer_has_the_region_that_fits_the_words_best(
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", rows_in_memory)
     regions = open_gallery(run / "regions")
     searcher = regions.searcher
-    hits = [searcher.images("big dog", 24)[rank] for rank in (7, 2, 5, 1)]
+    hits = [searcher.images("big dog", 24, match_text=False)[rank] for rank in (7, 2, 5, 1)]
     words = MultiVectors(np.eye(8, dtype=np.float32)[[2, 5]], np.array([0, 2]))
-    monkeypatch.setattr(searcher, "images", lambda *_: Answer(hits))
+    monkeypatch.setattr(searcher, "images", lambda *_, **__: Answer(hits))
     monkeypatch.setattr(searcher, "embed_sentence", lambda _: words)
     assert searcher.is_kept("images") == (rows_in_memory == 24)
     found = regions.images("big dog", 4)
@@ -117,7 +117,11 @@ def test_several_index_shards_are_one_gallery(run: Path) -> None:
         path = several.row(image_id)["path"]
         assert several.original(image_id) == (run / "data" / path).read_bytes()
     assert sorted(row["image_id"] for row, _ in several.browse(24)[1]) == list(range(24))
-    assert [hit.row["path"] for hit in several.images("dog", 3)] == ["dog-0.png", "dog-8.png", "dog-16.png"]
+    assert [hit.row["path"] for hit in several.images("dog", 3, match_text=False)] == [
+        "dog-0.png",
+        "dog-8.png",
+        "dog-16.png",
+    ]
 
 
 def test_removed_photos_are_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -36,7 +36,13 @@ function requestOf(params, file, model, top) {
   const kind = kindOf(params, model), where = conditionOf(params);
   const limits = { top, ...(where ? { where } : {}) };
   if (params.get("q")) limits[kind === "regions" ? "snippet" : "sentence"] = params.get("q");
-  const address = `${base(model.model)}/${kind}?${new URLSearchParams(limits)}`;
+  const asked = new URLSearchParams(limits);
+  if (kind === "images") {
+    for (const word of words(params, "minus")) asked.append("minus", word);
+    if (params.get("sort") && params.get("sort").replace(/^-/, "") in model.columns) asked.append("sort", params.get("sort"));
+    if (params.has("vectors")) asked.append("match_text", "false");
+  }
+  const address = `${base(model.model)}/${kind}?${asked}`;
   if (params.get("q") || kind === "photographs") return [address, {}];
   const like = kind === "similar" && params.get("like");
   const fields = kind === "arithmetic" ? { minus: words(params, "minus"), plus: words(params, "plus") }
@@ -123,7 +129,10 @@ class Answer {
     this.more?.remove();
     if (answer.warning) note(answer.warning, this.title);
     if (answer.remark && this.list) this.end(answer);
-    if (results.length === wanted && wanted < this.most) {
+    // Without a line of likely matches, the nearest photos are sorted, and more photos would change their order.
+    const sorted = this.kind === "images" && params.get("sort") && answer.likely === null;
+    if (sorted) note(`There is no line of likely matches here, so the ${results.length} nearest photos are sorted.`, this.title);
+    if (results.length === wanted && wanted < this.most && !sorted) {
       this.more = button("More", () => {
         this.more.disabled = true;
         nearEnd.unobserve(this.more);

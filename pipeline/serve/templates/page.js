@@ -32,6 +32,7 @@ async function render() {
     asked = wanted;
     at("sentence").value = params.get("q") || "";
     at("regions").checked = params.has("regions");
+    offerOrder(params);
     const chosen = chosenModels(params).map((one) => one.model);
     for (const box of at("models").querySelectorAll("input")) box.checked = chosen.includes(box.value);
     at("examples").hidden = Boolean(text) || !about.models[0].examples.length;
@@ -42,6 +43,17 @@ async function render() {
     if (!text) fetchJson("/api/models").then(showCounts).catch(() => {}); // The index may have changed since the page was opened.
   }
   look(params.get("image"));
+}
+
+// Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone.
+function offerOrder(params) {
+  const names = [...new Set(chosenModels(params).flatMap((one) => Object.keys(one.columns)))];
+  at("order").hidden = !params.get("q") || params.has("regions");
+  at("sort").replaceChildren(element("option", { value: "" }, "best match"), ...names.flatMap((name) => [
+    element("option", { value: name }, name), element("option", { value: `-${name}` }, `${name}, reversed`)]));
+  at("sort").value = params.get("sort") || "";
+  at("match").checked = !params.has("vectors");
+  at("without").value = params.get("minus") || "";
 }
 
 function takeSentence(text) {
@@ -141,6 +153,9 @@ function listen() {
   at("drop").addEventListener("click", () => question({}));
   at("words").addEventListener("input", weigh);
   at("weight").addEventListener("change", takeWords);
+  at("match").addEventListener("change", () => go({ vectors: at("match").checked ? null : "only" }));
+  at("sort").addEventListener("change", () => go({ sort: at("sort").value || null }));
+  at("without").addEventListener("change", () => go({ minus: at("without").value.trim() || null }));
   at("regions").addEventListener("change", () => go({ regions: at("regions").checked ? "yes" : null }));
   at("file").addEventListener("change", () => {
     if (at("file").files.length) takePhotograph(at("file").files[0]);

@@ -39,6 +39,7 @@ function photographOf(result) {
   if ("score" in result) caption.append(`${result.rank}`, scoreOf(result));
   caption.append(element("span", { className: "name", title: result.name }, fileNameOf(result)));
   if (result.caption) caption.append(element("span", { className: "own", title: tidy(result.caption) }, tidy(result.caption)));
+  if (result.matches?.length) caption.append(element("span", { className: "own" }, `Words in ${result.matches.join(", ")}`));
   const own = Object.entries(result.columns).filter(([name]) => !DETAIL.includes(name)).map(([name, value]) => `${name} ${shown(value)}`);
   if (own.length) caption.append(element("span", { className: "own", title: own.join("\n") }, own.join(" · ")));
   const item = element("li", {}, element("figure", {}, tile, caption));

@@ -1,0 +1,249 @@
+"""Searching the words of captions, file names and columns as text, beside the vectors of an index.
+
+Inventory numbers and names have no meaning for an embedding. The words of every photo are therefore also stored in a
+full-text index of SQLite (FTS5). A text is split as for the text encoders (pipeline.text.tokens), and also between
+letters and digits, so that `VK 40/0003` and `VK_40_0003.jpg` have the same words. In scripts without spaces, each
+character is a word. A photo matches a query if its texts have all words of the query except stop words. Words that are
+written together in the query must be neighbours.
+
+The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. It is
+never part of the index folder, because SQLite trusts the files that it opens. Its name has a digest of the tables, so
+that it is made again after photos were added or removed, and the former file is deleted.
+"""
+
+import hashlib
+import math
+import os
+import re
+import sqlite3
+import tempfile
+import time
+import unicodedata
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from pathlib import PurePosixPath
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+
+from pipeline.errors import IntegrityError, UsageError
+from pipeline.foreign.files import state_folder
+from pipeline.storage.index_folder import COLUMNS
+from pipeline.storage.index_shard import MODALITIES
+from pipeline.storage.stored_index import StoredIndex
+from pipeline.text.lemmas import STOP_WORDS
+from pipeline.text.tokens import TermSettings, make_reader
+
+VERSION = "1"
+"""Version of the stored file. With a new version, every file is made again."""
+NAME = "file name"
+CAPTION = "caption"
+BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
+"""Columns whose values are not text of the user. File names are read from `path` and `member`."""
+MAX_COLUMNS = 500
+"""Number of columns that are searched. SQLite has a limit of 2,000."""
+MAX_VALUE_CHARACTERS = 10_000
+"""Number of characters of a value that are searched."""
+MAX_KEY_CHARACTERS = 200
+"""Number of characters of the longest value that can be an identifier."""
+MAX_IDENTIFIED = 20
+"""Number of photos that may share an identifier. A value of more photos is a category."""
+MAX_QUERY_WORDS = 64
+"""Number of words in the longest query that is searched as text."""
+MAX_MATCHES = 1000
+"""Number of photos that may match. Words that more photos have tell photos apart no better than the vectors do."""
+MAX_MATCHING_SHARE = 0.1
+"""Share of the photos that may match, unless fewer than FEW_MATCHES match."""
+FEW_MATCHES = 10
+UNUSED_SECONDS = 90 * 86400
+"""Age from which a full-text index that was not opened is deleted."""
+KEY_MARK = "\xb6"
+"""Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
+that neighbouring words always belong to one value."""
+ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
+TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
+LATIN_MARKS = re.compile("[\u0300-\u036f]")
+_read_words = make_reader(TermSettings(lemmatise=False, stop_words=(), max_ngram=1))
+
+
+def tokenise(text: str) -> list[str]:
+    """Split a text into lower-case words without accents. Letters and digits are separate words."""
+    if text.isascii():
+        return ASCII_TOKEN.findall(text.lower())
+    plain = unicodedata.normalize("NFC", LATIN_MARKS.sub("", unicodedata.normalize("NFKD", text)))
+    return [token for run in _read_words(plain) for word in run.words for token in TOKEN.findall(word)]
+
+
+def key_of(text: str) -> str:
+    """Return the words of a text without spaces, so that spellings of an identifier have the same key.
+
+    Return an empty text for a text that is too long for an identifier.
+    """
+    return "".join(tokenise(text)) if len(text) <= MAX_KEY_CHARACTERS else ""
+
+
+def names_of(path: str) -> tuple[str, str, str]:
+    """Return the forms of a file name that a user may type: the whole path, the name, and the name without ending."""
+    return path, PurePosixPath(path).name, PurePosixPath(path).stem
+
+
+@dataclass(frozen=True)
+class TextQuery:
+    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours."""
+
+    key: str
+    phrases: tuple[str, ...]
+
+    @classmethod
+    def parse(cls, text: str) -> "TextQuery | None":
+        """Split a query into phrases, without stop words. Return None if it has no words or too many."""
+        phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
+        phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
+        is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
+        return cls(key_of(text), tuple(phrases)) if is_short else None
+
+    def fields_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return why a photo with the columns `row` matches: the columns that have words of the query, or, if a column
+        is equal to the query, only this column. Words that no column has are words of a caption."""
+        names = [row[name] for name in ("path", "member") if row.get(name)]
+        own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
+        forms = {NAME: [form for name in names for form in names_of(name)], **own}
+        if same := [field for field in forms if self.key and self.key in map(key_of, forms[field])]:
+            return tuple(same)
+        words = {field: f" {_stored(values)} " for field, values in {NAME: names, **own}.items()}
+        found = [field for field in words if any(f" {phrase} " in words[field] for phrase in self.phrases)]
+        is_complete = all(any(f" {phrase} " in words[field] for field in found) for phrase in self.phrases)
+        return tuple(found) if is_complete else (*found, CAPTION)
+
+
+def _stored(values: Iterable[str], forms_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
+    """Return the words of some values, each followed by the marked keys of its forms, as a text for FTS5."""
+    return " ".join(
+        token
+        for value in values
+        for token in (*tokenise(value[:MAX_VALUE_CHARACTERS]), *(KEY_MARK + key_of(form) for form in forms_of(value)))
+    )
+
+
+class TextMatches(NamedTuple):
+    """Photos that match a `query`.
+
+    `exact` are the rows of photos with the query as an identifier. `ranks` maps the rows of all matches to their rank
+    by BM25 from 0. Equally good matches have the same rank.
+    """
+
+    query: TextQuery
+    exact: frozenset[int]
+    ranks: dict[int, int]
+
+
+class TextIndex:
+    """The full-text index of an index, which is made if this user does not have it.
+
+    Only the columns that are not `hidden_columns` are searched.
+    """
+
+    def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
+        table = index.packed_table("images")
+        own = [field.name for field in table.schema if field.name not in BUILT_IN and _is_text(field.type)]
+        names = (NAME, CAPTION, *(own := own[:MAX_COLUMNS]))
+        self._visible = " ".join(f"c{number}" for number, name in enumerate(names) if name not in hidden_columns)
+        self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * table.num_rows)))
+        self._database = _open(index, own)
+
+    def search(self, query: TextQuery, allowed: np.ndarray | None = None) -> TextMatches:
+        """Find the photos that match a query. `allowed` (n,) bool says which of the n rows may be found.
+
+        Raises IntegrityError if the stored file is damaged.
+        """
+        try:
+            exact = self._find(f'"{KEY_MARK}{query.key}"', MAX_IDENTIFIED) if query.key else {}
+            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
+        except sqlite3.Error as error:
+            raise IntegrityError(
+                f"The stored words of an index are damaged ({error}). Delete the folder {state_folder('words')}, and"
+                " search again."
+            ) from error
+        scores = {**dict.fromkeys(exact, -math.inf), **scores}  # SQLite's score of a better match is smaller.
+        if allowed is not None:
+            scores = {row: score for row, score in scores.items() if allowed[row]}
+        ordered = np.sort(np.fromiter(scores.values(), float, len(scores)))
+        ranks = {row: int(np.searchsorted(ordered, score)) for row, score in scores.items()}
+        return TextMatches(query, frozenset(row for row in exact if row in ranks), ranks)
+
+    def _find(self, words: str, most: int) -> dict[int, float]:
+        """Return the rows of the photos that FTS5 finds, with their BM25, or none if more than `most` photos match."""
+        query = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? LIMIT ?"
+        found = self._database.execute(query, (f"{{{self._visible}}} : ({words})", most + 1)).fetchall()
+        return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
+
+
+def _is_text(kind: pa.DataType) -> bool:
+    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
+
+
+def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
+    """Open the full-text index of an index, or make it. It is kept in memory if no folder is safe to keep it in."""
+    tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
+    digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
+    prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
+    with suppress(OSError, sqlite3.Error):
+        if (folder := state_folder("words")) is not None:
+            path = folder / f"{prefix}-{digest}.sqlite"
+            if not path.exists():
+                discard(f"{prefix}-*")
+                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
+                    _fill(sqlite3.connect(file.name), index, own).close()
+                os.replace(file.name, path)
+            os.utime(path)
+            database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
+            database.execute("SELECT count(*) FROM sqlite_schema")
+            return database
+    try:
+        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
+    except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
+        raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
+
+
+def discard(pattern: str = "*") -> None:
+    """Delete the full-text indexes of this user whose names match, and those that were not opened for a long time.
+
+    Without a pattern, all of them are deleted, so that no text of a removed photo stays.
+    """
+    for path in folder.iterdir() if (folder := state_folder("words")) else ():
+        with suppress(OSError):
+            if path.match(pattern) or time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+                path.unlink()
+
+
+def _fill(database: sqlite3.Connection, index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
+    """Write the words of all photos into an empty database, and return it."""
+    columns = [f"c{number}" for number in range(2 + len(own))]
+    database.execute("PRAGMA journal_mode = OFF")
+    database.execute(f"CREATE VIRTUAL TABLE words USING fts5({', '.join(columns)}, content = '', tokenize = 'ascii')")
+    add = f"INSERT INTO words (rowid, {', '.join(columns)}) VALUES ({', '.join('?' * (len(columns) + 1))})"
+    with database:
+        database.executemany(add, _texts(index, own))
+        database.execute("INSERT INTO words (words) VALUES ('optimize')")
+    return database
+
+
+def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, ...]]:
+    """Yield the row of each photo, and the words of its file names, its captions and each of its columns `own`."""
+    captions = index.packed_table("sentences").unpack().sort_by("image_id")
+    texts = captions["text"]
+    owners = captions["image_id"].to_numpy()
+    row = 0
+    for group in index.packed_table("images").groups(["image_id", "path", "member", *own]):
+        ids = group["image_id"].to_numpy()
+        spans = np.searchsorted(owners, ids).tolist(), np.searchsorted(owners, ids, "right").tolist()
+        for record, first, last in zip(group.to_pylist(), *spans, strict=True):
+            if record["path"] is not None:  # The columns of removed photos are null.
+                names = [record[name] for name in ("path", "member") if record[name] is not None]
+                said = [text for text in texts[first:last].to_pylist() if text is not None]
+                values = ([str(record[name])] if record[name] is not None else [] for name in own)
+                stored = [_stored(value, lambda value: (value,)) for value in values]
+                yield row, _stored(names, names_of), _stored(said), *stored
+            row += 1

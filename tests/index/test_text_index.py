@@ -1,0 +1,365 @@
+"""Words of queries in captions, file names and columns, compared with a scan of all texts."""
+
+import datetime
+import json
+import re
+import shutil
+import sqlite3
+import stat
+import unicodedata
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from click.testing import CliRunner
+from synthetic_run import build_bundle, make_run, run_command, with_columns
+
+import jointspace
+from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.foreign.files import state_folder
+from pipeline.index import text_index
+from pipeline.index.search import MAX_FUSED, RANK_OFFSET, Searcher
+from pipeline.index.text_index import TextIndex, TextQuery
+from pipeline.storage.index_shard import IndexShard, IndexWriter
+from pipeline.storage.stored_index import StoredIndex, open_index
+from stages.index.search import command
+
+PLACES = ("Zürich", "Rome", "東京の港", "กรุงเทพมหานคร", "दिल्ली शहर", "Zurich\x00 Nord", "a\x07b \u202e c", None)
+DAY = datetime.date(2024, 1, 31)
+QUERIES = (
+    "zurich", "Zürich!", "東京", "京の港", "京東", "กรุงเทพ", "दिल्ली", "boat 4", "a boat", "the big boat number 4",
+    "INV", "INV 7/0004", "inv-7-0004", "INV70004", "number 3 horse", "nord zurich", "zurich rome",
+    '"', "c0:horse", "horse*",
+    "horse OR boat", "NEAR(horse boat)", "^horse", "-horse", "{c0}: x", "horse\x00boat", "'; DROP TABLE words; --", "b",
+    "horse-3.png", "horse-3", "missing",
+)  # fmt: skip
+"""Queries with a word, a part, several scripts, an identifier in three spellings, syntax of FTS5, and no match."""
+
+
+@pytest.fixture(scope="module")
+def museum(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The synthetic index with the columns `number` (an inventory number), `place`, `taken` and `count`."""
+    numbers = [f"INV {row}/{row % 8:04d}" for row in range(24)]
+    taken = [None if row == 8 else DAY + datetime.timedelta(days=5 * row % 24) for row in range(24)]
+    places = list(PLACES)
+    folder = tmp_path_factory.mktemp("museum") / "index"
+    return with_columns(run / "bundle", folder, number=numbers, place=places, taken=taken, count=[*range(24)])
+
+
+def plain_words(text: str) -> str:
+    """Split a text character by character, without the tokenizers of the project."""
+    words = ""
+    previous = ""
+    for letter in unicodedata.normalize("NFKD", text).lower():
+        kind = unicodedata.category(letter)
+        if "\u0300" <= letter <= "\u036f":
+            continue
+        name = unicodedata.name(letter, "")
+        is_spaceless = name.startswith(("CJK", "HIRAGANA", "KATAKANA", "THAI"))
+        here = "digit" if kind == "Nd" else "letter" if kind[0] in "LM" else ""
+        if kind[0] == "M":
+            words += letter
+        elif here:
+            words += (" " if here != previous or is_spaceless else "") + letter
+        previous = here
+        words += "" if here else " "
+    return f" {re.sub(' +', ' ', unicodedata.normalize('NFC', words)).strip()} "
+
+
+def scan(index: StoredIndex, query: str) -> set[int]:
+    """Find the rows whose texts have all parts of a query, by reading every text."""
+    texts = [[row["path"], row.get("number"), row.get("place"), row.get("count")] for row in rows_of(index)]
+    position = {row["image_id"]: number for number, row in enumerate(rows_of(index))}
+    for caption in index.table("sentences").to_pylist():
+        texts[position[caption["image_id"]]].append(caption["text"])
+    parts = [words for part in query.split() if (words := plain_words(part)).strip()]
+    parts = [words for words in parts if words.strip() not in ("a", "the", "or", "near")] or parts
+    found = {
+        row
+        for row, values in enumerate(texts)
+        if values[0] is not None
+        and parts
+        and all(any(part in plain_words(str(value)) for value in values if value is not None) for part in parts)
+    }
+    return found if len(found) <= 10 else set()
+
+
+def rows_of(index: StoredIndex) -> list[dict]:
+    return index.table("images").to_pylist()
+
+
+@pytest.mark.parametrize("query", QUERIES)
+def test_matches_equal_those_of_a_scan(museum: Path, query: str) -> None:
+    index = open_index(museum)
+    parsed = TextQuery.parse(query)
+    found = TextIndex(index).search(parsed) if parsed else None
+    matching = set(found.ranks) if found else set()
+    exact = set(found.exact) if found else set()
+    same = re.sub(r"[\W_]", "", query.lower())
+    identified = {
+        number
+        for number, row in enumerate(rows_of(index))
+        if same and same in [re.sub(r"[\W_]", "", row["number"].lower()), row["path"][:-4].replace("-", ""),
+                             row["path"].replace("-", "").replace(".", "")]
+    }  # fmt: skip
+    assert matching == scan(index, query) | identified
+    assert identified <= exact
+
+
+def test_scan_finds_what_it_should(museum: Path) -> None:
+    index = open_index(museum)
+    assert scan(index, "京の港") == {2, 10, 18}
+    assert scan(index, "京東") == set()
+    assert scan(index, "boat 4") == {4}
+    assert scan(index, "zurich") == {0, 5, 8, 13, 16, 21}
+
+
+@pytest.mark.parametrize("query", ["INV 12/0004", "inv_12_0004", "INV120004", "boat-12.png", "Boat-12", "12"])
+def test_an_identifier_comes_first_although_the_model_does_not_know_it(museum: Path, query: str) -> None:
+    first, *_ = Searcher(open_index(museum)).images(query, 3)
+    assert first.row["path"] == "boat-12.png"
+    field = {"12": "count"}.get(query, "file name" if "oat" in query else "number")
+    assert field in first.matches
+
+
+def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> None:
+    index = jointspace.load(museum)
+    (hit,) = [hit for hit in index.search("horse Rome", k=24) if hit.matches] or [None]
+    assert hit is None or hit.matches  # No horse is in Rome.
+    found = {hit.row["path"]: hit.matches for hit in index.search("boat दिल्ली", k=24) if hit.matches}
+    assert found == {f"boat-{number}.png": ("file name", "place") for number in (4, 12, 20)}
+    assert index.search("horse big 19", k=1)[0].matches[-1] == "caption"
+    plain = index.search("boat दिल्ली", k=24, match_text=False)
+    assert not plain.matched and [hit.score for hit in plain] == sorted((hit.score for hit in plain), reverse=True)
+    with pytest.raises(InputError, match="none of the words"):
+        index.search("INV 12/0004", match_text=False)
+    many = index.search(["INV 12/0004", "zebra", "boat दिल्ली"], k=4)
+    assert [hit.row["path"] for hit in many[0]] == ["boat-12.png"] and many[1].error and many[2].matched
+
+
+def test_results_are_merged_by_rank(museum: Path) -> None:
+    """The order equals a fusion that is computed from two separate rankings."""
+    searcher = Searcher(open_index(museum))
+    query = "boat Rome"
+    searched = TextQuery.parse("Rome")
+    matches = searcher.text_index.search(searched)
+    vector = searcher.embed_sentence("boat")
+    nearest = searcher.nearest("images", vector, 24)[0]
+    ids = [row["image_id"] for row in rows_of(searcher.index)]
+    scores = [round(hit.score, 6) for hit in nearest]
+    points = {hit.row["image_id"]: 1 / (RANK_OFFSET + 1 + scores.index(round(hit.score, 6))) for hit in nearest}
+    for row, rank in matches.ranks.items():
+        points[ids[row]] += 1 / (RANK_OFFSET + 1 + rank)
+    rows, _ = searcher._merge(vector, matches, 24, None)
+    merged = [points[ids[row]] for row in rows.tolist()]
+    assert len(rows) == 24 and merged[:3] == sorted(merged[:3], reverse=True)
+    exact = [row for row in rows.tolist() if row in matches.exact]
+    assert rows.tolist()[: len(exact)] == exact
+    rest = [points[ids[row]] for row in rows.tolist() if row not in matches.ranks]
+    assert rest == sorted(rest, reverse=True)
+    for top in (1, 5, 23):  # A larger number of results begins with the same results.
+        assert rows[:top].tolist() == searcher._merge(vector, matches, top, None)[0].tolist()
+    assert MAX_FUSED > 24 and searcher.images(query, 3)
+
+
+def test_conditions_apply_to_words(museum: Path) -> None:
+    searcher = Searcher(open_index(museum))
+    assert [hit.row["image_id"] for hit in searcher.images("boat 12", 24, "image_id != 12") if hit.matches] == []
+    assert {hit.row["image_id"] for hit in searcher.images("horse 19", 24, "image_id > 11")} == set(range(12, 24))
+    with pytest.raises(InputError, match="none of the words"):
+        searcher.images("INV 12/0004", 3, "image_id < 12")
+    searcher.index.hidden = [12]
+    with pytest.raises(InputError, match="none of the words"):
+        Searcher(searcher.index).images("INV 12/0004", 3)
+
+
+def test_hidden_columns_are_not_searched(museum: Path) -> None:
+    with pytest.raises(InputError, match="none of the words"):
+        Searcher(open_index(museum), ["number"]).images("INV 12/0004", 3)
+    with pytest.raises(InputError, match="none of the words"):
+        Searcher(open_index(museum), ["place"]).images("กรุงเทพมหานคร", 3)
+    assert Searcher(open_index(museum), ["place"]).images("INV 12/0004", 3)[0].row["image_id"] == 12
+    with pytest.raises(UsageError, match="no column 'number'"):
+        Searcher(open_index(museum), ["number"]).images("dog", 3, sort="number")
+
+
+def test_the_stored_file_is_private_and_follows_the_index(run: Path, tmp_path: Path) -> None:
+    index = shutil.copytree(run / "bundle", tmp_path / "index")
+    folder = state_folder("words")
+    before = {*folder.iterdir()}
+    Searcher(open_index(index)).images("horse 19", 3)
+    (path,) = {*folder.iterdir()} - before
+    assert stat.S_IMODE(path.stat().st_mode) == 0o600
+    assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
+    assert [hit.matches for hit in Searcher(open_index(index)).images("horse 19", 1)] == [("file name",)]
+    run_command("remove", index, "horse-19.png")
+    assert not [*folder.iterdir()]  # No removed text stays.
+    assert not Searcher(open_index(index)).images("horse 19", 3).matched
+    (path,) = folder.iterdir()
+    run_command("add", index, build_bundle(make_run(tmp_path / "other", images=40)))
+    assert {hit.row["path"] for hit in Searcher(open_index(index)).images("horse 35", 3) if hit.matches} == {
+        "horse-35.png"
+    }
+    assert len([*folder.iterdir()]) == 1 and not path.exists()
+    (path,) = folder.iterdir()
+    path.write_bytes(path.read_bytes()[:5000] + bytes(20000))
+    with pytest.raises(IntegrityError, match="Delete the folder"):
+        Searcher(open_index(index)).images("horse 35", 3)
+
+
+def test_a_file_of_a_stranger_is_never_opened(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """SQLite opens no file of the index folder, and none in a folder that others can write."""
+    index = shutil.copytree(run / "bundle", tmp_path / "index")
+    (index / "words.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(100))
+    opened = []
+    connect = sqlite3.connect
+    monkeypatch.setattr(sqlite3, "connect", lambda name, **more: opened.append(str(name)) or connect(name, **more))
+    open_state = tmp_path / "open"
+    (open_state / "jointspace/words").mkdir(parents=True)
+    (open_state / "jointspace/words").chmod(0o777)
+    monkeypatch.setenv("XDG_STATE_HOME", str(open_state))
+    assert Searcher(open_index(index)).images("horse 19", 1).matched
+    assert opened == [":memory:"] and not [*(open_state / "jointspace/words").iterdir()]
+
+
+def test_hostile_tables_are_searched(run: Path, tmp_path: Path) -> None:
+    values = [
+        "x" * 3_000_000,
+        "\x00\x1f\x7f",
+        "\ufeff\u200b",
+        "¶INV9 ¶",
+        "'\"*^:(){}",
+        "needle " + "hay " * 20000,
+        "👍🏽",
+        "",
+    ]
+    index = with_columns(run / "bundle", tmp_path / "index", **{"a \"b'\x00": values, "caption": ["own"] * 24})
+    searcher = Searcher(open_index(index))
+    assert {hit.row["image_id"] for hit in searcher.images("needle", 24)} == {5, 13, 21}
+    assert {hit.row["image_id"] for hit in searcher.images("¶inv9", 24)} == {3, 11, 19}
+    for query in ("¶", "\x00", "x" * 10_000, " ".join(f"w{n}" for n in range(500)), "\udcff dog"):
+        if parsed := TextQuery.parse(query):
+            searcher.text_index.search(parsed)
+
+
+def test_an_index_of_many_columns_is_searched(run: Path, tmp_path: Path) -> None:
+    columns = {f"column {number}": [f"value{number}"] * 3 + ["none"] * 21 for number in range(2100)}
+    searcher = Searcher(open_index(with_columns(run / "bundle", tmp_path / "index", **columns)))
+    assert {hit.row["image_id"] for hit in searcher.images("value 7", 24) if hit.matches} == {0, 1, 2}
+
+
+def test_without_fts5_the_message_names_the_option(museum: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    connect = sqlite3.connect
+
+    class WithoutFTS5(sqlite3.Connection):
+        def execute(self, sql: str, *values: Any) -> sqlite3.Cursor:
+            return super().execute(sql.replace("fts5", "fts_missing"), *values)
+
+    monkeypatch.setattr(text_index, "VERSION", "another")
+    monkeypatch.setattr(sqlite3, "connect", lambda *names, **more: connect(*names, **more, factory=WithoutFTS5))
+    with pytest.raises(UsageError, match="no such module: fts_missing.*--no-match-text"):
+        jointspace.load(museum).search("a dog")
+    assert jointspace.load(museum).search("a dog", match_text=False)
+
+
+def test_one_photo_and_vectors_alone(tmp_path: Path) -> None:
+    vectors = np.random.default_rng(0).normal(size=(30, 4))
+    space = jointspace.fit(vectors, vectors + 0.1)
+    for count in (1, 30):
+        names = [f"box/INV {number}.jpg" for number in range(count)]
+        index = space.index(tmp_path / f"of-{count}", vectors[:count], names=names)
+        assert [hit.row["path"] for hit in index.search("inv 0", k=3)] == ["box/INV 0.jpg"]
+        with pytest.raises(UsageError, match="precomputed"):
+            index.search("nothing")
+
+
+def test_an_index_of_removed_photos_has_no_words(run: Path, tmp_path: Path) -> None:
+    shard = IndexShard(run / "bundle")
+    writer = IndexWriter(tmp_path / "index")
+    writer.link(shard, but={"images.parquet", "sentences.parquet"})
+    for modality in ("images", "sentences"):
+        writer.add_table(f"{modality}.parquet", shard.table(modality).schema.empty_table())
+    writer.commit(source=shard.card)
+    assert not TextIndex(open_index(tmp_path / "index")).search(TextQuery("dog", ("dog",))).ranks
+
+
+def test_several_shards_match_as_one(run: Path) -> None:
+    several = Searcher(open_index(build_bundle(run, {"index": {"bundles": 3}}, output="several-texts")))
+    one = Searcher(open_index(run / "bundle"))
+    for query in ("horse 19", "number 4", "boat", "cat-17.png"):
+        answers = [
+            [(hit.row["path"], hit.matches) for hit in searcher.images(query, 24)] for searcher in (one, several)
+        ]
+        assert answers[0][:3] == answers[1][:3] and {*answers[0]} == {*answers[1]}
+
+
+def test_words_are_subtracted_from_a_text(museum: Path) -> None:
+    """The query is the normalised difference of unit vectors."""
+    searcher = Searcher(open_index(museum))
+    answer = searcher.images("dog cat", 24, minus=["cat"])
+    text, minus = np.eye(8)[0] + np.eye(8)[1], np.eye(8)[1]
+    query = text / np.linalg.norm(text) - minus
+    vectors = searcher.gallery("images").reconstruct(np.arange(24))
+    expected = np.sort(vectors @ (query / np.linalg.norm(query)))[::-1]
+    np.testing.assert_allclose([hit.score for hit in answer], expected, atol=1e-6)
+    assert answer[0].row["path"].startswith("dog") and answer.judgement is None
+    shown = json.loads(run_command("search", "--index", museum, "dog cat", "--minus", "cat", "--json"))
+    assert [hit["path"] for hit in shown[:6]] == [hit.row["path"] for hit in answer[:6]]
+    assert jointspace.load(museum).search("dog cat", minus="cat", k=24) == answer
+    for wrong, error, said in (
+        ({"minus": ["unicorn"]}, InputError, "none of the words of 'unicorn'"),
+        ({"minus": ["dog cat"]}, InputError, "cancel each other out"),
+    ):
+        with pytest.raises(error, match=said):
+            searcher.images("dog cat", 3, **wrong)
+    with pytest.raises(UsageError, match="single text"):
+        jointspace.load(museum).search(["dog"], minus=["cat"])
+
+
+@pytest.mark.parametrize(
+    ("column", "key"),
+    [
+        ("taken", lambda day: -day.toordinal()),
+        ("-taken", lambda day: day.toordinal()),
+        ("count", int),
+        ("-count", lambda count: -count),
+        ("path", str),
+    ],
+)
+def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: Callable[[Any], Any]) -> None:
+    searcher = Searcher(open_index(museum))
+    for top in (2, 24):
+        found = searcher.images("dog", top, sort=column, match_text=False)
+        name = column.removeprefix("-")
+        values = [hit.row[name] for hit in found]
+        known = [value for value in values if value is not None]
+        assert known == sorted(known, key=key) and values[: len(known)] == known
+        assert [hit.rank for hit in found] == [*range(1, top + 1)]
+    with pytest.raises(UsageError, match="Did you mean taken"):
+        searcher.images("dog", 3, sort="takn")
+
+
+def test_command_finds_words(museum: Path) -> None:
+    def search(*arguments: str) -> tuple[str, str]:
+        result = CliRunner().invoke(command, ["--index", str(museum), *arguments], catch_exceptions=False)
+        return result.stdout, result.stderr
+
+    table, said = search("INV 12/0004")
+    assert table.splitlines()[0].startswith("   1    0.0000  boat-12.png  [words in number]") and "ignored" not in said
+    assert json.loads(search("INV 12/0004", "--json")[0])[0]["matches"] == ["number"]
+    days = [hit["taken"] for hit in json.loads(search("a dog", "--sort", "taken", "--json")[0])]
+    assert days == [*sorted(filter(None, days), reverse=True), *[None] * days.count(None)]
+    with pytest.raises(InputError, match="none of the words"):
+        search("INV 12/0004", "--no-match-text")
+    for wrong in (["--image", str(museum / "card.json"), "--sort", "taken"], ["dog", "--regions", "--minus", "cat"]):
+        with pytest.raises(UsageError, match="--sort needs a text query|--minus and --plus change one query"):
+            search(*wrong)
+
+
+def test_common_words_are_left_to_the_vectors(museum: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    index = open_index(museum)
+    assert TextIndex(index).search(TextQuery("number", ("number",))).ranks == {}
+    monkeypatch.setattr(text_index, "FEW_MATCHES", 24)
+    assert len(TextIndex(index).search(TextQuery("number", ("number",))).ranks) == 24
