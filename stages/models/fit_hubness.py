@@ -4,7 +4,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Outside, stage
 from pipeline.run.reading.inputs import vocabulary_of
 
@@ -102,14 +101,12 @@ def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", s
 
 def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":
     """At most `most` of the queries of `hubness.queries` in the joint space; None where there are none."""
-    from pipeline.foreign.files import read_lines
-    from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
+    from pipeline.run.reading.texts import open_text_encoder, read_queries, read_token_vocabulary
     from pipeline.text.sequences import encode_tokens
 
     if (file := run.inputs.path("queries")) is None:
         return None
-    if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
-        raise InputError(f"{file} has no query; write one per line, or leave out hubness.queries")
+    queries = read_queries(file)
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))
