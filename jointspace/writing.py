@@ -63,7 +63,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
     indexes: dict[str, IndexCard] = {}
     samples = {modality: side[evenly_spaced(len(side), QUERIES)] for modality, side in sides.items()}
     queries = {
-        "images": choose_queries(samples["images"], samples.get("sentences")),
+        "images": choose_queries(samples["images"], "inner_product", samples.get("sentences")),
         "sentences": TuningQueries(samples["images"], "images"),
     }
     for modality, vectors in sides.items():

@@ -26,6 +26,7 @@ OTHERS = {
     "listing.py": "form",
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",
+    "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
 """Benchmarks without a comparison of two ways, and a key of their lines."""

@@ -49,7 +49,7 @@ def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
     ):
         make_stage(stage, run, *names)
     index = IndexShard(run / "index/zero-shot").card.images
-    assert index is not None and (index.measured_with, index.to_json()["queries"]) == ("phrases", 40)
+    assert index is not None and index.measured_with == "phrases"
     assert '<td class="text">phrases</td>' in (run / "report/index.html").read_text()
     (first, *_) = json.loads(run_command("explain", run, "0", "--json"))["images"]
     notes = [place["note"] for place in first["places"] if place["file"].endswith("index/zero-shot/images.parquet")]

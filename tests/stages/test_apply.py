@@ -72,11 +72,13 @@ def test_an_index_without_captions_anywhere_is_measured_with_phrases(applied: Pa
     asked = [f"a {colour} picture of {colour} number {number}" for number in range(8) for colour in COLOURS]
     (tmp_path / "asked.txt").write_text("\n".join([*asked, "zebra"]))
     (tmp_path / "own.yaml").write_text(yaml.safe_dump({"hubness": {"queries": str(tmp_path / "asked.txt")}}))
-    for output, options, said in (("plain", (), ("images", 30)), ("asked", ("--config", "own.yaml"), ("phrases", 30))):
-        options = [tmp_path / option if option.endswith("yaml") else option for option in options]
+    for output, options, said in (
+        ("plain", (), "images"),
+        ("asked", ("--config", tmp_path / "own.yaml"), "phrases"),
+    ):
         run_command("apply", source, tmp_path / "others", "--output", tmp_path / output, *options)
         card = IndexShard(tmp_path / output / "index/ncca").card.images
-        assert (card.measured_with, card.to_json()["queries"]) == said
+        assert card.measured_with == said
 
 
 def test_the_vectors_are_those_that_the_run_itself_would_make(colours: Path, tmp_path: Path) -> None:

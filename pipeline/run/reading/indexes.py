@@ -236,7 +236,7 @@ def find_queries(
         texts = words_of_names(row["member"] or row["path"] for row in rows.select(["path", "member"]).to_pylist())
         if file := run.config.hubness.queries:
             texts = read_queries(Path(file)) + texts
-    return choose_queries(images, captions, embedder, texts)
+    return choose_queries(images, embeddings.metric, captions, embedder, texts)
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
