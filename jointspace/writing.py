@@ -8,10 +8,12 @@ from tempfile import TemporaryDirectory
 import numpy as np
 import pyarrow as pa
 
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.config import loading
 from pipeline.index.build import QUERIES, choose_and_build
 from pipeline.index.chooser import Requirements
 from pipeline.index.exact import ArrayVectors, evenly_spaced
+from pipeline.index.tuning_queries import TuningQueries, choose_queries
 from pipeline.storage.card import IndexCard, MeasuredIndexes
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import IndexWriter
@@ -59,15 +61,18 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer = IndexWriter(folder)
     indexes: dict[str, IndexCard] = {}
+    samples = {modality: side[evenly_spaced(len(side), QUERIES)] for modality, side in sides.items()}
+    queries = {
+        "images": choose_queries(samples["images"], "inner_product", samples.get("sentences")),
+        "sentences": TuningQueries(samples["images"], "images"),
+    }
     for modality, vectors in sides.items():
-        others = items.images if modality == "sentences" or items.texts is None else items.texts
-        queries = others[evenly_spaced(len(others), QUERIES)]
-        built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", requirements)
+        asked = one_vector_each(queries[modality].vectors)
+        built = choose_and_build(ArrayVectors(vectors), asked, "inner_product", requirements)
         writer.add(f"{modality}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
-        measured_with = "images" if others is items.images else "captions"
-        indexes[modality] = built.card.model_copy(update={"measured_with": measured_with})
+        indexes[modality] = built.card.model_copy(update={"measured_with": queries[modality].measured_with})
         del built  # Frees the memory before the next index is built.
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)

@@ -27,6 +27,7 @@ LINE_KEYS = {
     "listing.py": "form",
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",
+    "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
 """Benchmarks that do not compare two functions -> a key of their lines of output."""

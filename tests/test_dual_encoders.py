@@ -7,12 +7,13 @@ from pathlib import Path
 import pytest
 import yaml
 from synthetic_colours import COLOURS, draw
-from synthetic_run import ingest, make_stage
+from synthetic_run import ingest, make_stage, run_command
 from tiny_library_models import save_dual
 
 import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.run.reading.results import closing_lines
+from pipeline.storage.index_shard import IndexShard
 
 SIDE = 16
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
@@ -47,6 +48,12 @@ def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
         ("report",),
     ):
         make_stage(stage, run, *names)
+    index = IndexShard(run / "index/zero-shot").card.images
+    assert index is not None and index.measured_with == "phrases"
+    assert '<td class="text">phrases</td>' in (run / "report/index.html").read_text()
+    (first, *_) = json.loads(run_command("explain", run, "0", "--json"))["images"]
+    notes = [place["note"] for place in first["places"] if place["file"].endswith("index/zero-shot/images.parquet")]
+    assert notes == ["index recall@10 1.000, measured with phrases"]
     hits = jointspace.load(run / "index/zero-shot").search("a red picture", k=10)
     assert len(hits) == 10
     assert json.loads((run / "evaluation/zero-shot.test.all-sentences.json").read_text())["n_images"] == 0
@@ -54,6 +61,7 @@ def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
     draw(tmp_path / "others", 8, 1)
     applied = jointspace.load(run / "index/zero-shot").apply(tmp_path / "others", tmp_path / "applied")
     assert len(applied.search("a red picture", k=20)) == 8
+    assert applied.card["images"]["measured_with"] == "phrases"
     assert applied.search(image=next((tmp_path / "others").glob("red-*.png")), k=1)[0].row["path"].startswith("red-")
     for folder in (run / "index/zero-shot", tmp_path / "applied"):
         copies = list(folder.glob("**/encoders/dual/library/model.safetensors"))

@@ -334,7 +334,9 @@ class HubnessSettings(Section):
         "model uses train and dev.",
     )
     queries: Place | None = key(
-        None, "Text file with real queries, one per line, that replace the train captions in the bank."
+        None,
+        "Text file with real queries, one per line, that replace the train captions in the bank. They also measure the "
+        "index of photos without captions.",
     )
 
 

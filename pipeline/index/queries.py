@@ -118,6 +118,10 @@ class QueryEncoder:
         # A vocabulary of lemmas may list a word that the others know in another form.
         return min(unknown, key=len)
 
+    def knows(self, text: str) -> bool:
+        """Return whether a text has known words other than stop words, so that a search for it makes sense."""
+        return any(reader.searches(text) for reader in self._forms.readers)
+
     def count_words(self, sentence: str) -> tuple[int, int]:
         """Return the number of words in a text, and the number of words that are unknown to the vocabulary that knows
         most of them."""
@@ -137,13 +141,16 @@ class QueryEncoder:
         """Raise InputError if a text query is blank, or if the model knows none of its words except stop words."""
         if not sentence.strip():
             raise InputError("The query is empty. Write at least one word.")
-        readers = self._forms.readers
-        if not any(reader.searches(sentence) for reader in readers):
+        if not self.knows(sentence):
             quoted = repr(sentence[:MAX_QUOTED_CHARACTERS])
             words = spell(self.ignored(sentence))[:MAX_QUOTED_CHARACTERS]
             if not words:
                 raise InputError(f"The query {quoted} contains only stop words and punctuation. Try other words.")
-            kind = "only stop words" if any(reader.knows(sentence) for reader in readers) else "none of the words"
+            kind = (
+                "only stop words"
+                if any(reader.knows(sentence) for reader in self._forms.readers)
+                else "none of the words"
+            )
             raise InputError(f"The model knows {kind} of {quoted} ({words}). Try other words.")
 
     @cached_property

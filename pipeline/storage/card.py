@@ -33,6 +33,7 @@ Side = Annotated[int, Field(gt=0, le=MAX_SIDE)]
 Measure = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 Share = Annotated[float, Field(ge=0, le=1)]
 Metric = Literal["inner_product", "euclidean"]
+MeasuredWith = Literal["captions", "phrases", "images"]
 Colours = Annotated[list[Finite], Field(min_length=3, max_length=3)]
 MAX_CARD_BYTES = 1 << 24
 MAX_FILES = 1 << 10
@@ -103,9 +104,9 @@ class IndexCard(CardPart):
     """One FAISS index and its measurements.
 
     `recall` is the share of a query's 10 exact nearest neighbours that are among the 10 results of the index. The
-    queries are vectors of captions or of images, as `measured_with` says. `queries_per_second` counts the queries of a
-    batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query, in
-    milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
+    queries are vectors of captions, phrases or images, as `measured_with` says. `queries_per_second` counts the queries
+    of a batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query,
+    in milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
     parameter is null if the index type does not have it.
     """
 
@@ -121,7 +122,7 @@ class IndexCard(CardPart):
     latency_ms: Measure
     build_seconds: Measure
     recall: Share = Field(alias="recall@10")
-    measured_with: Literal["images", "captions"] | None = None
+    measured_with: MeasuredWith | None = None
     shortlist: ShortlistCard | None = None
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, Outside, Run, stage
 from pipeline.run.reading.inputs import feature_shards
 
 if TYPE_CHECKING:
@@ -24,7 +24,7 @@ def _keys(config: "Config", index_shard: str) -> dict[str, object]:
 
 def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
     model, _ = _split(index_shard)
-    configured, members = config.model(model), config.members(model)
+    configured, members, queries = config.model(model), config.members(model), config.hubness.queries
     text_encoders = [
         name
         for member in map(config.model, members or [model])
@@ -40,6 +40,8 @@ def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
         "embeddings": layout.embeddings(model),
         "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
         "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
+        # They measure an index of photos without captions.
+        "queries": Outside("queries", Path(queries)) if text_encoders and queries else None,
         "encoders": {name: layout.encoder(name) for name in encoders},
         # The commit records of mapped features say which photos have them. The stage does not read the features.
         "mapped_features": feature_shards(
@@ -56,7 +58,7 @@ def _search(run: Run, index_shard: str) -> str | None:
 
 
 @stage(
-    version=14,
+    version=15,
     gpu=True,
     threads=8,
     memory=3000,

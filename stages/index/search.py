@@ -32,9 +32,9 @@ class Query:
     A photo finds captions. With `similar` it finds similar photos, with `text` it finds photos that match the photo and
     the text, and with `minus` and `plus` it finds similar photos without and with these words. `weight` (0 to 1) is the
     weight of `text`, and the weight of the photo is 1 - `weight`. `among` is the number of nearest photos that are
-    reranked for `minus` and `plus` of a photo. `regions` asks for regions of photos. `match_text` says whether the words
-    of `sentence` are also searched as text, and `sort` is a column that sorts its likely matches. `where` is a condition
-    on the columns of the photos, and `top` is the number of results.
+    reranked for `minus` and `plus` of a photo. `regions` asks for regions of photos. `match_text` says whether the
+    words of `sentence` are also searched as text, and `sort` is a column that sorts its likely matches. `where` is a
+    condition on the columns of the photos, and `top` is the number of results.
     """
 
     sentence: str | None = None

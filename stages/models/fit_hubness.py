@@ -7,7 +7,6 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
 from pipeline.run import Inputs, Job, Outside, stage
 from pipeline.run.reading.inputs import vocabulary_of
 
@@ -113,14 +112,12 @@ def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.ran
 
     Return None if the configuration names no file. Raises InputError if the file has no query.
     """
-    from pipeline.foreign.files import read_lines
-    from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary
+    from pipeline.run.reading.texts import open_text_encoder, read_queries, read_token_vocabulary
     from pipeline.text.sequences import encode_tokens
 
     if (file := run.inputs.path("queries")) is None:
         return None
-    if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
-        raise InputError(f"{file} has no query. Write one query per line, or leave out the key hubness.queries.")
+    queries = read_queries(file)
     queries = [queries[row] for row in sorted(rng.choice(len(queries), min(most, len(queries)), replace=False))]
     if model.sentence_view == "tokens":
         return model.embed_sentences(encode_tokens(queries, read_token_vocabulary(run)[0]))

@@ -12,8 +12,10 @@ from synthetic_run import ENCODER_SETTINGS, build_bundle, make_run, open_run, re
 
 import jointspace
 from pipeline.errors import IntegrityError
+from pipeline.index.tuning_queries import TuningQueries
 from pipeline.run.reading.indexes import add_indexes
 from pipeline.storage import files
+from pipeline.storage.card import MeasuredWith
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.index_changes import link_shard
 from pipeline.storage.index_shard import IndexShard, IndexWriter
@@ -50,18 +52,18 @@ def test_titles_and_descriptions_are_stored_with_the_images(tmp_path: Path) -> N
     assert "title=Title 8" in run_command(*asked, "a dog")
 
 
-@pytest.mark.parametrize(
-    ("sentences", "queries", "said"),
-    [(48, None, {"images": "captions", "sentences": "images"}), (0, None, {"images": "images"}),
-     (0, np.eye(8, dtype=np.float32), {"images": "captions"})],
-)  # fmt: skip
-def test_the_card_says_which_queries_measured_an_index(
-    run: Path, tmp_path: Path, sentences: int, queries: np.ndarray | None, said: dict[str, str]
+@pytest.mark.parametrize("measured_with", ["captions", "phrases", "images"])
+@pytest.mark.parametrize("sentences", [48, 0])
+def test_the_card_says_which_vectors_measured_an_index(
+    run: Path, tmp_path: Path, sentences: int, measured_with: MeasuredWith
 ) -> None:
     embeddings = Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca")
     ids = {"images": np.arange(24), "sentences": np.arange(sentences)}
+    queries = TuningQueries(np.eye(8, dtype=np.float32)[:5], measured_with)
     cards = add_indexes(IndexWriter(tmp_path), embeddings, ids, open_run(run).config.index, None, queries)
-    assert {name: getattr(cards, name).measured_with for name in ids if getattr(cards, name)} == said
+    assert cards.images is not None and cards.images.measured_with == measured_with
+    assert cards.images.to_json()["queries"] == 5
+    assert (cards.sentences and cards.sentences.measured_with) == ("images" if sentences else None)
 
 
 def test_an_index_without_the_kind_of_its_queries_still_opens(run: Path, tmp_path: Path) -> None:

@@ -66,6 +66,22 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
     IndexShard(applied / "out").check()
 
 
+def test_an_index_without_captions_anywhere_is_measured_with_phrases(applied: Path, tmp_path: Path) -> None:
+    """The model knows only the words of the four colours, so the user's own queries decide whether they suffice."""
+    draw(tmp_path / "others", 30, 6)
+    source = applied / "out/index/ncca"
+    asked = [f"a {colour} picture of {colour} number {number}" for number in range(8) for colour in COLOURS]
+    (tmp_path / "asked.txt").write_text("\n".join([*asked, "zebra"]))
+    (tmp_path / "own.yaml").write_text(yaml.safe_dump({"hubness": {"queries": str(tmp_path / "asked.txt")}}))
+    for output, options, said in (
+        ("plain", (), "images"),
+        ("asked", ("--config", tmp_path / "own.yaml"), "phrases"),
+    ):
+        run_command("apply", source, tmp_path / "others", "--output", tmp_path / output, *options)
+        card = IndexShard(tmp_path / output / "index/ncca").card.images
+        assert card.measured_with == said
+
+
 def test_apply_makes_the_same_vectors_as_the_run(colours: Path, tmp_path: Path) -> None:
     shutil.copytree(colours / "data", tmp_path / "data")  # The captions are copied, too.
     apply(colours, tmp_path / "data", tmp_path / "out")

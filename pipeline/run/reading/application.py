@@ -25,7 +25,7 @@ from pipeline.index.queries import QueryEncoder
 from pipeline.run import Run, ShardJob, Stage, stage
 from pipeline.run.jobs import StageRun
 from pipeline.run.layout import Layout
-from pipeline.run.reading.indexes import add_indexes, with_documents
+from pipeline.run.reading.indexes import add_indexes, find_queries, read_sample, with_documents
 from pipeline.run.reading.inputs import feature_shards
 from pipeline.run.reading.models import describe_embeddings
 from pipeline.run.runner import run_stage
@@ -234,7 +234,10 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
     owners = manifest.sentence_images[ids["sentences"]]
     ids = {"images": ids["images"][new[ids["images"]]], "sentences": ids["sentences"][new[owners]]}
     writer = IndexWriter(run.layout.index(card.model).path)
-    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _queries(source, asker))
+    own = read_sample(embeddings, "sentences", ids["sentences"])
+    captions = own if len(own) else _embed_captions(source, asker)
+    queries = find_queries(run, embeddings, ids["images"], captions, asker)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, queries)
     for modality, rows in ids.items():
         table = getattr(manifest, modality).take(rows)
         writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)
@@ -249,14 +252,14 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
         data_root=str(manifest.root),
         name=name,
         inputs=inputs,
-        fingerprint=fingerprint("applied", 1, {"splits": SPLITS, "index": settings.model_dump()}, inputs),
+        fingerprint=fingerprint("applied", 2, {"splits": SPLITS, "index": settings.model_dump()}, inputs),
     )
     made = IndexShard(writer.folder)
     remember_indexes(made)
     return made
 
 
-def _queries(shard: IndexShard, asker: QueryEncoder) -> np.ndarray | None:
+def _embed_captions(shard: IndexShard, asker: QueryEncoder) -> np.ndarray | None:
     """Embed captions of the index shard, as queries that measure the recall of another index.
 
     Return None if the shard stores no caption texts, or if its model cannot embed them.

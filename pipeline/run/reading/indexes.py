@@ -19,8 +19,10 @@ from pipeline.index.calibration import BACKGROUND, MIN_DEV_IMAGES, Calibration
 from pipeline.index.chooser import Requirements
 from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.gallery import Shortlist, remember_indexes
+from pipeline.index.tuning_queries import TextEmbedder, TuningQueries, choose_queries, words_of_names
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
+from pipeline.run.reading.texts import RunTextEmbedder, read_queries
 from pipeline.storage.card import CARD, INDEXED, CardFacts, IndexCard, MeasuredIndexes, Modality, ScoreCard
 from pipeline.storage.commit import Provenance, carry, read_commit, read_record
 from pipeline.storage.embeddings import Embeddings
@@ -70,11 +72,17 @@ def write_index_shard(
     if mapping.multi_vector:
         names += _list_prepared(mapping.region_encoders, details["regions"], IMAGE_ENCODERS)
     encoders = {name: run.encoder(name) for name in names}
-    names = _list_prepared(getattr(mapping, "text_encoders", ()), details.get("text_encoders") or {}, TEXT_ENCODERS)
+    required = getattr(mapping, "text_encoders", ())
+    names = _list_prepared(required, details.get("text_encoders") or {}, TEXT_ENCODERS)
     text_encoders = {name: run.text_encoder(name) for name in names}
 
     writer = IndexWriter(folder)
-    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    embeds_texts = mapping.sentence_view == "vectors" and len(text_encoders) == len(required)
+    embedder = RunTextEmbedder(run, mapping) if embeds_texts else None
+    every = evenly_spaced(int(run.manifest.bounds("sentences")[-1]), QUERIES)
+    captions = ids["sentences"] if len(ids["sentences"]) or embeddings.multi_vector else every
+    queries = find_queries(run, embeddings, ids["images"], read_sample(embeddings, "sentences", captions), embedder)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, queries)
     _add_tables(writer, run, mapping.encoders, ids)
     writer.add_parameters(run.layout.model(model).path)
     for name in encoders:
@@ -168,14 +176,13 @@ def add_indexes(
     ids: Mapping[str, np.ndarray],
     settings: IndexSettings,
     gpu: "torch.device | None",
-    queries: Items | None = None,
+    queries: TuningQueries,
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
-    A multi-vector model also gets outlines, which are short summaries of its vector sets. The recall of the index of
-    one modality is measured with queries of the other modality. If there are no sentences, only the images are indexed,
-    and their index is measured with `queries` (q, c), which are other sentences in the same joint space, or with the
-    vectors of the images if `queries` is None.
+    A multi-vector model also gets outlines, which are short summaries of its vector sets. The index of the images is
+    tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences, only the
+    images are indexed.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -183,27 +190,23 @@ def add_indexes(
     kind = "fragments" if several else "global"
     indexes: dict[str, IndexCard] = {}
     outlines: dict[str, MultiVectors] = {}
-    silent = not len(ids["sentences"]) and not several
-    sides: list[tuple[Modality, Modality]] = [("images", "sentences"), ("sentences", "images")]
-    alone: list[tuple[Modality, Modality]] = [("images", "images")]
-    for modality, other in alone if silent else sides:
-        measured_with = "captions" if other == "sentences" or (silent and queries is not None) else "images"
+    sides: dict[Modality, TuningQueries] = {"images": queries}
+    if several or len(ids["sentences"]):
+        sides["sentences"] = TuningQueries(read_sample(embeddings, "images", ids["images"]), "images")
+    for modality, asking in sides.items():
         outline = embeddings.outline(modality, ids[modality])
         if outline is not None:
             outlines[modality] = outline
-        if queries is None or not silent:
-            asking = ids[other][evenly_spaced(len(ids[other]), SET_QUERIES if several else QUERIES)]
-            queries = embeddings.read(other, asking)
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, queries,
+            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, asking.vectors,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.data)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
-        card = indexes[name] = built.card.model_copy(update={"measured_with": measured_with})
+        card = indexes[name] = built.card.model_copy(update={"measured_with": asking.measured_with})
         del built  # it may be as large as the next index, and both may not fit into memory
         _report_index(embeddings.name, name, modality, card, settings)
     if outlines:
@@ -212,11 +215,35 @@ def add_indexes(
     return MeasuredIndexes(kind=kind).model_copy(update={**score, **indexes})
 
 
+def read_sample(embeddings: Embeddings, modality: Modality, ids: np.ndarray) -> Items:
+    """Read the vectors of evenly spaced images or sentences among `ids`, as many as measure an index."""
+    most = SET_QUERIES if embeddings.multi_vector else QUERIES
+    return embeddings.read(modality, ids[evenly_spaced(len(ids), most)])
+
+
+def find_queries(
+    run: Run, embeddings: Embeddings, image_id: np.ndarray, captions: Items | None, embedder: TextEmbedder | None
+) -> TuningQueries:
+    """Find the queries that tune and measure an index of the images `image_id` of a run.
+
+    They are the vectors `captions`. If there are none, `embedder` embeds the queries of `hubness.queries`, the file
+    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts.
+    """
+    images = read_sample(embeddings, "images", image_id)
+    texts: list[str] = []
+    if embedder is not None and (captions is None or not len(captions)):
+        rows = run.manifest.rows("images", image_id[evenly_spaced(len(image_id), QUERIES)])
+        texts = words_of_names(row["member"] or row["path"] for row in rows.select(["path", "member"]).to_pylist())
+        if file := run.config.hubness.queries:
+            texts = read_queries(Path(file)) + texts
+    return choose_queries(images, embeddings.metric, captions, embedder, texts)
+
+
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
     """Log the recall and the speed of an index, and a warning if its shortlist has a low recall."""
     log.info(
-        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
-        model, card.count, name, card.factory, card.recall, card.queries_per_second,
+        "%s: %d %s in %s, index recall@10 %.3f measured with %s, %.0f queries/s on a core",
+        model, card.count, name, card.factory, card.recall, card.measured_with, card.queries_per_second,
     )  # fmt: skip
     if cost := card.shortlist:
         log.info(
@@ -286,14 +313,3 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
     images = one_vector_each(embeddings.read("images", pairs.image_id))
     sentences = one_vector_each(embeddings.read("sentences", pairs.sentence_id))
     return Calibration.fit(images, sentences, pairs.owners, embeddings.metric, run.config.index.coverage)
-
-
-def _other_sentences(run: Run, embeddings: Embeddings, ids: Mapping[str, np.ndarray]) -> "Items | None":
-    """Return vectors of sentences of the run, as queries that measure the index of images `ids`.
-
-    Return None if the index has sentences itself, if the run has none, or for a multi-vector model.
-    """
-    count = int(run.manifest.bounds("sentences")[-1])
-    if embeddings.multi_vector or len(ids["sentences"]) or not count:
-        return None
-    return one_vector_each(embeddings.read("sentences", evenly_spaced(count, QUERIES)))

@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
 from itertools import compress
 from operator import add
 from pathlib import Path
@@ -15,6 +16,8 @@ from pipeline.compute.mapreduce import map_reduce
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError
+from pipeline.foreign.files import read_lines
+from pipeline.models.joint_model import JointModel
 from pipeline.run import Run
 from pipeline.storage.batch import cannot_write
 from pipeline.storage.commit import read_record
@@ -34,6 +37,7 @@ from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_tex
 if TYPE_CHECKING:
     import pyarrow as pa
 
+    from pipeline.compute.multivectors import Items
     from pipeline.config.names import Config
     from pipeline.encoders.text_encoder import Rows
     from pipeline.storage.manifest import ShardRows
@@ -165,6 +169,13 @@ def read_extra_text(config: "Config") -> list[str]:
     return sentences
 
 
+def read_queries(file: Path) -> list[str]:
+    """Read the queries in the file `hubness.queries`. Raises InputError if it cannot be read or has no query."""
+    if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
+        raise InputError(f"{file} has no query. Write one query per line, or remove hubness.queries.")
+    return queries
+
+
 def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors from a file that the user supplied: the `wanted` words, and the `first` words of the file.
 
@@ -183,6 +194,31 @@ def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 
 def open_text_encoder(run: Run, name: str) -> TextEncoder:
     """Restore a text encoder of the run, on the CPU."""
     return restore_encoder(TextEncoder, run.text_encoder(name), run.layout.text_encoder(name).path)
+
+
+class RunTextEmbedder:
+    """The text side of a model whose text encoders the run has. The encoders are opened when they are first needed."""
+
+    def __init__(self, run: Run, model: JointModel) -> None:
+        self.run = run
+        self.model = model
+
+    @cached_property
+    def _encoders(self) -> dict[str, TextEncoder]:
+        return {name: open_text_encoder(self.run, name) for name in self.model.text_encoders}
+
+    def knows(self, text: str) -> bool:
+        """Return whether a text encoder knows words of `text` other than stop words."""
+        return any(encoder.searches(text) for encoder in self._encoders.values())
+
+    def embed_sentences(self, sentences: Sequence[str]) -> "Items":
+        """Embed texts on the device of the run. Returns (n, c) float32."""
+        config, batch = self.run.config, self.run.batch_size
+        encode = {
+            name: encoder.on_device(config.device, config.extract.precision, batch)
+            for name, encoder in self._encoders.items()
+        }
+        return self.model.embed_sentences({name: encode_texts(sentences) for name, encode_texts in encode.items()})
 
 
 def encode_on_device(run: Run, name: str) -> "Callable[[Sequence[str]], Rows]":

@@ -1,0 +1,140 @@
+"""The queries with which an index of images is tuned and measured.
+
+People search with text, and the vectors of texts lie elsewhere in a joint space than the vectors of images. An index
+that was tuned with images may therefore miss many of the results of a text query. The captions of the index are the
+best queries. If there are no captions but the model can embed texts, the queries are plain phrases, the file names of
+the photos, and the user's own queries. The vectors of the images are used only if the model cannot embed texts.
+
+People search for things that their photos show. Phrases in a language that the model does not understand, and phrases
+about other things, are harder queries. With them, an index would be tuned to a needlessly slow search. They are
+therefore left out: their best image has a low score.
+"""
+
+import logging
+import math
+from collections.abc import Iterable, Sequence
+from contextlib import suppress
+from pathlib import Path, PurePosixPath
+from typing import NamedTuple, Protocol
+
+import numpy as np
+import regex
+
+from pipeline.compute.multivectors import Items, one_vector_each
+from pipeline.errors import UsageError
+from pipeline.index.build import QUERIES
+from pipeline.index.exact import evenly_spaced, search_exact
+from pipeline.storage.card import MeasuredWith
+
+MIN_TEXTS = 20
+"""Number of texts that a model with a limited vocabulary must know. A recall of fewer texts would mean little."""
+FITTING_SHARE = 0.6
+"""Share of the phrases that are used, among the phrases in languages that the model understands. With this share, the
+recall of the captions of Flickr8k is closest to their recall in an index that was tuned with captions."""
+WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
+
+
+class TuningQueries(NamedTuple):
+    """Queries of one index, and the name of their source for its card."""
+
+    vectors: Items
+    measured_with: MeasuredWith
+
+
+class TextEmbedder(Protocol):
+    """The text side of a model."""
+
+    def knows(self, text: str) -> bool:
+        """Return whether `text` has known words, so that a search for it makes sense."""
+        ...
+
+    def embed_sentences(self, sentences: Sequence[str]) -> Items:
+        """Embed texts in the joint space."""
+        ...
+
+
+def choose_queries(
+    images: Items,
+    metric: str,
+    captions: Items | None = None,
+    embedder: TextEmbedder | None = None,
+    own_texts: Iterable[str] = (),
+) -> TuningQueries:
+    """Choose the queries for an index of images: captions, or texts, or `images`.
+
+    `images` and `captions` are vectors in the joint space, which are compared by `metric`. If there are no captions,
+    `embedder` embeds phrases and the user's `own_texts`, which are at most one half of the texts if the model knows
+    phrases. It embeds at most as many texts as there are images, because the encoding of texts may take long in a
+    small collection. Of the phrases, those that fit the images are used. `embedder` may raise UsageError if it cannot
+    embed texts.
+    """
+    if captions is not None and len(captions):
+        return TuningQueries(captions, "captions")
+    if embedder is not None:
+        with suppress(UsageError):
+            own = list(filter(embedder.knows, dict.fromkeys(own_texts)))
+            phrases = [one for one in read_phrases() if embedder.knows(one.text)]
+            if len(own) + len(phrases) >= MIN_TEXTS:
+                return TuningQueries(_embed_texts(own, phrases, one_vector_each(images), metric, embedder), "phrases")
+            logging.getLogger(__name__).info(
+                "the model knows only %d of the phrases that measure an index, so photos measure it", len(phrases)
+            )
+    return TuningQueries(images, "images")
+
+
+def _embed_texts(
+    own: Sequence[str], phrases: "Sequence[Phrase]", images: np.ndarray, metric: str, embedder: TextEmbedder
+) -> np.ndarray:
+    """Embed a sample of the user's `own` texts, and of the `phrases` that fit the `images`. Returns (q, c)."""
+    most = min(QUERIES, len(images))
+    own_sample = [own[row] for row in map(int, evenly_spaced(len(own), most // 2 if phrases else most))]
+    sample = [phrases[row] for row in map(int, evenly_spaced(len(phrases), most - len(own_sample)))]
+    vectors = one_vector_each(embedder.embed_sentences([*own_sample, *(phrase.text for phrase in sample)]))
+    of_user, of_phrases = np.split(vectors, [len(own_sample)])
+    scores = search_exact(of_phrases, [images], 1, metric).scores[:, 0]
+    fitting = find_fitting(np.array([phrase.language for phrase in sample]), scores)
+    return np.concatenate([of_user, of_phrases[fitting]])
+
+
+def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
+    """Find the phrases that fit some images. Returns their rows in ascending order.
+
+    `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of their best images. The model
+    understands a language if the median score of its phrases is at least the lower quartile of the language with the
+    greatest median. FITTING_SHARE of the phrases in these languages fit.
+    """
+    medians = {language: float(np.median(scores[languages == language])) for language in np.unique(languages)}
+    if not medians:
+        return np.arange(0)
+    best = max(medians, key=lambda language: medians[language])
+    least = np.quantile(scores[languages == best], 0.25)
+    rows = np.flatnonzero([medians[language] >= least for language in languages])
+    ranked = rows[np.argsort(-scores[rows], kind="stable")]
+    return np.sort(ranked[: math.ceil(FITTING_SHARE * len(ranked))])
+
+
+class Phrase(NamedTuple):
+    """A phrase, and its language as an ISO 639-1 code."""
+
+    language: str
+    text: str
+
+
+def read_phrases() -> list[Phrase]:
+    """Read the plain phrases that are part of jointspace. They are sorted by language."""
+    lines = Path(__file__).with_name("phrases.tsv").read_text(encoding="utf-8").splitlines()
+    return [Phrase(*line.split("\t")) for line in lines]
+
+
+def words_of_names(names: Iterable[str]) -> list[str]:
+    """Return the words in each of the file names that has words, each once.
+
+    A name with more digits than letters, such as IMG_2041.jpg or a hash, has no words.
+    """
+    found: dict[str, None] = {}
+    for name in names:
+        stem = PurePosixPath(name).stem
+        words = WORD.findall(stem)
+        if sum(map(len, words)) > sum(map(str.isdecimal, stem)):
+            found[" ".join(words)] = None
+    return list(found)
