@@ -12,12 +12,17 @@ A query is out of domain if the mean of its NEIGHBOURS best scores with the back
 share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the index
 either. The calibration cannot say that a particular photo is missing from the index: the best score of a caption is
 about the same whether its photo is in the index or not (docs/measured.md).
+
+`jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
+then a sample of the photos of the index. Such a line is kept when photos are added or removed, until more than the
+share MAX_CHANGED_SHARE of the photos has changed.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Self
 
 import numpy as np
@@ -32,7 +37,11 @@ FALSE_ALARMS = 0.05
 NEIGHBOURS = 10
 """Number of the best scores with the background whose mean says how well a query fits the collection."""
 MIN_DEV_IMAGES = 50
-"""An index is calibrated if the dev split has at least this many captioned images."""
+"""An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
+MAX_CHANGED_SHARE = 0.5
+"""Share of added and removed photos up to which the line of `jointspace calibrate` is shown."""
+NOTED_CHANGED_SHARE = 0.1
+"""Share of added and removed photos from which the remark on the results mentions them."""
 BACKGROUND = "background.safetensors"
 """The file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
@@ -47,7 +56,8 @@ class Calibration:
 
     `background` (b, c) are the image vectors of dev, which are compared by `metric`. `score` is the smallest z of a
     likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits the
-    collection. `coverage` is the share of queries whose right photo is a likely match.
+    collection. `coverage` is the share of queries whose right photo is a likely match. `changed` is the share of photos
+    that were added or removed since the calibration (see `changed_share`).
     """
 
     background: np.ndarray
@@ -55,6 +65,7 @@ class Calibration:
     score: float
     nearness: float
     coverage: float
+    changed: float = 0.0
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
@@ -82,18 +93,18 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if the index is not calibrated.
+        """Read the calibration of an index, or return None if `is_calibrated` is false.
 
         Raises IntegrityError if the vectors of the background do not fit the model.
         """
         card = index.card
-        if card.calibration is None:
+        if card.calibration is None or not is_calibrated(index):
             return None
         background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
             raise IntegrityError(f"{BACKGROUND} in {index.folder} does not fit the model of the index. {REBUILD}")
         stored = card.calibration
-        return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
+        return cls(background, card.metric, stored.score, stored.nearness, stored.coverage, changed_share(index))
 
     def card(self) -> dict[str, Json]:
         """Return the values for the card of an index. The background is stored in a file of its own."""
@@ -113,7 +124,9 @@ class Calibration:
         threshold = float(mean + self.score * deviation)
         expected = None if count is None else round(float(np.mean(products >= threshold)) * count)
         likely = sum(score >= threshold for score in scores)
-        return Judgement(likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words)
+        return Judgement(
+            likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words, self.changed
+        )
 
 
 @dataclass(frozen=True)
@@ -123,6 +136,7 @@ class Judgement:
     The first `likely` of the `shown` results are likely matches, and the whole index has about `expected` likely
     matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
     `far` says whether the query is far from the photos of the collection. `unknown` of its `words` are unknown.
+    `changed` is the share of photos that were added or removed since the calibration.
     """
 
     likely: int
@@ -132,6 +146,7 @@ class Judgement:
     far: bool
     words: int
     unknown: int
+    changed: float = 0.0
 
     @property
     def off_topic(self) -> bool:
@@ -141,6 +156,13 @@ class Judgement:
     @property
     def remark(self) -> str:
         """A text for the user that says which of the results are likely matches."""
+        if self.changed < NOTED_CHANGED_SHARE:
+            return self._describe_likely()
+        changed = f"{100 * self.changed:.0f}%"
+        return f"{self._describe_likely()} Since the calibration, {changed} of the photos were added or removed."
+
+    def _describe_likely(self) -> str:
+        """Return the remark without the changes of the index."""
         share = f"{100 * self.coverage:.0f}%"
         if not self.likely:
             return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
@@ -163,6 +185,47 @@ class Judgement:
             share = f"{100 * (1 - FALSE_ALARMS):.0f}%"
             return f"This query may not fit the collection: {share} of its captions match photos better."
         return None
+
+
+def changed_share(index: StoredIndex) -> float:
+    """Return the share of photos that were added or removed since `jointspace calibrate`, of all photos then and now.
+
+    It is 0 if the index is not calibrated, or is calibrated with the dev split. If photos were both added to and removed
+    from the same index shard, only the difference of their numbers counts.
+    """
+    stored = index.card.calibration
+    if stored is None or stored.photos is None:
+        return 0.0
+    pairs = list(zip_longest(stored.photos, count_photos(index), fillvalue=0))
+    return sum(abs(before - now) for before, now in pairs) / max(1, sum(map(max, pairs)))
+
+
+def count_photos(index: StoredIndex) -> list[int]:
+    """Return the number of photos in each index shard."""
+    return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
+
+
+def is_calibrated(index: StoredIndex) -> bool:
+    """Return whether searches show where likely matches end. No file except the card is read."""
+    return index.card.calibration is not None and changed_share(index) <= MAX_CHANGED_SHARE
+
+
+def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
+    """Return a sentence that says why searches do not show where likely matches end, or None if they do.
+
+    `name` is the folder of the index in the command that the sentence contains.
+    """
+    if is_calibrated(index):
+        return None
+    said = "This index does not say where likely matches end"
+    if index.card.kind == "fragments":
+        return f"{said}, because its model compares regions of photos."
+    if sum(count_photos(index)) < MIN_DEV_IMAGES:
+        return f"{said}, because it has fewer than {MIN_DEV_IMAGES} photos."
+    command = f"`jointspace calibrate {name} pairs.csv --ask`"
+    if index.card.calibration:
+        return f"{said}, because {100 * changed_share(index):.0f}% of its photos have changed. Calibrate it: {command}."
+    return f"{said} until you write captions for {MIN_DEV_IMAGES} of its photos with {command}."
 
 
 def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:
