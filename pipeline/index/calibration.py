@@ -190,8 +190,8 @@ class Judgement:
 def changed_share(index: StoredIndex) -> float:
     """Return the share of photos that were added or removed since `jointspace calibrate`, of all photos then and now.
 
-    It is 0 if the index is not calibrated, or is calibrated with the dev split. If photos were both added to and removed
-    from the same index shard, only the difference of their numbers counts.
+    It is 0 if the index is not calibrated, or is calibrated with the dev split. If photos were both added to and
+    removed from the same index shard, only the difference of their numbers counts.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:

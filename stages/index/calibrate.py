@@ -16,8 +16,6 @@ if TYPE_CHECKING:
     from pipeline.foreign.image_names import StoredPhoto
     from pipeline.storage.stored_index import StoredIndex
 
-MIN_ROWS = 50
-"""Number of photos with captions that a calibration needs."""
 log = logging.getLogger(__name__)
 
 
@@ -26,22 +24,23 @@ log = logging.getLogger(__name__)
 @click.argument("pairs", type=FILE)
 @click.option("--ask", is_flag=True, help="Show photos one by one, and add the captions that you type to PAIRS, a CSV.")
 @click.option(
-    "--rows", "count", type=click.IntRange(min=MIN_ROWS), metavar="N", default=MIN_ROWS, show_default=True,
-    help="With --ask: number of photos with captions at which it stops.",
+    "--rows", "count", type=click.IntRange(min=1), metavar="N",
+    help="With --ask: number of photos with captions at which it stops. [default: 50, which are needed]",
 )  # fmt: skip
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random choice of photos.")
-def command(index: Path, pairs: Path, ask: bool, count: int, seed: int) -> None:
+def command(index: Path, pairs: Path, ask: bool, count: int | None, seed: int) -> None:
     """Show where likely matches end, by captions that you write.
 
     PAIRS is a table (CSV, TSV or Parquet) with the columns file and caption, for at least 50 photos of INDEX. Write
     what you would type to find the photo. With --ask, Enter skips a photo and Ctrl-D stops. Run the same command
     again to continue.
     """
+    from pipeline.index.calibration import MIN_DEV_IMAGES
     from pipeline.run.reading.calibration_pairs import calibrate_index
     from pipeline.run.reading.results import search_command
     from pipeline.storage.index_changes import changing
 
-    if ask and not _ask(index, pairs, count, seed):
+    if ask and not _ask(index, pairs, max(count or 0, MIN_DEV_IMAGES), seed):
         return
     with changing(index, None) as change:
         calibration = calibrate_index(change, pairs, seed)
@@ -68,9 +67,7 @@ def _ask(folder: Path, path: Path, count: int, seed: int) -> bool:
     if path.suffix.lower() != ".csv" or (
         path.exists() and path.stat().st_size and path.read_text("utf-8-sig", "replace").splitlines()[0] != header
     ):
-        raise UsageError(
-            f"{path} cannot be continued: --ask needs a CSV file whose first line is {header}, or a new one."
-        )
+        raise UsageError(f"{path} cannot be continued, because --ask needs a CSV file whose first line is {header}.")
     with hold(path), tempfile.TemporaryDirectory() as extracted:
         written = calibration_pairs.read_pairs(path) if path.exists() and path.stat().st_size else []
         paired = set(calibration_pairs.match_pairs(index, path, written))
@@ -78,8 +75,8 @@ def _ask(folder: Path, path: Path, count: int, seed: int) -> bool:
         missing = count - len(paired)
         if missing > len(photos):
             raise UsageError(
-                f"{folder} has {counted(len(photos), 'further photo')} to ask for, but {missing} are needed. Photos that"
-                " trained the model, and photos with the same name, are not asked for."
+                f"{folder} has {counted(len(photos), 'further photo')} to ask for, but {missing} are needed. Photos"
+                " that trained the model, and photos with the name of another photo, are not asked for."
             )
         click.echo("Write what you would type to find each photo. Enter skips a photo, and Ctrl-D stops.")
         for photo in photos:

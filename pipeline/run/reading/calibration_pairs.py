@@ -25,7 +25,7 @@ from pipeline.index.search import NO_DIRECTION, Searcher
 from pipeline.printable import counted
 from pipeline.storage.index_changes import Change, photos_of
 from pipeline.storage.index_shard import IndexWriter
-from pipeline.storage.json_files import fingerprint
+from pipeline.storage.json_files import Json, fingerprint
 from pipeline.storage.stored_index import StoredIndex
 
 BACKGROUND_IMAGES = 1000
@@ -68,9 +68,8 @@ def read_pairs(path: Path) -> list[Pair]:
         name = str(values.get(columns["file"]) or "").strip()
         captions = [str(text).strip() for text in lists.sentences(values.get(columns["sentence"]), options.tally)]
         if not name or not captions or not all(captions):
-            raise InputError(
-                f"{path} row {number}: the {'caption' if name else 'name of the photo'} is empty. Write it, or remove the row."
-            )
+            empty = "caption" if name else "name of the photo"
+            raise InputError(f"{path} row {number}: the {empty} is empty. Write it, or remove the row.")
         pairs += [Pair(number, name, caption) for caption in captions]
     return pairs
 
@@ -140,14 +139,13 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
             "%s: %d of %s were used to train the model, so the line may promise too much. Use photos of other splits.",
             path, trained, counted(count, "photo"),
         )  # fmt: skip
-    facts = {**calibration.card(), "photos": count_photos(index)}
+    facts: dict[str, Json] = {**calibration.card(), "photos": count_photos(index)}
     writer = IndexWriter(change.folder(index.first))
-    background = writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
+    writer.add(BACKGROUND, safetensors.numpy.save({"images": calibration.background}))
+    settings = {**facts, "background": writer.files[BACKGROUND]["sha256"]}
     writer.link(index.first, but={BACKGROUND})
-    digest = fingerprint(
-        "calibrated", 1, {**facts, "background": writer.files[BACKGROUND]}, {"bundle": card.fingerprint}
-    )
     inputs = {**card.inputs, "bundle": card.fingerprint}
+    digest = fingerprint("calibrated", 1, settings, {"bundle": card.fingerprint})
     writer.commit(source=card, calibration=facts, inputs=inputs, fingerprint=digest)
     return calibration
 
