@@ -300,19 +300,8 @@ class Takedown:
 
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
-) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Find the photos of an index that the lines of a list name.
-
-    Return the photos, and the lines without a photo with the reason, as `match_stored` does.
-    """
-    found, unmatched = match_stored(lines, photographs)
-    return sorted({photo for photos in found.values() for photo in photos}), unmatched
-
-
-def match_stored(
-    lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
-    """Find the photos of an index that each line of a list names.
+    """Find the photos of an index that the lines of a list name.
 
     Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
     photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo

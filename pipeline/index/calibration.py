@@ -14,8 +14,7 @@ either. The calibration cannot say that a particular photo is missing from the i
 about the same whether its photo is in the index or not (docs/measured.md).
 
 `jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
-then a sample of the photos of the index. Such a line is kept when photos are added or removed, until more than the
-share MAX_CHANGED_SHARE of the photos has changed.
+then a sample of the photos of the index.
 """
 
 import math
@@ -40,8 +39,6 @@ MIN_DEV_IMAGES = 50
 """An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
 MAX_CHANGED_SHARE = 0.5
 """Share of added and removed photos up to which the line of `jointspace calibrate` is shown."""
-NOTED_CHANGED_SHARE = 0.1
-"""Share of added and removed photos from which the remark on the results mentions them."""
 BACKGROUND = "background.safetensors"
 """The file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
@@ -56,8 +53,7 @@ class Calibration:
 
     `background` (b, c) are the image vectors of dev, which are compared by `metric`. `score` is the smallest z of a
     likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits the
-    collection. `coverage` is the share of queries whose right photo is a likely match. `changed` is the share of photos
-    that were added or removed since the calibration (see `changed_share`).
+    collection. `coverage` is the share of queries whose right photo is a likely match.
     """
 
     background: np.ndarray
@@ -65,7 +61,6 @@ class Calibration:
     score: float
     nearness: float
     coverage: float
-    changed: float = 0.0
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
@@ -93,18 +88,18 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if `is_calibrated` is false.
+        """Read the calibration of an index, or return None if searches show no line of likely matches.
 
         Raises IntegrityError if the vectors of the background do not fit the model.
         """
         card = index.card
-        if card.calibration is None or not is_calibrated(index):
+        if card.calibration is None or explain_missing_line(index):
             return None
         background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
             raise IntegrityError(f"{BACKGROUND} in {index.folder} does not fit the model of the index. {REBUILD}")
         stored = card.calibration
-        return cls(background, card.metric, stored.score, stored.nearness, stored.coverage, changed_share(index))
+        return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
     def card(self) -> dict[str, Json]:
         """Return the values for the card of an index. The background is stored in a file of its own."""
@@ -124,9 +119,7 @@ class Calibration:
         threshold = float(mean + self.score * deviation)
         expected = None if count is None else round(float(np.mean(products >= threshold)) * count)
         likely = sum(score >= threshold for score in scores)
-        return Judgement(
-            likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words, self.changed
-        )
+        return Judgement(likely, len(scores), expected, self.coverage, bool(nearness < self.nearness), *words)
 
 
 @dataclass(frozen=True)
@@ -136,7 +129,6 @@ class Judgement:
     The first `likely` of the `shown` results are likely matches, and the whole index has about `expected` likely
     matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
     `far` says whether the query is far from the photos of the collection. `unknown` of its `words` are unknown.
-    `changed` is the share of photos that were added or removed since the calibration.
     """
 
     likely: int
@@ -146,7 +138,6 @@ class Judgement:
     far: bool
     words: int
     unknown: int
-    changed: float = 0.0
 
     @property
     def off_topic(self) -> bool:
@@ -156,13 +147,6 @@ class Judgement:
     @property
     def remark(self) -> str:
         """A text for the user that says which of the results are likely matches."""
-        if self.changed < NOTED_CHANGED_SHARE:
-            return self._describe_likely()
-        changed = f"{100 * self.changed:.0f}%"
-        return f"{self._describe_likely()} Since the calibration, {changed} of the photos were added or removed."
-
-    def _describe_likely(self) -> str:
-        """Return the remark without the changes of the index."""
         share = f"{100 * self.coverage:.0f}%"
         if not self.likely:
             return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
@@ -190,8 +174,8 @@ class Judgement:
 def changed_share(index: StoredIndex) -> float:
     """Return the share of photos that were added or removed since `jointspace calibrate`, of all photos then and now.
 
-    It is 0 if the index is not calibrated, or is calibrated with the dev split. If photos were both added to and
-    removed from the same index shard, only the difference of their numbers counts.
+    It is 0 if the calibration comes from the dev split. If photos were both added to and removed from the same index
+    shard, only the difference of their numbers counts.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:
@@ -205,27 +189,25 @@ def count_photos(index: StoredIndex) -> list[int]:
     return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
 
 
-def is_calibrated(index: StoredIndex) -> bool:
-    """Return whether searches show where likely matches end. No file except the card is read."""
-    return index.card.calibration is not None and changed_share(index) <= MAX_CHANGED_SHARE
-
-
 def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
     """Return a sentence that says why searches do not show where likely matches end, or None if they do.
 
-    `name` is the folder of the index in the command that the sentence contains.
+    `name` is the folder of the index in the command that the sentence contains. Only the cards are read.
     """
-    if is_calibrated(index):
+    if index.card.calibration and changed_share(index) <= MAX_CHANGED_SHARE:
         return None
     said = "This index does not say where likely matches end"
-    if index.card.kind == "fragments":
-        return f"{said}, because its model compares regions of photos."
-    if sum(count_photos(index)) < MIN_DEV_IMAGES:
-        return f"{said}, because it has fewer than {MIN_DEV_IMAGES} photos."
+    if obstacle := find_obstacle(index):
+        return f"{said}, because {obstacle}."
     command = f"`jointspace calibrate {name} pairs.csv --ask`"
-    if index.card.calibration:
-        return f"{said}, because {100 * changed_share(index):.0f}% of its photos have changed. Calibrate it: {command}."
     return f"{said} until you write captions for {MIN_DEV_IMAGES} of its photos with {command}."
+
+
+def find_obstacle(index: StoredIndex) -> str | None:
+    """Return why captions cannot calibrate an index, as the end of a sentence, or None if they can."""
+    if index.card.kind == "fragments":
+        return "its model compares regions of photos"
+    return f"it has fewer than {MIN_DEV_IMAGES} photos" if sum(count_photos(index)) < MIN_DEV_IMAGES else None
 
 
 def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:

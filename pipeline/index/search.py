@@ -13,7 +13,7 @@ import pyarrow as pa
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, several_vectors_each
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.calibration import Calibration, Judgement, is_calibrated
+from pipeline.index.calibration import Calibration, Judgement, explain_missing_line
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
 from pipeline.storage.card import Modality
@@ -105,7 +105,7 @@ class Searcher(QueryEncoder):
         A text is empty if only its vector is known.
         """
         answers = self.nearest("images", queries, top, where)
-        if isinstance(queries, np.ndarray) and is_calibrated(self.index):
+        if isinstance(queries, np.ndarray) and not explain_missing_line(self.index):
             for row, (sentence, answer) in enumerate(zip(sentences, answers, strict=True)):
                 answer._judge = partial(self._judge, sentence, queries[row : row + 1], where)
         return answers

@@ -117,11 +117,17 @@ def test_second_calibration_replaces_the_first_one(single: Path, tmp_path: Path)
 
 
 ERRORS: dict[str, tuple[Callable[[Rows], Rows], str]] = {
-    "few": (lambda rows: rows[:49], "has captions of 49 photos, but a calibration needs 50. Add rows"),
-    "unknown": (lambda rows: [*rows, ("unicorn.png", "a dog")], "row 62: 'unicorn.png' is not the name of a photo of"),
-    "comment": (lambda rows: [*rows, ("#dog", "a dog")], "row 62: '#dog' is not the name of a photo of"),
-    "empty": (lambda rows: [*rows, ("dog-8.png", " ")], "row 62: the caption is empty. Write it, or remove the row."),
-    "nameless": (lambda rows: [*rows, ("", "a dog")], "row 62: the name of the photo is empty. Write it"),
+    "few": (
+        lambda rows: rows[:49],
+        "has captions of 49 photos, but a calibration needs 50. To add captions, run:",
+    ),
+    "unknown": (
+        lambda rows: [*rows, ("unicorn.png", "a dog")],
+        "row 62: 'unicorn.png' is not the name of one photo of",
+    ),
+    "comment": (lambda rows: [*rows, ("#dog", "a dog")], "row 62: '#dog' is not the name of one photo of"),
+    "empty": (lambda rows: [*rows, ("dog-8.png", " ")], "row 62: the caption is empty. Correct the row, or remove it."),
+    "nameless": (lambda rows: [*rows, ("", "a dog")], "row 62: the name of the photo is empty. Correct"),
     "twice": (lambda rows: [*rows, (rows[3][0], rows[3][1].upper())], "row 62: row 5 has the same photo and caption."),
     "words": (lambda rows: [*rows, ("dog-8.png", "a zebra")], "row 62: The model knows none of the words of 'a zebra'"),
     "two-captions": (lambda rows: [*rows[:49], (rows[0][0], "the big dog")], "has captions of 49 photos"),
@@ -140,12 +146,12 @@ def test_error_names_the_table_the_row_and_the_remedy(single: Path, tmp_path: Pa
 
 
 def test_tables_without_the_columns_are_refused(single: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="does not exist. Write a table with the columns file and caption, or"):
+    with pytest.raises(UsageError, match="does not exist. Write it with the columns file and caption, or add --ask"):
         run_command("calibrate", single, tmp_path / "missing.csv")
-    with pytest.raises(InputError, match="has no column of captions. Give this column one of these names: sen"):
+    with pytest.raises(InputError, match="has no column of captions. Name this column caption."):
         run_command("calibrate", single, write(tmp_path / "a.csv", written(), ("file", "number")))
-    with pytest.raises(InputError, match="has no column of photos"):
-        run_command("calibrate", single, write(tmp_path / "b.csv", written(), ("dog", "a dog")))
+    with pytest.raises(InputError, match="b.csv has no header, since its first line is about the photo dog-2.png"):
+        run_command("calibrate", single, write(tmp_path / "b.csv", written(), ("dog-2.png", "a dog")))
 
 
 def test_captions_of_training_photos_are_reported(
@@ -153,7 +159,7 @@ def test_captions_of_training_photos_are_reported(
 ) -> None:
     trained = [(f"{THINGS[number % 8]}-{number}.png", f"a {THINGS[number % 8]}") for number in (0, 1, 3)]
     run_command("calibrate", single, write(tmp_path / "pairs.csv", [*written(), *trained]))
-    assert "3 of 63 photos were used to train the model" in caplog.text
+    assert "has 3 photos that trained the model" in caplog.text
 
 
 def test_failed_write_and_held_lock_leave_the_index_as_it_is(
@@ -188,11 +194,8 @@ def test_line_is_kept_until_half_of_the_photos_have_changed(folder: Path, built:
     assert note(folder) == ""
     ids = [f"id:{number}" for number in range(IMAGES)]
     run_command("remove", folder, *ids[:17])
-    assert changed_share(open_index(folder)) == pytest.approx(17 / 192)
-    assert "calibration" not in jointspace.load(folder).search("a dog").judgement.remark
     run_command("remove", folder, *ids[17:29])
-    remark = jointspace.load(folder).search("a dog").judgement.remark
-    assert remark.endswith("Since the calibration, 15% of the photos were added or removed.")
+    assert changed_share(open_index(folder)) == pytest.approx(29 / 192)
     larger = make_run(tmp_path / "larger", images=IMAGES + 64)
     run_command("add", folder, larger)
     assert changed_share(open_index(folder)) == pytest.approx((29 + 64) / 256)
@@ -200,7 +203,7 @@ def test_line_is_kept_until_half_of_the_photos_have_changed(folder: Path, built:
     run_command("remove", folder, *ids[29:65])  # now 65 of the 192 photos are gone, and 64 are new
     assert changed_share(open_index(folder)) == pytest.approx(129 / 256)
     assert jointspace.load(folder).search("a dog").judgement is None
-    assert "because 50% of its photos have changed" in note(folder)
+    assert "jointspace calibrate" in note(folder)
     left = [(name, text) for name, text in written() if int(name[:-4].split("-")[1]) > 64]
     new = [(f"{THINGS[n % 8]}-{n}.png", f"a {THINGS[n % 8]}") for n in range(IMAGES, IMAGES + 20)]
     run_command("calibrate", folder, write(tmp_path / "new.csv", left + new))
@@ -228,17 +231,18 @@ def test_index_of_one_photo_and_an_empty_index_say_that_they_are_too_small(singl
     pairs = write(tmp_path / "pairs.csv", written())
     run_command("remove", single, *(f"id:{number}" for number in range(1, IMAGES)))
     assert note(single).strip().endswith("because it has fewer than 50 photos.")
-    with pytest.raises(UsageError, match="has 1 photo, but a calibration needs captions of 50 photos"):
+    with pytest.raises(UsageError, match="cannot be calibrated, because it has fewer than 50 photos"):
         run_command("calibrate", single, pairs)
     _remove_from(IndexShard(single), {0}, single)
     assert explain_missing_line(open_index(single)).endswith("because it has fewer than 50 photos.")
-    with pytest.raises(UsageError, match="has 0 photos"):
+    with pytest.raises(UsageError, match="fewer than 50 photos"):
         run_command("calibrate", single, pairs, "--ask")
 
 
 def ask(folder: Path, path: Path, typed: str, *options: str) -> str:
+    """Return the output of --ask. After too few captions, the command ends with an error that says how to continue."""
     result = CliRunner().invoke(calibrate.command, [str(folder), str(path), "--ask", *options], typed)
-    if result.exception:
+    if result.exception and "To add captions, run: jointspace calibrate" not in str(result.exception):
         raise result.exception
     return result.output
 
@@ -258,20 +262,18 @@ def test_asking_is_continued_until_there_are_enough_captions(folder: Path, tmp_p
     assert open_index(folder).card.calibration is None
     second = shown(ask(folder, path, ""))
     assert second == [first[1]], "the seed decides the order, and photos without a caption come again"
-    assert shown(ask(folder, tmp_path / "other.csv", "", "--seed", "1")) != first[:1]
+    assert shown(ask(folder, tmp_path / "other.csv", "a dog\n", "--seed", "1"))[0] != first[0]
     third = shown(ask(folder, path, "a dog\n" * 60))
     assert len(third) == 48 and not {first[0], first[2]} & {*third}
     assert open_index(folder).card.calibration is not None
-    assert len(shown(ask(folder, path, "a cat\n" * 60, "--rows", "55"))) == 5
-    with pytest.raises(UsageError, match="has 9 further photos to ask for, but 45 are needed"):
-        ask(folder, path, "", "--rows", "100")
+    assert shown(ask(folder, path, "a cat\n")) == [], "there are enough captions"
 
 
 def test_asking_refuses_tables_that_it_cannot_continue(single: Path, tmp_path: Path) -> None:
     for name, header in (("pairs.tsv", ("file", "caption")), ("pairs.csv", ("name", "caption"))):
         path = write(tmp_path / name, written(count=3), header)
         before = path.read_bytes()
-        with pytest.raises(UsageError, match="because --ask needs a CSV file whose first line is file,caption"):
+        with pytest.raises(UsageError, match="With --ask, name a new CSV file, or one that it began."):
             ask(single, path, "a dog\n")
         assert path.read_bytes() == before
 
