@@ -16,6 +16,7 @@ from synthetic_run import THINGS, build_bundle, make_run, run_command
 import jointspace
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.index.calibration import changed_share, explain_missing_line
+from pipeline.index.gallery import Gallery
 from pipeline.run.reading.calibration_pairs import record_pair
 from pipeline.storage.batch import FileBatch
 from pipeline.storage.index_shard import IndexShard
@@ -180,6 +181,17 @@ def test_failed_write_and_held_lock_leave_the_index_as_it_is(
             run_command("calibrate", folder, pairs)
     assert {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()} == before
     run_command("calibrate", folder, pairs)
+
+
+def test_index_that_cannot_return_its_vectors_is_refused(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(gallery: Gallery, rows: np.ndarray) -> np.ndarray:
+        raise RuntimeError("not implemented for this type of index")
+
+    monkeypatch.setattr(Gallery, "reconstruct", fail)
+    with pytest.raises(UsageError, match="its type returns no vectors. Set index.candidates to other types"):
+        run_command("calibrate", single, write(tmp_path / "pairs.csv", written()))
 
 
 def note(folder: Path) -> str:

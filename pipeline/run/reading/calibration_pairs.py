@@ -97,10 +97,8 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
     photos = match_pairs(index, pairs)
     if (count := len(set(photos))) < MIN_DEV_IMAGES:
         command = shlex.join(["jointspace", "calibrate", str(index.folder), str(path), "--ask"])
-        raise InputError(
-            f"{path} has captions of {counted(count, 'photo')}, but a calibration needs {MIN_DEV_IMAGES}. To add"
-            f" captions, run: {command}"
-        )
+        said = f"{path} has captions of {counted(count, 'photo')}, but a calibration needs {MIN_DEV_IMAGES}"
+        raise InputError(f"{said}. To add captions, run: {command}")
     for pair in pairs:
         try:
             searcher.require_known(pair.text)
@@ -132,14 +130,14 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
     images = searcher.rows("images")
     unique, owners = np.unique(ids, return_inverse=True)
     present = np.concatenate([group["path"].is_valid().to_numpy() for group in images.groups(["path"])])
-    background = choose_background(images.find("image_id", unique), np.flatnonzero(present), rng)
+    own = np.concatenate([images.find("image_id", np.array([image_id])) for image_id in unique])
+    background = choose_background(own, np.flatnonzero(present), rng)
     try:
         return searcher.gallery("images").reconstruct(background), owners
     except RuntimeError as error:
-        raise UsageError(
-            f"{searcher.index.folder} cannot be calibrated, because its type of index does not return its vectors. Set"
-            " index.candidates to other types, and run `jointspace run CONFIG`."
-        ) from error
+        folder = searcher.index.folder
+        remedy = "Set index.candidates to other types, and run `jointspace run CONFIG`."
+        raise UsageError(f"{folder} cannot be calibrated, because its type returns no vectors. {remedy}") from error
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
