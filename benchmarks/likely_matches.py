@@ -70,8 +70,8 @@ class Photos:
         found = []
         for sentence in asked:
             query = self.sentences[sentence : sentence + 1]
-            scores = np.sort(compare(query, self.images[among], self.metric)[0])[::-1]
-            right = compare(query, self.images[self.owners[[sentence]]], self.metric)[0]
+            scores = np.sort(compare(query, self.images[among], self.metric)[0])[::-1].tolist()
+            right = compare(query, self.images[self.owners[[sentence]]], self.metric)[0].tolist()
             judged = calibration.judge(query, scores, None, (0, 0))
             found.append((calibration.judge(query, right, None, (0, 0)).likely, judged.likely, judged.off_topic))
         coverage, size, off_topic = np.mean(found, axis=0).tolist()
