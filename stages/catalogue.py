@@ -55,7 +55,7 @@ COMMANDS = {
 """Command -> the import path of its module, in the order of the groups."""
 USER_COMMANDS = {
     "Start": ("demo", "init", "run"),
-    "Search": ("search", "serve", "add", "remove", "apply", "export"),
+    "Search": ("search", "serve", "add", "remove", "apply", "calibrate", "export"),
     "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "migrate"),
 }
 """Title -> the commands below it in `jointspace --help`."""

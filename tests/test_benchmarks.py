@@ -24,6 +24,7 @@ LINE_KEYS = {
     "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
+    "likely_matches.py": "coverage",
     "listing.py": "form",
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",

@@ -1,6 +1,8 @@
 """Tests a run of photos without captions with a dual encoder: all stages succeed, and the index finds the photos."""
 
 import json
+import shutil
+import tarfile
 from itertools import product
 from pathlib import Path
 
@@ -12,8 +14,10 @@ from tiny_library_models import save_dual
 
 import jointspace
 from pipeline.errors import IntegrityError
+from pipeline.index.calibration import BACKGROUND, changed_share
 from pipeline.run.reading.results import closing_lines
 from pipeline.storage.index_shard import IndexShard
+from pipeline.storage.stored_index import open_index
 
 SIDE = 16
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
@@ -27,10 +31,13 @@ CONFIG = {
 }
 
 
-def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
+@pytest.fixture(scope="module")
+def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A run of 60 photos without captions, with all stages of the dual encoder."""
+    tmp_path = tmp_path_factory.mktemp("alone")
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
-    draw(tmp_path / "photos", 40, 0)
+    draw(tmp_path / "photos", 60, 0)
     save_dual("CLIP", tmp_path / "weights/clip", SIDE, WORDS)
     places = {"data_root": str(tmp_path / "photos"), "weights_root": str(tmp_path / "weights")}
     (run / "config.yaml").write_text(yaml.safe_dump({**CONFIG, **places}))
@@ -48,6 +55,10 @@ def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
         ("report",),
     ):
         make_stage(stage, run, *names)
+    return run
+
+
+def test_photos_without_captions_are_indexed_and_found(run: Path, tmp_path: Path) -> None:
     index = IndexShard(run / "index/zero-shot").card.images
     assert index is not None and index.measured_with == "phrases"
     assert '<td class="text">phrases</td>' in (run / "report/index.html").read_text()
@@ -75,3 +86,33 @@ def test_photos_without_captions_are_indexed_and_found(tmp_path: Path) -> None:
         jointspace.load(tmp_path / "applied").search("a red picture")
     report, search = closing_lines(run)
     assert report == f"report: {run}/report/index.html" and f"search {run}/index/zero-shot" in search
+
+
+def test_photos_without_captions_get_a_line_by_captions_that_a_user_writes(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run / "index/zero-shot", tmp_path / "index")
+    names = sorted(row["path"] for row in open_index(folder).table("images").to_pylist())
+    captions = {name: f"a {name.partition('-')[0]} picture" for name in names}
+    rows = "".join(f"{name},{caption}\n" for name, caption in captions.items())
+    (tmp_path / "pairs.csv").write_text(f"file,caption\n{rows}")
+    assert jointspace.load(folder).search("a red picture").judgement is None
+    run_command("calibrate", folder, tmp_path / "pairs.csv")
+    index = jointspace.load(folder)
+    found = 0
+    for name, caption in captions.items():
+        answer = index.search(caption, k=60)
+        found += name in [hit.row["path"] for hit in answer[: answer.judgement.likely]]
+    assert found >= 51, "85 percent of the captions that set the line, which may miss one of ten others"
+
+    draw(tmp_path / "others", 8, 1)
+    (tmp_path / "shards").mkdir()
+    with tarfile.open(tmp_path / "shards/others.tar", "w") as archive:
+        for path in sorted((tmp_path / "others").iterdir()):
+            archive.add(path, path.name)
+    applied = index.apply(tmp_path / "shards/others.tar", tmp_path / "applied").stored
+    applied.check()
+    assert applied.card.calibration is None and BACKGROUND not in applied.card.files, "these are other photos"
+    run_command("add", folder, tmp_path / "others")
+    grown = open_index(folder)
+    grown.check()
+    assert len(grown.shards) == 2 and changed_share(grown) == pytest.approx(8 / 68)
+    assert jointspace.load(folder).search("a red picture").judgement is not None

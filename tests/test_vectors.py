@@ -236,6 +236,10 @@ def test_a_fitted_joint_space_is_an_index(
     np.testing.assert_allclose(names["texts"], texts, rtol=0, atol=1e-5)
     alone = space.index(tmp_path / "alone", planted.images, names=pa.chunked_array([list(map(str, range(PAIRS)))]))
     assert alone.search(text_vector=planted.texts[3], k=1)[0].row["path"] == "3" and "sentences" not in alone.card
+    (tmp_path / "pairs.csv").write_text("file,caption\n000.jpg,text\n")
+    for options in ((), ("--ask",)):
+        with pytest.raises(UsageError, match="cannot be searched with text, because the vectors of its text encoder"):
+            run_command("calibrate", folder, tmp_path / "pairs.csv", *options)
     for wrong in ({}, {"image_vectors": planted.images, "text_vectors": planted.texts}):
         with pytest.raises(UsageError):
             index.embed(**wrong)

@@ -300,11 +300,12 @@ class Takedown:
 
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
-) -> tuple[list[StoredPhoto], dict[str, str]]:
+) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
     """Find the photos of an index that the lines of a list name.
 
-    Return the photos, and the lines without a photo with the reason, which is empty if no photo has this name. A line
-    has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo has the name 2.
+    Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
+    photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
+    has the name 2. Only the name of a shard can have several photos.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -318,7 +319,7 @@ def find_stored(
     for root in dict.fromkeys(photo.root for photo in photographs()):
         for line, match in takedown.match(partial(spell, root), NameMatcher(root)):
             matches[line].append(match)
-    stored: set[StoredPhoto] = set()
+    stored: dict[str, list[StoredPhoto]] = {}
     for line, line_matches in matches.items():
         strictest = min((match.reading for match in line_matches), default=0)
         line_matches = [match for match in line_matches if match.reading == strictest]
@@ -328,8 +329,8 @@ def find_stored(
         targets = {photo: photo.shown for photo in sorted(meant)}
         is_shard = len(line_matches) == 1 and line_matches[0].shard
         if targets and takedown.meets(line, Match(strictest, targets, is_shard)):
-            stored |= targets.keys()
-    return sorted(stored), takedown.unmatched
+            stored[line] = list(targets)
+    return stored, takedown.unmatched
 
 
 def describe_reading(reading: int, count: int, of: int, what: str) -> str:

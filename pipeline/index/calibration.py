@@ -12,12 +12,16 @@ A query is out of domain if the mean of its NEIGHBOURS best scores with the back
 share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the index
 either. The calibration cannot say that a particular photo is missing from the index: the best score of a caption is
 about the same whether its photo is in the index or not (docs/measured.md).
+
+`jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
+then a sample of the photos of the index.
 """
 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import zip_longest
 from typing import Self
 
 import numpy as np
@@ -32,7 +36,9 @@ FALSE_ALARMS = 0.05
 NEIGHBOURS = 10
 """Number of the best scores with the background whose mean says how well a query fits the collection."""
 MIN_DEV_IMAGES = 50
-"""An index is calibrated if the dev split has at least this many captioned images."""
+"""An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
+MAX_CHANGED_SHARE = 0.5
+"""Share of added and removed photos up to which the line of `jointspace calibrate` is shown."""
 BACKGROUND = "background.safetensors"
 """The file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
@@ -82,12 +88,12 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if the index is not calibrated.
+        """Read the calibration of an index, or return None if searches show no line of likely matches.
 
         Raises IntegrityError if the vectors of the background do not fit the model.
         """
         card = index.card
-        if card.calibration is None:
+        if card.calibration is None or explain_missing_line(index):
             return None
         background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
@@ -173,6 +179,45 @@ class Judgement:
             share = f"{100 * (1 - FALSE_ALARMS):.0f}%"
             return f"This query may not fit the collection: {share} of its captions match photos better."
         return None
+
+
+def changed_share(index: StoredIndex) -> float:
+    """Return the share of photos that were added or removed since `jointspace calibrate`, of all photos then and now.
+
+    It is 0 if the calibration comes from the dev split. If photos were both added to and removed from the same index
+    shard, only the difference of their numbers counts.
+    """
+    stored = index.card.calibration
+    if stored is None or stored.photos is None:
+        return 0.0
+    pairs = list(zip_longest(stored.photos, count_photos(index), fillvalue=0))
+    return sum(abs(before - now) for before, now in pairs) / max(1, sum(map(max, pairs)))
+
+
+def count_photos(index: StoredIndex) -> list[int]:
+    """Return the number of photos in each index shard."""
+    return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
+
+
+def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
+    """Return a sentence that says why searches do not show where likely matches end, or None if they do.
+
+    `name` is the folder of the index in the command that the sentence contains. Only the cards are read.
+    """
+    if index.card.calibration and changed_share(index) <= MAX_CHANGED_SHARE:
+        return None
+    said = "This index does not say where likely matches end"
+    if obstacle := find_obstacle(index):
+        return f"{said}, because {obstacle}."
+    command = f"`jointspace calibrate {name} pairs.csv --ask`"
+    return f"{said} until you write captions for {MIN_DEV_IMAGES} of its photos with {command}."
+
+
+def find_obstacle(index: StoredIndex) -> str | None:
+    """Return why captions cannot calibrate an index, as the end of a sentence, or None if they can."""
+    if index.card.kind == "fragments":
+        return "its model compares regions of photos"
+    return f"it has fewer than {MIN_DEV_IMAGES} photos" if sum(count_photos(index)) < MIN_DEV_IMAGES else None
 
 
 def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:

@@ -15,7 +15,7 @@ import pyarrow as pa
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each, several_vectors_each
 from pipeline.compute.runtime import without_collection
 from pipeline.errors import InputError, IntegrityError, UsageError
-from pipeline.index.calibration import Calibration, Judgement
+from pipeline.index.calibration import Calibration, Judgement, explain_missing_line
 from pipeline.index.gallery import Gallery, open_gallery, with_regions
 from pipeline.index.queries import QueryEncoder
 from pipeline.index.text_index import TextIndex, TextMatches, TextQuery
@@ -169,7 +169,7 @@ class Searcher(QueryEncoder):
             if found:
                 ranked[number] = self._merge(single[number], found, top, allowed)
         answers = self._list_hits("images", ranked, matches)
-        if self.index.card.calibration and each:
+        if each and not explain_missing_line(self.index):
             for sentence, query, answer in zip(sentences, each, answers, strict=True):
                 answer._judge = partial(self._judge, sentence, query, where)
         return answers

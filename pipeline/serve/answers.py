@@ -130,7 +130,9 @@ class ImagesAnswer(BaseModel):
     likely: int | None = Field(
         description="number of likely matches. They are the first results. null if the index cannot tell."
     )
-    remark: str | None = Field(description="sentence that says where the likely matches end")
+    remark: str | None = Field(
+        description="sentence that says where the likely matches end, or why the index cannot tell"
+    )
     warning: str | None = Field(description="sentence that says that the query is out of domain, and why")
     results: list[ImageAnswer]
 

@@ -11,6 +11,7 @@ from prometheus_client import CONTENT_TYPE_LATEST
 from starlette.exceptions import HTTPException
 
 from pipeline.errors import InputError
+from pipeline.index.calibration import explain_missing_line
 from pipeline.index.conditions import MAX_CHARACTERS
 from pipeline.index.search import Answer
 from pipeline.serve import answers
@@ -184,7 +185,8 @@ async def find_images(
     """Find the photos that match a text best."""
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
-    return await question.find_images(question.service.searching, [sentence, *minus], search)
+    answer = await question.find_images(question.service.searching, [sentence, *minus], search)
+    return answer.model_copy(update={"remark": answer.remark or explain_missing_line(question.gallery.searcher.index)})
 
 
 @router.get("/api/models/{model}/regions")

@@ -145,12 +145,17 @@ class TrainedOn(CardPart):
 
 
 class CalibrationCard(CardPart):
-    """The threshold above which results count as likely matches (see pipeline.index.calibration)."""
+    """The threshold above which results count as likely matches (see pipeline.index.calibration).
+
+    `photos` is the number of photos in each index shard when `jointspace calibrate` set the threshold. It is null if
+    the threshold comes from the dev split.
+    """
 
     version: Literal[1]
     coverage: Share
     score: Finite
     nearness: Finite
+    photos: Annotated[list[Count], Field(max_length=1 << 16)] | None = None
 
 
 class PartCard(CardPart):
@@ -198,14 +203,6 @@ class Card(MeasuredIndexes):
     encoders: Annotated[dict[str, EncoderCard], Field(max_length=MAX_FILES)]
     text_encoders: Annotated[dict[str, TextEncoderCard], Field(max_length=MAX_FILES)] = {}
     calibration: CalibrationCard | None = None
-
-    @property
-    def says_likely(self) -> bool:
-        """Whether the shard was built by a version that calibrates.
-
-        The value of `calibration` is None if such a version could not calibrate this shard.
-        """
-        return "calibration" in self.model_fields_set
 
     @model_validator(mode="after")
     def _check_parts(self) -> Self:

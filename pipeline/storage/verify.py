@@ -331,7 +331,7 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     found, unmet = find_stored([name], images)
     if why := unmet.get(name):
         raise InputError(f"{name!r}{why}")
-    return next(iter(found), None)
+    return next(iter(found.get(name, [])), None)
 
 
 def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:

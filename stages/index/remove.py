@@ -4,6 +4,7 @@ import logging
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -62,7 +63,8 @@ def command(
         folders = [index] if output else indexes_of_run(index)
         changes = [stack.enter_context(changing(folder, output)) for folder in folders]
         if where is None:
-            found, reasons = find_stored(lines, partial(photos_of, changes[0].index))
+            by_line, reasons = find_stored(lines, partial(photos_of, changes[0].index))
+            found = sorted(set(chain.from_iterable(by_line.values())))
         else:
             found, reasons = _satisfying(changes[0].index, where, yes), {}
         unmet = [f"{line!r}{why or ' is not the name of a photo'}" for line, why in reasons.items()]

@@ -161,6 +161,7 @@ def command(
     INDEX is the folder of an index, such as results/demo/index/sae. If the folder results has only one index, INDEX may
     be left out. With --index, TEXT is the only argument.
     """
+    from pipeline.index.calibration import explain_missing_line
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.storage.stored_index import open_index
@@ -183,10 +184,8 @@ def command(
         click.echo(printable(f"ignored, unknown to this model: {spell(ignored)}"), err=True)
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
-    if query.sentence is not None and not index.card.says_likely:
-        run = index.folder.parents[1] if index.folder.parent.name == "index" else Path("RUN")
-        rebuild = shlex.join(["jointspace", "stage", "build-index", index.card.model, "--run", str(run), "--force"])
-        click.echo(runnable(f"This index does not say where likely matches end. Rebuild it: {rebuild}"), err=True)
+    if query.sentence is not None and (missing := explain_missing_line(index, shlex.quote(str(index.folder)))):
+        click.echo(printable(runnable(missing)), err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return

@@ -329,32 +329,45 @@ def stored(photos: dict[int, str], root: str = "/photos") -> list[StoredPhoto]:
     return [StoredPhoto(number, name, None, f"{number}", root) for number, name in photos.items()]
 
 
+def find(lines: list[str], photos: list[StoredPhoto]) -> tuple[list[StoredPhoto], dict[str, str]]:
+    """Return the photos of all lines together, and the lines without a photo with the reason."""
+    by_line, unmet = find_stored(lines, lambda: photos)
+    return sorted({photo for found in by_line.values() for photo in found}), unmet
+
+
+def test_photos_of_each_line_are_told_apart() -> None:
+    by_line, _ = find_stored(["id:1", "0.jpg", "x.jpg", "1.jpg"], lambda: stored({0: "0.jpg", 1: "1.jpg"}))
+    assert {line: [photo.image_id for photo in found] for line, found in by_line.items()} == {
+        "id:1": [1], "0.jpg": [0], "1.jpg": [1],
+    }  # fmt: skip
+
+
 @pytest.mark.parametrize("line", MEANINGS)
 def test_a_name_means_one_photo_or_none(line: str) -> None:
-    found, unmet = find_stored([line], lambda: stored(STORED))
+    found, unmet = find([line], stored(STORED))
     assert {photo.image_id for photo in found} == MEANINGS[line]
     assert [*unmet] == ([] if MEANINGS[line] else [line])
 
 
 @pytest.mark.parametrize("line", ["3", "4", "twin.jpg", "both"])
 def test_a_refused_name_comes_with_names_that_work(line: str) -> None:
-    _, unmet = find_stored([line], lambda: stored(STORED))
+    _, unmet = find([line], stored(STORED))
     by_id, by_path = [re.findall(pattern, unmet[line]) for pattern in (r"id:\d+(?= )", r"/photos[^)]+(?=\))")]
     assert len(by_id) == len(by_path) >= 2
     for way in (by_id, by_path):
-        found, rest = find_stored(way, lambda: stored(STORED))
+        found, rest = find(way, stored(STORED))
         assert {f"id:{photo.image_id}" for photo in found} == {*by_id} and not rest
 
 
 def test_whole_path_means_only_the_photo_of_that_folder() -> None:
     photos = [*stored({0: "0.jpg", 1: "1.jpg"}), *stored({2: "0.jpg", 3: "2.jpg"}, "/photos/phone")]
     lines = ["/photos/phone/0.jpg", "/photos/1.jpg", "0.jpg", "2.jpg", "/photos/2.jpg"]
-    found, unmet = find_stored(lines, lambda: photos)
+    found, unmet = find(lines, photos)
     assert [photo.image_id for photo in found] == [1, 2, 3]
     assert [*unmet] == ["0.jpg", "/photos/2.jpg"]
     assert "id:0 (/photos/0.jpg) or id:2 (/photos/phone/0.jpg)" in unmet["0.jpg"] and not unmet["/photos/2.jpg"]
     deeper = [*photos, *stored({4: "old/2.jpg"})]  # Its file name is the path of another photo.
-    assert [photo.image_id for photo in find_stored(["2.jpg"], lambda: deeper)[0]] == [3]
+    assert [photo.image_id for photo in find(["2.jpg"], deeper)[0]] == [3]
 
 
 def test_shard_name_means_all_its_photos_and_name_in_two_shards_means_none() -> None:
@@ -365,10 +378,10 @@ def test_shard_name_means_all_its_photos_and_name_in_two_shards_means_none() -> 
         "/shards/0.tar/a.jpg": [0], "c.jpg": [3],
     }  # fmt: skip
     for line, ids in meant.items():
-        found, unmet = find_stored([line], lambda: photos)
+        found, unmet = find([line], photos)
         assert [photo.image_id for photo in found] == ids and bool(unmet) == (not ids), line
     for others in ([StoredPhoto(4, "0.tar", "d.jpg", "", "/more")], [StoredPhoto(4, "0.Tar", "d.jpg", "", "/shards")]):
-        found, unmet = find_stored(["0.TAR"], lambda others=others: [*photos, *others])
+        found, unmet = find(["0.TAR"], [*photos, *others])
         assert not found and "/shards/0.tar/b.jpg" in unmet["0.TAR"]
 
 
@@ -414,7 +427,7 @@ def test_a_takedown_list_and_remove_agree_on_names_in_a_table(tmp_path: Path, ph
     every = gather(tmp_path, "parquet", default="gallery").tables["images"].to_pylist()
     stored = [StoredPhoto(row["number"], row["path"], row["member"], "", str(tmp_path)) for row in every]
     if line != "1":  # This line is also an id.
-        assert [photo.image_id for photo in find_stored([line], lambda: stored)[0]] == IN_SHARD[line]
+        assert [photo.image_id for photo in find([line], stored)[0]] == IN_SHARD[line]
     result = gather(tmp_path, "parquet", default="gallery", takedown=[line])
     left = {row["number"] for row in result.tables["images"].to_pylist()}
     assert {1, 2, 3, 4} - left == {*IN_SHARD[line]} and bool(result.unmet) == (not IN_SHARD[line])

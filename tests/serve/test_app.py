@@ -25,6 +25,13 @@ def test_a_caption_finds_photos(client: TestClient) -> None:
     assert [result["rank"] for result in answer["results"]] == [1, 2, 3]
     assert answer["results"][0]["score"] == pytest.approx(1) and answer["model"] == "ncca"
     assert len(client.get("/api/models/other/images?sentence=dog").json()["results"]) == LIMITS.top
+    assert answer["likely"] is None and answer["remark"].endswith("because it has fewer than 50 photos.")
+
+
+def test_answer_names_the_command_that_sets_a_missing_line(client: TestClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("pipeline.index.calibration.MIN_DEV_IMAGES", 20)
+    remark = client.get("/api/models/ncca/images?sentence=dog").json()["remark"]
+    assert "captions for 20 of its photos with `jointspace calibrate INDEX pairs.csv --ask`." in remark, "and no path"
 
 
 def test_a_photo_finds_captions(client: TestClient, run: Path) -> None:

@@ -90,6 +90,14 @@ def test_every_query_has_an_address_and_back_leads_to_the_previous_query(page: A
     playwright.expect(page.locator("#answers .tile img").first).to_have_attribute("alt", "a dog")
 
 
+def test_index_without_a_line_says_so_below_all_results(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=3")
+    captions(page, 3)
+    playwright.expect(page.locator("#answers .end")).to_contain_text("This index does not say where likely matches end")
+    assert page.locator("#answers .rest").count() == 0
+    assert page.evaluate("document.querySelector('#answers .end').previousElementSibling.tagName") == "OL"
+
+
 def test_a_photo_is_opened_and_used_as_a_query(page: Any, address: str) -> None:
     page.goto(f"{address}/?q=a+dog&top=3")
     captions(page, 3)

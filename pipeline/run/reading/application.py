@@ -241,13 +241,16 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
     for modality, rows in ids.items():
         table = getattr(manifest, modality).take(rows)
         writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)
-    writer.link(source, but={file for file in card.files if file.partition(".")[0] in ids})
+    # A line that the user has set with captions of the source's photos does not hold for other photos.
+    lost = ["calibration"] if card.calibration and card.calibration.photos is not None else []
+    replaced = {*ids, *(["background"] if lost else [])}
+    writer.link(source, but={file for file in card.files if file.partition(".")[0] in replaced})
     inputs = {key: digest for key, digest in card.inputs.items() if not key.startswith("embeddings/")}
     inputs |= {**embeddings.inputs, "bundle": card.fingerprint}
     writer.commit(
         measured,
         card,
-        but=["part", *ids],
+        but=["part", *ids, *lost],
         splits=settings.splits,
         data_root=str(manifest.root),
         name=name,

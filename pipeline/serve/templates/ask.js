@@ -97,12 +97,13 @@ class Answer {
     }
   }
 
-  // Shows a line below the last likely match. The other results are folded below this line.
+  // Shows a line below the last likely match. The other results are folded below this line. If the index cannot tell
+  // which matches are likely, the line is below all results and says why.
   end({ likely, remark, results }) {
     this.line ||= element("p", { className: "end" });
     this.line.textContent = asSentence(remark);
     this.list.after(this.line);
-    const others = [...this.list.children].slice(likely);
+    const others = [...this.list.children].slice(likely ?? results.length);
     if (!others.length) return;
     this.rest ||= element("ol", { className: this.list.className });
     this.fold ||= element("details", { className: "rest" }, element("summary", {}), this.rest);

@@ -1,0 +1,170 @@
+"""Measures the line of likely matches that `jointspace calibrate` sets with captions of 50 photos.
+
+    python benchmarks/likely_matches.py results/flickr8k ncca
+
+The photos are those of dev and test, which did not train the model, as one index. Each draw calibrates with one caption
+for each of 50 random photos, and counts how often the photo of another caption is a likely match. Further lines divide
+the photos into kinds, by k-means on their vectors, and calibrate before one or several kinds are added to the index or
+removed from it. Their coverage is measured on all photos of the changed index.
+"""
+
+import argparse
+import json
+from collections.abc import Sequence
+from itertools import combinations
+from pathlib import Path
+
+from interleave import parse_options
+
+from pipeline.compute import runtime
+
+runtime.configure()
+
+import faiss  # noqa: E402  after the BLAS kernels are chosen
+import numpy as np  # noqa: E402
+
+from pipeline.config.results import IndexSettings  # noqa: E402
+from pipeline.index.calibration import Calibration, compare  # noqa: E402
+from pipeline.run import Run  # noqa: E402
+from pipeline.run.reading.calibration_pairs import choose_background  # noqa: E402
+
+PAIRS = 50
+TESTED = 1000
+"""Number of captions that test a draw."""
+KINDS = 5
+"""Number of kinds into which the photos are divided."""
+CHANGED_KINDS = (1, 2, 3)
+"""Numbers of kinds that are added or removed together."""
+PROMISED = 0.835
+"""Coverage that nine of ten draws must reach."""
+
+
+class Photos:
+    """The vectors of the `images` (n, c) and `sentences` (m, c) of an index, and the image (m,) of each sentence."""
+
+    def __init__(self, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> None:
+        self.images = images
+        self.sentences = sentences
+        self.owners = owners
+        self.metric = metric
+
+    def calibrate(self, among: np.ndarray, rng: np.random.Generator) -> tuple[Calibration, np.ndarray]:
+        """Calibrate with one caption for each of PAIRS images of an index of the images `among` (k,).
+
+        Return the calibration and the images of the captions.
+        """
+        described = np.intersect1d(among, self.owners)
+        drawn = np.sort(rng.choice(described, PAIRS, replace=False))
+        sentences = np.array([rng.choice(np.flatnonzero(self.owners == image)) for image in drawn])
+        images = self.images[choose_background(drawn, among, rng)]
+        coverage = IndexSettings().coverage
+        return Calibration.fit(images, self.sentences[sentences], np.arange(PAIRS), self.metric, coverage), drawn
+
+    def test(self, calibration: Calibration, among: np.ndarray, rng: np.random.Generator) -> tuple[float, float, float]:
+        """Return the coverage, the mean number of likely matches, and the share of captions out of domain.
+
+        They are measured with TESTED captions of the images `among` (k,), in an index of these images.
+        """
+        asked = np.flatnonzero(np.isin(self.owners, among))
+        asked = rng.choice(asked, min(TESTED, len(asked)), replace=False)
+        found = []
+        for sentence in asked:
+            query = self.sentences[sentence : sentence + 1]
+            scores = np.sort(compare(query, self.images[among], self.metric)[0])[::-1].tolist()
+            right = compare(query, self.images[self.owners[[sentence]]], self.metric)[0].tolist()
+            judged = calibration.judge(query, scores, None, (0, 0))
+            found.append((calibration.judge(query, right, None, (0, 0)).likely, judged.likely, judged.off_topic))
+        coverage, size, off_topic = np.mean(found, axis=0).tolist()
+        return coverage, size, off_topic
+
+
+def read(run: Run, model: str) -> Photos:
+    """Read the vectors of the photos of dev and test."""
+    embeddings = run.embeddings(model)
+    images = []
+    sentences = []
+    owners = []
+    for split in ("dev", "test"):
+        pairs = run.pairs(split)
+        owners.append(pairs.owners + sum(map(len, images)))
+        images.append(embeddings.read("images", pairs.image_id))
+        sentences.append(embeddings.read("sentences", pairs.sentence_id))
+    return Photos(np.concatenate(images), np.concatenate(sentences), np.concatenate(owners), embeddings.metric)
+
+
+def make_synthetic_photos() -> Photos:
+    """Make synthetic photos with one noisy caption each."""
+    rng = np.random.default_rng(0)
+    images = rng.standard_normal((240, 8)).astype(np.float32)
+    sentences = images + rng.standard_normal(images.shape).astype(np.float32)
+    return Photos(images, sentences, np.arange(len(images)), "inner_product")
+
+
+def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
+    """Return the coverage over `draws` random draws, with the mean size and the share of captions out of domain."""
+    rng = np.random.default_rng(0)
+    every = np.arange(len(photos.images))
+    found = []
+    for _ in range(draws):
+        calibration, drawn = photos.calibrate(every, rng)
+        found.append(photos.test(calibration, np.setdiff1d(every, drawn), rng))
+    coverage, size, off_topic = np.array(found).T
+    return {
+        "coverage": round(100 * coverage.mean(), 1),
+        "tenth_percentile": round(100 * float(np.quantile(coverage, 0.1)), 1),
+        "draws_above_83.5": round(float(np.mean(coverage >= PROMISED)), 3),
+        "size": round(size.mean(), 1),
+        "out_of_domain": round(100 * off_topic.mean(), 1),
+    }
+
+
+def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
+    """Return the coverage after `count` of KINDS kinds of photos were added or removed, and the changed share.
+
+    Both are the minimum, the mean and the maximum over all choices of the kinds. The coverage of a choice is the mean
+    over `draws` random draws.
+    """
+    rng = np.random.default_rng(0)
+    clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
+    clusters.train(photos.images)
+    labels = clusters.index.search(photos.images, 1)[1][:, 0]
+    every = np.arange(len(photos.images))
+    changes: dict[str, dict[str, object]] = {}
+    for change in ("added", "removed"):
+        shares = []
+        coverages = []
+        for kinds in combinations(range(KINDS), count):
+            others = np.flatnonzero(~np.isin(labels, kinds))
+            before, after = (others, every) if change == "added" else (every, others)
+            tested = [photos.test(photos.calibrate(before, rng)[0], after, rng)[0] for _ in range(draws)]
+            shares.append(100 * (1 - len(others) / len(every)))
+            coverages.append(100 * float(np.mean(tested)))
+        changes[change] = {"changed": summarise(shares), "coverage": summarise(coverages)}
+    return changes
+
+
+def summarise(values: Sequence[float]) -> list[float]:
+    """Return the minimum, the mean and the maximum."""
+    return [round(value, 1) for value in (min(values), sum(values) / len(values), max(values))]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
+    parser.add_argument("models", nargs="*", help="Names of models of the run with one vector per photo.")
+    parser.add_argument("--draws", type=int, default=200, help="Number of random draws of pairs.")
+    given = parse_options(
+        parser, globals(), run=None, models=["synthetic"], draws=3, TESTED=20, KINDS=2, CHANGED_KINDS=(1,)
+    )
+    run = Run(given.run) if given.run else None
+    for model in given.models:
+        photos = read(run, model) if run else make_synthetic_photos()
+        about = {"name": model, "photos": len(photos.images), "pairs": PAIRS, "draws": given.draws}
+        print(json.dumps({**about, **measure_draws(photos, given.draws)}), flush=True)
+        for count in CHANGED_KINDS:
+            for change, measured in measure_changes(photos, count, max(1, given.draws // 20)).items():
+                print(json.dumps({"name": f"{model}, {count} of {KINDS} kinds {change}", **measured}), flush=True)
+
+
+if __name__ == "__main__":
+    main()
