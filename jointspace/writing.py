@@ -63,7 +63,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
         others = items.images if modality == "sentences" or items.texts is None else items.texts
         queries = others[evenly_spaced(len(others), QUERIES)]
         built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", requirements)
-        writer.add(f"{modality}.faiss", built.data)
+        writer.add(f"{modality}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
         measured_with = "images" if others is items.images else "captions"

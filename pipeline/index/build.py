@@ -18,11 +18,11 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
 from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
-from pipeline.index.faiss_types import call, ids_of_lists
+from pipeline.index.faiss_types import NO_DIRECT_MAP, call, ids_of_lists
 from pipeline.index.filtering import is_exact, reconstruct
-from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
+from pipeline.index.format import ExpectedIndex, file_size, write_index
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
-from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, tune
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, stages_of, tune
 from pipeline.storage.card import IndexCard, Modality, ShortlistCard
 from pipeline.storage.json_files import Json
 
@@ -42,19 +42,23 @@ SCORE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, with its card. The vector with the id i is row i of the given vectors.
+    """A FAISS index with its card. The vector with the id i is row i of the given vectors.
 
     `tradeoff` has the measurements of all candidates, or is None if only one was tried.
     """
 
-    data: memoryview
+    index: faiss.Index
     card: IndexCard
     tradeoff: dict[str, Json] | None
 
     @property
     def expected(self) -> ExpectedIndex:
-        """The values of the card with which the bytes must agree when they are read."""
+        """The values of the card with which the file of the index must agree when it is read."""
         return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
+
+    def write(self, write: Callable[[bytes], object]) -> None:
+        """Write the file of the index: call `write` with one part of it after another."""
+        write_index(self.index, write)
 
 
 def choose_and_build(
@@ -87,16 +91,16 @@ def choose_and_build(
         built = build(factory, vectors, metric, progress=progress, gpu=gpu)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
-        data = to_bytes(built.index)
+        size = file_size(built.index)
         seconds = built.train_seconds + built.add_seconds
-        failure = requirements.failure(best.recall, len(data), alone)
-        trial = CandidateTrial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
+        failure = requirements.failure(best.recall, size, alone)
+        trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
         if failure:
             failed[factory] = replace(trial, failure=f"{failure} with all vectors")
             return None
         measured = [failed.get(candidate.factory, candidate).to_dict() for candidate in trials]
         tradeoff = {"rule": RULE, "chosen": trial.to_dict(), "candidates": measured}
-        return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
+        return BuiltIndex(built.index, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
 
     exact_fits = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER_BYTES <= requirements.bytes
     if exact_fits and (exact := finish("Flat", NOWHERE, [])):
@@ -156,10 +160,11 @@ def build_gallery(
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
-    index = from_bytes(built.data, f"the index of {modality}", built.expected)
     used = None if built.card.factory == "Flat" else shortlist
-    gallery = MultiVectorGallery(modality, index, outline, comparison, used)
+    gallery = MultiVectorGallery(modality, built.index, outline, comparison, used)
     measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
+    if (inverted := stages_of(built.index).inverted) is not None:
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The gallery has made one, which the file does not contain.
     return replace(built, card=built.card.model_copy(update={"shortlist": measured}))
 
 

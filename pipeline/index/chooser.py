@@ -23,6 +23,7 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import faiss
@@ -185,17 +186,27 @@ class Bench:
         self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
         gpu: "torch.device | None",
     ) -> None:  # fmt: skip
+        self.vectors = vectors
         self.count = vectors.count
         self.gpu = gpu
         self.metric = metric
         self.requirements = requirements
-        self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
         self.share = self.sample.count / self.count
         self.floor = 1 - (1 - requirements.recall_floor) * self.share**SAMPLE_RECALL_EXPONENT
         queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
         self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
         self.indices: dict[str, tuple[faiss.Index, float]] = {}
+
+    @cached_property
+    def sample(self) -> ArrayVectors:
+        """The sample of the vectors. It is read again after `free`."""
+        return ArrayVectors(self.vectors.take(evenly_spaced(self.vectors.count, self.requirements.sample)))
+
+    def free(self) -> None:
+        """Free the sample and the indexes of the last tier, because an index of all vectors is built next."""
+        self.indices.clear()
+        del self.sample
 
     def hopeful(self, factories: list[str]) -> list[str]:
         """Return the factory strings of the indexes whose codes fit into the memory."""
@@ -337,7 +348,7 @@ def choose(
     for tier in tiers:
         tried = [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]
         good = bench.settle([trial for trial in tried if trial.failure is None])
-        bench.indices.clear()
+        bench.free()
         trials = [*good, *trials, *(trial for trial in tried if trial.failure)]
         exact = [trial for trial in good[MAX_FINALISTS:] if trial.factory == "Flat"]
         yield Round(good[:MAX_FINALISTS] + exact, trials)

@@ -200,7 +200,7 @@ def add_indexes(
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
         )  # fmt: skip
-        writer.add(f"{name}.faiss", built.data)
+        writer.add(f"{name}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         card = indexes[name] = built.card.model_copy(update={"measured_with": measured_with})
