@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import faiss
 import numpy as np
 
+from pipeline.compute import runtime
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.faiss_types import HasPolysemousTraining, train_lists, transforms_of
 from pipeline.index.format import METRICS, parts_of, require_known_types
-from pipeline.index.tuning import stages_of
+from pipeline.index.tuning import SearchSetting, stages_of
 
 if TYPE_CHECKING:
     import torch
@@ -155,6 +156,15 @@ class Built:
     add_seconds: float
 
 
+@dataclass(frozen=True)
+class TrainedIndex:
+    """An index without vectors, whose lists and codes are trained, with its factory string and search parameters."""
+
+    index: faiss.Index
+    factory: str
+    setting: SearchSetting
+
+
 def build(
     factory: str,
     vectors: Vectors,
@@ -164,19 +174,22 @@ def build(
     progress: Progress = unwatched,
     clock: Callable[[], float] = time.perf_counter,
     gpu: "torch.device | None" = None,
+    shared: Vectors | TrainedIndex | None = None,
 ) -> Built:
     """Train an index on at most MAX_TRAINING_PER_LIST vectors per list, and add all vectors block by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
-    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default.
+    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default. `shared` are other
+    vectors on which the index is trained, or a trained index of the same `factory`, to which the vectors are added.
     """
     start = clock()
-    index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
+    is_trained = isinstance(shared, TrainedIndex)
+    index = shared.index if is_trained else faiss.index_factory(vectors.dim, factory, METRICS[metric])
     inverted = stages_of(index).inverted
     if inverted is not None and centroids is not None:
         inverted.quantizer.add(centroids)
     if not index.is_trained:
-        _train(index, vectors, training_rows(factory), gpu)
+        _train(index, vectors if shared is None or is_trained else shared, training_rows(factory), gpu)
     trained = clock()
     if ids is not None:
         index = faiss.IndexIDMap(index)
@@ -214,6 +227,8 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
     sample = sample[evenly_spaced(len(sample), ENCODER_ROWS)]
     del rows  # Frees the whole sample, which may be as large as the index.
     index.train(sample)
+    del sample
+    runtime.return_freed_memory()
 
 
 def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "torch.device") -> np.ndarray:

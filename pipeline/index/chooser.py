@@ -29,6 +29,7 @@ from typing import TYPE_CHECKING, Literal
 import faiss
 import numpy as np
 
+from pipeline.compute import runtime
 from pipeline.index.candidates import (
     GRAPH_LINKS,
     MIN_TRAINING_PER_LIST,
@@ -207,6 +208,7 @@ class Bench:
         """Free the sample and the indexes of the last tier, because an index of all vectors is built next."""
         self.indices.clear()
         del self.sample
+        runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
         """Return the factory strings of the indexes whose codes fit into the memory."""

@@ -124,12 +124,14 @@ def search_exact(
 
     from pipeline.index.format import METRICS
 
+    heap = faiss.ResultHeap(len(queries), k, keep_max=metric == "inner_product")
     for block in blocks:
         require_finite("exact search", f"from row {first} on, vectors", block)
         values, rows = faiss.knn(queries, block, min(k, len(block)), metric=METRICS[metric])
-        best = best.merge(Neighbours.of_faiss(values, rows + first, metric))
+        heap.add_result(values, rows + first)
         first += len(block)
-    return best
+    heap.finalize()
+    return best.merge(Neighbours.of_faiss(heap.D, heap.I, metric))
 
 
 def _search_on(

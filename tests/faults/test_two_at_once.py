@@ -125,8 +125,9 @@ def remove(run: Path, number: int) -> None:
 
 
 def build(run: Path, part: str = "") -> None:
-    opened = open_run(run, {"index": {"bundles": 2 if run.name == "two" else 1}})
-    run_stage(opened, declared()["build_index"], (f"ncca{part if run.name == 'two' else ''}",), again=True)
+    count = {"two": 2, "three": 3}.get(run.name, 1)
+    opened = open_run(run, {"index": {"bundles": count}})
+    run_stage(opened, declared()["build_index"], (f"ncca{part if count > 1 else ''}",), again=True)
 
 
 CHANGES: dict[str, Change] = {
@@ -136,6 +137,7 @@ CHANGES: dict[str, Change] = {
     "remove 21": lambda run: remove(run, 21),
     "build 00": lambda run: build(run, "/00"),
     "build 01": lambda run: build(run, "/01"),
+    "build 02": lambda run: build(run, "/02"),
 }
 
 
@@ -230,9 +232,11 @@ def test_an_index_is_not_changed_while_a_part_of_it_is_built(
 def test_two_parts_that_end_together_clean_up_one_after_the_other(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Both replace the index of an earlier configuration, which had one part and an addition."""
-    run = shutil.copytree(made / "one", tmp_path / "two")
+    """They replace the index of an earlier configuration, which had one part and an addition. The first part is built
+    before them, because they take its lists."""
+    run = shutil.copytree(made / "one", tmp_path / "three")
     add(run, "03")
+    build(run, "/00")
     write, refresh, written, meeting = bundled.write_index_shard, applied.refresh_additions, Barrier(2), Barrier(2)
     outcome: list[bool] = []
 
@@ -248,7 +252,7 @@ def test_two_parts_that_end_together_clean_up_one_after_the_other(
 
     monkeypatch.setattr(bundled, "write_index_shard", write_together)
     monkeypatch.setattr(applied, "refresh_additions", meet)
-    threads = [Thread(target=lambda name=name: outcome.append(attempt(run, name))) for name in ("build 00", "build 01")]
+    threads = [Thread(target=lambda name=name: outcome.append(attempt(run, name))) for name in ("build 01", "build 02")]
     for thread in threads:
         thread.start()
     for thread in threads:

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,11 +15,13 @@ from tqdm import tqdm
 
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.results import IndexSettings
-from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
+from pipeline.index.build import ID_MAP_PREFIX, QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, MIN_DEV_IMAGES, Calibration
+from pipeline.index.candidates import TrainedIndex
 from pipeline.index.chooser import Requirements
-from pipeline.index.exact import ArrayVectors, evenly_spaced
-from pipeline.index.gallery import Shortlist, remember_indexes
+from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
+from pipeline.index.gallery import Shortlist, open_faiss, remember_indexes
+from pipeline.index.tuning import SearchSetting
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
 from pipeline.storage.card import CARD, INDEXED, CardFacts, IndexCard, MeasuredIndexes, Modality, ScoreCard
@@ -28,7 +31,7 @@ from pipeline.storage.files import read_bytes
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.pairs import described_rows
+from pipeline.storage.pairs import described_rows, split_ids
 from pipeline.storage.parameters import Origin
 
 if TYPE_CHECKING:
@@ -74,7 +77,9 @@ def write_index_shard(
     text_encoders = {name: run.text_encoder(name) for name in names}
 
     writer = IndexWriter(folder)
-    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, _other_sentences(run, embeddings, ids))
+    queries = _other_sentences(run, embeddings, ids)
+    share = partial(_shared_training, run, embeddings, part)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, queries, share)
     _add_tables(writer, run, mapping.encoders, ids)
     writer.add_parameters(run.layout.model(model).path)
     for name in encoders:
@@ -169,13 +174,15 @@ def add_indexes(
     settings: IndexSettings,
     gpu: "torch.device | None",
     queries: Items | None = None,
+    share: Callable[[Modality], Vectors | TrainedIndex | None] = lambda modality: None,
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
     A multi-vector model also gets outlines, which are short summaries of its vector sets. The recall of the index of
     one modality is measured with queries of the other modality. If there are no sentences, only the images are indexed,
     and their index is measured with `queries` (q, c), which are other sentences in the same joint space, or with the
-    vectors of the images if `queries` is None.
+    vectors of the images if `queries` is None. `share` returns for a modality what the index shards of one index share,
+    as `choose_and_build` explains.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -199,6 +206,7 @@ def add_indexes(
             modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, queries,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
+            share(modality),
         )  # fmt: skip
         writer.add(f"{name}.faiss", built.write)
         if built.tradeoff:
@@ -210,6 +218,28 @@ def add_indexes(
         writer.add_outlines(outlines)
     score = {"score": ScoreCard.model_validate(embeddings.rule._asdict())} if embeddings.rule else {}
     return MeasuredIndexes(kind=kind).model_copy(update={**score, **indexes})
+
+
+def _shared_training(
+    run: Run, embeddings: Embeddings, part: Mapping[str, int] | None, modality: Modality
+) -> Vectors | TrainedIndex | None:
+    """Return the vectors on which the index of the first of several shards is trained: the vectors of all shards.
+
+    For the other shards, return the trained index of the first shard. Return None if there is only one shard, or if the
+    index of the first shard has no lists.
+    """
+    if part is None:
+        return None
+    if part["number"] == 0:
+        ids = split_ids(run.manifest, run.config.index.splits)[modality]
+        return ArrayVectors(embeddings.rows_of(modality, ids))
+    first = IndexShard(run.layout.index(run.config.bundle_names(embeddings.name)[0]).path)
+    card = first.card.index_of(modality)
+    if card is None or card.nprobe is None or card.factory.startswith(ID_MAP_PREFIX):
+        return None
+    index = open_faiss(first, modality, to_change=True)
+    index.reset()
+    return TrainedIndex(index, card.factory, SearchSetting(card.nprobe, card.efSearch, card.k_factor))
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
@@ -254,15 +284,16 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 
     `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
     """
-    bounds = run.manifest.bounds("images")
-    names = np.full(bounds[-1], None, object)
+    bounds = run.manifest.bounds("images").tolist()
+    names = np.full(len(image_id), None, object)
+    numbers = np.unique(image_id // run.manifest.shard_size).tolist()
     for encoder in run.config.extract.mapped.keys() & {*encoders}:
         shards = run.layout.features(encoder)
-        for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
+        for number in numbers if shards.folder.exists() else ():
             if mapped := read_commit(shards.commit(number)).details.get("mapped"):
                 rows = np.arange(bounds[number], bounds[number + 1])
-                names[np.delete(rows, mapped["but_for"])] = mapped["from"]
-    return pa.array(names[image_id], pa.string())
+                names[np.isin(image_id, np.delete(rows, mapped["but_for"]))] = mapped["from"]
+    return pa.array(names, pa.string())
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
