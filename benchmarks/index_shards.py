@@ -2,9 +2,9 @@
 
     python benchmarks/index_shards.py [--tiny]
 
-The vectors are synthetic and form clusters. Each index is an inverted file. It has four lists per square root of the
-number of its vectors, is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form of its file.
-The index shards have the lists of the first shard, which are trained on all vectors, as `build-index` makes them.
+The vectors are synthetic and form clusters. Each index is an inverted file. Its number of lists is the square root of
+the number of all vectors. It is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form of its
+file. The index shards have the lists of the first shard, which are trained on all vectors, as `build-index` makes them.
 `ours` is the time for searching all index shards and merging their results, and `reference` is the time for searching
 the one index, for queries one by one and for a batch. `recall` has the recall@10 of both compared with exact search.
 Then separate processes build the largest index shard and the one index. `mebibytes` has the peak memory of both,
@@ -13,7 +13,6 @@ without the memory of the vectors.
 
 import argparse
 import json
-import math
 import subprocess
 import sys
 from functools import partial
@@ -27,7 +26,7 @@ runtime.configure()
 import faiss  # noqa: E402  after the BLAS kernels are chosen
 import numpy as np  # noqa: E402
 
-from pipeline.index.candidates import TrainedIndex, build  # noqa: E402
+from pipeline.index.candidates import FEW_LISTS, TrainedIndex, build, lists_for  # noqa: E402
 from pipeline.index.exact import ArrayVectors, search_exact  # noqa: E402
 from pipeline.index.format import ExpectedIndex, to_bytes, view_bytes  # noqa: E402
 from pipeline.index.gallery import Gallery, MergedGallery  # noqa: E402
@@ -39,7 +38,6 @@ CLUSTERS = 2000
 QUERIES = 200
 TOP = 10
 FLOOR = 0.95
-LISTS = 4
 SHARD_COUNTS = (2, 4, 8)
 
 
@@ -53,9 +51,8 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 
 def build_index(vectors: np.ndarray, shared: ArrayVectors | TrainedIndex | None = None) -> TrainedIndex:
     """Build and tune an index of `vectors`. Return it with its vectors, in the form in which shards share it."""
-    factory = f"IVF{max(1, round(LISTS * math.sqrt(len(vectors))))},SQ8"
-    if isinstance(shared, TrainedIndex):
-        factory = shared.factory
+    count = len(vectors) if shared is None or isinstance(shared, TrainedIndex) else shared.count
+    factory = shared.factory if isinstance(shared, TrainedIndex) else f"IVF{lists_for(count, FEW_LISTS)},SQ8"
     index = build(factory, ArrayVectors(vectors), "inner_product", shared=shared).index
     questions = ask(make_vectors(QUERIES, 3), ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
     return TrainedIndex(index, factory, tune(index, questions, FLOOR).setting)

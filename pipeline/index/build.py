@@ -119,7 +119,7 @@ def choose_and_build(
         failed.clear()
         shared = None
     trials: list[CandidateTrial] = []
-    for tier in choose(vectors, queries, metric, requirements, progress, gpu):
+    for tier in choose(vectors, queries, metric, requirements, progress, gpu, shared.count if shared else None):
         trials = tier.trials
         for trial in tier.finalists:
             if trial.factory not in failed and (index := finish(trial.factory, trial.setting, trials, shared)):
@@ -170,7 +170,8 @@ def build_gallery(
         assert isinstance(comparison, str)
         return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu, shared)
     assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
-    factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
+    count = vectors.count if shared is None or isinstance(shared, TrainedIndex) else shared.count
+    factories = dict.fromkeys(f"IVF{lists_for(count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
     built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu, shared)
