@@ -38,7 +38,7 @@ from pipeline.index.exact import (  # noqa: E402
     Neighbours,
     search_exact,
 )
-from pipeline.index.format import ExpectedIndex, from_bytes, view_bytes  # noqa: E402
+from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
 from pipeline.storage.card import CardFacts, MeasuredIndexes  # noqa: E402
@@ -159,7 +159,7 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
         writer = IndexWriter(folder / "index")
-        writer.add("images.faiss", built.data)
+        writer.add("images.faiss", built.write)
         writer.add_table("images.parquet", image_table(given.vectors))
         measured = MeasuredIndexes().model_copy(update={"images": card})
         facts: CardFacts = {**SYNTHETIC_CARD, "dim": given.dim, "data_root": name}
@@ -173,7 +173,7 @@ def main() -> None:
         report(compare(f"hits of {len(queries)} queries over FAISS's own batch", hits, alone, 7, runtime.threads()))
         if given.autofaiss:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
-            ours = from_bytes(built.data, "images.faiss", built.expected)
+            ours = from_bytes(to_bytes(built.index), "images.faiss", built.expected)
             questions = ask(queries, ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
             operation = tune(theirs, questions, FLOOR)
             sides = [partial(index.search, queries, 10) for index in (ours, theirs)]

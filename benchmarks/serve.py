@@ -63,11 +63,11 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
     exact = 200_000 if candidates == "auto" else 1
     asked = Requirements(0.95, None, None, exact, candidates, 50_000)
     built = choose_and_build(ArrayVectors(images), queries[:1000], "inner_product", asked)
-    writer.add("images.faiss", built.data)
+    writer.add("images.faiss", built.write)
     sentences = choose_and_build(
         ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
     )
-    writer.add("sentences.faiss", sentences.data)
+    writer.add("sentences.faiss", sentences.write)
     text_ids = np.arange(len(queries))
     writer.add_table("images.parquet", image_table(count))
     writer.add_table("sentences.parquet", pa.table({"sentence_id": text_ids, "image_id": text_ids, "text": texts}))

@@ -38,7 +38,6 @@ from pipeline.compute.multivectors import one_vector_each  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import ArrayVectors, evenly_spaced  # noqa: E402
-from pipeline.index.format import from_bytes  # noqa: E402
 from pipeline.index.tuning import Questions, ask, recall_of, timed_search  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.run.reading.indexes import find_queries  # noqa: E402
@@ -131,7 +130,7 @@ def main() -> None:
     indexes: dict[str, faiss.Index] = {}
     for kind, queries in tuning.items():
         built = choose_and_build(vectors, queries, "inner_product", requirements)
-        index = indexes[kind] = from_bytes(built.data, kind, built.expected)
+        index = indexes[kind] = built.index
         settings = {name: getattr(built.card, name) for name in ("factory", "nprobe", "efSearch", "k_factor")}
         measured = {"card": built.card.recall, "bytes": built.card.bytes, **judge(index, questions, photos)}
         report({"name": "chosen index", "tuned_with": kind, **settings, **measured, "processor": describe_processor()})

@@ -69,7 +69,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
     for modality, vectors in sides.items():
         asked = one_vector_each(queries[modality].vectors)
         built = choose_and_build(ArrayVectors(vectors), asked, "inner_product", requirements)
-        writer.add(f"{modality}.faiss", built.data)
+        writer.add(f"{modality}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
         indexes[modality] = built.card.model_copy(update={"measured_with": queries[modality].measured_with})

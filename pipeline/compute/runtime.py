@@ -54,6 +54,12 @@ def keep_freed_memory(largest: int) -> None:
         mallopt(trim_threshold, largest)
 
 
+def return_freed_memory() -> None:
+    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones."""
+    if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
+        trim(0)
+
+
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Disable Python's garbage collection within the block.

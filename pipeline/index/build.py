@@ -15,14 +15,14 @@ import numpy as np
 
 from pipeline.compute.multivectors import Comparison, Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.errors import InputError, UsageError
-from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, build, lists_for, unwatched
+from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, TrainedIndex, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
 from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
-from pipeline.index.faiss_types import call, ids_of_lists
+from pipeline.index.faiss_types import NO_DIRECT_MAP, call, ids_of_lists
 from pipeline.index.filtering import is_exact, reconstruct
-from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes
+from pipeline.index.format import ExpectedIndex, file_size, write_index
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
-from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, tune
+from pipeline.index.tuning import NEIGHBOURS, NOWHERE, SearchSetting, apply, ask, latency, stages_of, tune
 from pipeline.storage.card import IndexCard, Modality, ShortlistCard
 from pipeline.storage.json_files import Json
 
@@ -42,19 +42,23 @@ SCORE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index as bytes, with its card. The vector with the id i is row i of the given vectors.
+    """A FAISS index with its card. The vector with the id i is row i of the given vectors.
 
     `tradeoff` has the measurements of all candidates, or is None if only one was tried.
     """
 
-    data: memoryview
+    index: faiss.Index
     card: IndexCard
     tradeoff: dict[str, Json] | None
 
     @property
     def expected(self) -> ExpectedIndex:
-        """The values of the card with which the bytes must agree when they are read."""
+        """The values of the card with which the file of the index must agree when it is read."""
         return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
+
+    def write(self, write: Callable[[bytes], object]) -> None:
+        """Write the file of the index: call `write` with one part of it after another."""
+        write_index(self.index, write)
 
 
 def choose_and_build(
@@ -64,13 +68,19 @@ def choose_and_build(
     requirements: Requirements,
     progress: Progress = unwatched,
     gpu: "torch.device | None" = None,
+    shared: Vectors | TrainedIndex | None = None,
 ) -> BuiltIndex:
     """Build an index of `vectors` that meets the `requirements`.
 
     The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. The exact
-    neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None. Raises
-    InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError if
-    no index meets the requirements.
+    neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None.
+
+    The index shards of one index have the same lists. For the first shard, `shared` are the vectors of all shards, on
+    which its index is trained. For the other shards, `shared` is the trained index of the first shard. If that index
+    misses a requirement with the vectors of a shard, the shard gets lists of its own.
+
+    Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
+    UsageError if no index meets the requirements.
     """
     count = vectors.count
     if not count or not len(queries):
@@ -81,31 +91,38 @@ def choose_and_build(
     questions = ask(queries, progress(vectors.blocks(), "exact search"), count, metric, gpu)
     failed: dict[str, CandidateTrial] = {}
 
-    def finish(factory: str, near: SearchSetting, trials: list[CandidateTrial]) -> BuiltIndex | None:
+    def finish(
+        factory: str, near: SearchSetting, trials: list[CandidateTrial], shared: Vectors | TrainedIndex | None = None
+    ) -> BuiltIndex | None:
         """Build and measure the index of all vectors, and tune it near the setting `near`. Return None if it misses a
         requirement."""
-        built = build(factory, vectors, metric, progress=progress, gpu=gpu)
+        built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
-        data = to_bytes(built.index)
+        size = file_size(built.index)
         seconds = built.train_seconds + built.add_seconds
-        failure = requirements.failure(best.recall, len(data), alone)
-        trial = CandidateTrial(factory, best.setting, best.recall, len(data), best.seconds, alone, seconds, failure)
+        failure = requirements.failure(best.recall, size, alone)
+        trial = CandidateTrial(factory, best.setting, best.recall, size, best.seconds, alone, seconds, failure)
         if failure:
             failed[factory] = replace(trial, failure=f"{failure} with all vectors")
             return None
         measured = [failed.get(candidate.factory, candidate).to_dict() for candidate in trials]
         tradeoff = {"rule": RULE, "chosen": trial.to_dict(), "candidates": measured}
-        return BuiltIndex(data, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
+        return BuiltIndex(built.index, _card(trial, vectors, metric, len(queries)), tradeoff if trials else None)
 
     exact_fits = count <= requirements.exact_limit and count * vectors.dim * 4 + FLAT_HEADER_BYTES <= requirements.bytes
     if exact_fits and (exact := finish("Flat", NOWHERE, [])):
         return exact
+    if isinstance(shared, TrainedIndex):
+        if same := finish(shared.factory, shared.setting, [], shared):
+            return same
+        failed.clear()
+        shared = None
     trials: list[CandidateTrial] = []
-    for tier in choose(vectors, queries, metric, requirements, progress, gpu):
+    for tier in choose(vectors, queries, metric, requirements, progress, gpu, shared.count if shared else None):
         trials = tier.trials
         for trial in tier.finalists:
-            if trial.factory not in failed and (index := finish(trial.factory, trial.setting, trials)):
+            if trial.factory not in failed and (index := finish(trial.factory, trial.setting, trials, shared)):
                 return index
     trials = [failed.get(trial.factory, trial) for trial in trials]
     raise UsageError(refusal(trials, count, vectors.dim, requirements))
@@ -138,6 +155,7 @@ def build_gallery(
     shortlist: Shortlist,
     progress: Progress = unwatched,
     gpu: "torch.device | None" = None,
+    shared: Vectors | TrainedIndex | None = None,
 ) -> BuiltIndex:
     """Build an index of the `vectors` of all `images` or `sentences`, and measure it with `queries` of the other
     modality.
@@ -146,20 +164,22 @@ def build_gallery(
     index of such a multi-vector model stores its vectors exactly: it is a Flat index, or an inverted file of whole
     vectors if there are more than `requirements.exact_limit` vectors. The candidates of `requirements` are ignored.
     The `shortlist` is only used with an inverted file, because it is computed from the lists. Its recall and speed are
-    noted on the card. Raises errors as `choose_and_build` does.
+    noted on the card. `shared` has the meaning that it has for `choose_and_build`, and errors are raised as by it.
     """
     if outline is None:
         assert isinstance(comparison, str)
-        return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu)
+        return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu, shared)
     assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
-    factories = dict.fromkeys(f"IVF{lists_for(vectors.count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
+    count = vectors.count if shared is None or isinstance(shared, TrainedIndex) else shared.count
+    factories = dict.fromkeys(f"IVF{lists_for(count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
     requirements = replace(requirements, candidates=tuple(factories))
     asked = queries.array[evenly_spaced(len(queries.array), QUERIES)]
-    built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu)
-    index = from_bytes(built.data, f"the index of {modality}", built.expected)
+    built = choose_and_build(vectors, asked, "inner_product", requirements, progress, gpu, shared)
     used = None if built.card.factory == "Flat" else shortlist
-    gallery = MultiVectorGallery(modality, index, outline, comparison, used)
+    gallery = MultiVectorGallery(modality, built.index, outline, comparison, used)
     measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
+    if (inverted := stages_of(built.index).inverted) is not None:
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The gallery has made one, which the file does not contain.
     return replace(built, card=built.card.model_copy(update={"shortlist": measured}))
 
 

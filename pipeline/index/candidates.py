@@ -10,12 +10,13 @@ from typing import TYPE_CHECKING, Protocol, TypeVar
 import faiss
 import numpy as np
 
+from pipeline.compute import runtime
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.exact import Vectors, evenly_spaced
-from pipeline.index.faiss_types import HasPolysemousTraining, transforms_of
+from pipeline.index.faiss_types import HasPolysemousTraining, train_lists, transforms_of
 from pipeline.index.format import METRICS, parts_of, require_known_types
-from pipeline.index.tuning import stages_of
+from pipeline.index.tuning import SearchSetting, stages_of
 
 if TYPE_CHECKING:
     import torch
@@ -30,6 +31,8 @@ MAX_PRODUCTS = 1 << 28
 """Number of products of vectors and centroids that k-means holds in memory together."""
 MIN_TRAINING_ROWS = 20_000
 """An index may be trained on this many vectors, even if it has few lists or none."""
+ENCODER_ROWS = 1 << 15
+"""Number of the training vectors from which the codes of vectors are learned. FAISS copies these vectors twice."""
 ROTATION_STEPS = 8
 """Number of iterations of a learned rotation. The 50 iterations of FAISS take minutes and gain almost no recall."""
 GRAPH_LINKS = 32
@@ -153,6 +156,15 @@ class Built:
     add_seconds: float
 
 
+@dataclass(frozen=True)
+class TrainedIndex:
+    """An index without vectors, whose lists and codes are trained, with its factory string and search parameters."""
+
+    index: faiss.Index
+    factory: str
+    setting: SearchSetting
+
+
 def build(
     factory: str,
     vectors: Vectors,
@@ -162,20 +174,22 @@ def build(
     progress: Progress = unwatched,
     clock: Callable[[], float] = time.perf_counter,
     gpu: "torch.device | None" = None,
+    shared: Vectors | TrainedIndex | None = None,
 ) -> Built:
     """Train an index on at most MAX_TRAINING_PER_LIST vectors per list, and add all vectors block by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
-    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default.
+    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default. `shared` are other
+    vectors on which the index is trained, or a trained index of the same `factory`, to which the vectors are added.
     """
     start = clock()
-    index = faiss.index_factory(vectors.dim, factory, METRICS[metric])
+    is_trained = isinstance(shared, TrainedIndex)
+    index = shared.index if is_trained else faiss.index_factory(vectors.dim, factory, METRICS[metric])
     inverted = stages_of(index).inverted
     if inverted is not None and centroids is not None:
         inverted.quantizer.add(centroids)
     if not index.is_trained:
-        sample = vectors.take(evenly_spaced(vectors.count, training_rows(factory)))
-        _train(index, sample, gpu)
+        _train(index, vectors if shared is None or is_trained else shared, training_rows(factory), gpu)
     trained = clock()
     if ids is not None:
         index = faiss.IndexIDMap(index)
@@ -187,24 +201,34 @@ def build(
     return Built(index, trained - start, clock() - trained)
 
 
-def _train(index: faiss.Index, sample: np.ndarray, gpu: "torch.device | None") -> None:
-    """Train `index` on a `sample` (n, c). The lists are trained on `gpu`, or by FAISS on the CPU if it is None."""
+def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
+    """Train `index` on a sample of at most `count` vectors.
+
+    The lists are trained first, on `gpu`, or by FAISS on the CPU if it is None. The codes are then learned from
+    ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample twice.
+    """
+    sample = vectors.take(evenly_spaced(vectors.count, count))
     rows = sample
     for part in parts_of(index):
         for transform in transforms_of(part):
             if isinstance(transform, faiss.OPQMatrix):
                 transform.niter = ROTATION_STEPS
                 transform.max_train_points = MIN_TRAINING_ROWS
-            if gpu is not None:  # The lists contain transformed vectors.
-                transform.train(rows)
-                rows = transform.apply(rows)
+            transform.train(rows)
+            rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ) and isinstance(part, HasPolysemousTraining):
             part.do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:
                 part.quantizer.add(find_centroids(rows, part.nlist, part.cp.spherical, gpu))
+            elif not part.quantizer.ntotal:
+                train_lists(part, rows)
+    sample = sample[evenly_spaced(len(sample), ENCODER_ROWS)]
+    del rows  # Frees the whole sample, which may be as large as the index.
     index.train(sample)
+    del sample
+    runtime.return_freed_memory()
 
 
 def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "torch.device") -> np.ndarray:

@@ -23,11 +23,13 @@ import math
 import time
 from collections.abc import Iterator
 from dataclasses import dataclass, fields, replace
+from functools import cached_property
 from typing import TYPE_CHECKING, Literal
 
 import faiss
 import numpy as np
 
+from pipeline.compute import runtime
 from pipeline.index.candidates import (
     GRAPH_LINKS,
     MIN_TRAINING_PER_LIST,
@@ -185,17 +187,28 @@ class Bench:
         self, vectors: Vectors, queries: np.ndarray, metric: str, requirements: Requirements,
         gpu: "torch.device | None",
     ) -> None:  # fmt: skip
+        self.vectors = vectors
         self.count = vectors.count
         self.gpu = gpu
         self.metric = metric
         self.requirements = requirements
-        self.sample = ArrayVectors(vectors.take(evenly_spaced(vectors.count, requirements.sample)))
         self.share = self.sample.count / self.count
         self.floor = 1 - (1 - requirements.recall_floor) * self.share**SAMPLE_RECALL_EXPONENT
         queries = queries[evenly_spaced(len(queries), SAMPLE_QUERIES)]
         self.questions = ask(queries, self.sample.blocks(), self.sample.count, metric)
         self.centroids: dict[int, tuple[np.ndarray, float]] = {}
         self.indices: dict[str, tuple[faiss.Index, float]] = {}
+
+    @cached_property
+    def sample(self) -> ArrayVectors:
+        """The sample of the vectors. It is read again after `free`."""
+        return ArrayVectors(self.vectors.take(evenly_spaced(self.vectors.count, self.requirements.sample)))
+
+    def free(self) -> None:
+        """Free the sample and the indexes of the last tier, because an index of all vectors is built next."""
+        self.indices.clear()
+        del self.sample
+        runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
         """Return the factory strings of the indexes whose codes fit into the memory."""
@@ -319,6 +332,7 @@ def choose(
     requirements: Requirements,
     progress: Progress,
     gpu: "torch.device | None" = None,
+    all_vectors: int | None = None,
 ) -> Iterator[Round]:
     """Yield one tier of candidates after the other. A tier is measured when the caller asks for it.
 
@@ -326,10 +340,12 @@ def choose(
     that failed but may meet the requirements with all vectors: their recall on the sample reaches the recall floor
     without the margin of `Bench.floor`, and their estimated latency exceeds the limit by at most MAX_COST_FACTOR. The
     last round has no finalists. Its trials include the candidates that are too large, because the error that no index
-    meets the requirements lists them. The lists are trained on `gpu` unless it is None.
+    meets the requirements lists them. The lists are trained on `gpu` unless it is None. If `vectors` belong to one of
+    several index shards, `all_vectors` is the number of the vectors of all shards, from which the numbers of lists
+    follow.
     """
     if isinstance(requirements.candidates, str):
-        tiers = candidate_factories(vectors.count, vectors.dim)
+        tiers = candidate_factories(all_vectors or vectors.count, vectors.dim)
     else:
         tiers = [require_known(requirements.candidates, vectors.dim)]
     bench = Bench(vectors, queries, metric, requirements, gpu)
@@ -337,7 +353,7 @@ def choose(
     for tier in tiers:
         tried = [bench.try_out(factory) for factory in progress(bench.hopeful(tier), "measuring")]
         good = bench.settle([trial for trial in tried if trial.failure is None])
-        bench.indices.clear()
+        bench.free()
         trials = [*good, *trials, *(trial for trial in tried if trial.failure)]
         exact = [trial for trial in good[MAX_FINALISTS:] if trial.factory == "Flat"]
         yield Round(good[:MAX_FINALISTS] + exact, trials)

@@ -19,7 +19,9 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK_ROWS = 1 << 16
-"""Number of vectors in one block, and in one matrix product."""
+"""Largest number of vectors in one block, and in one matrix product."""
+BLOCK_BYTES = 1 << 25
+"""Largest size of a block in bytes."""
 QUERY_ROWS = 1 << 10
 """Number of queries in one matrix product on a GPU."""
 
@@ -47,8 +49,9 @@ class ArrayVectors:
         self.count, self.dim = array.shape
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield all vectors in order, in blocks of BLOCK_ROWS."""
-        return (self.array[start : start + BLOCK_ROWS] for start in range(0, self.count, BLOCK_ROWS))
+        """Yield all vectors in order, in blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES bytes."""
+        rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * self.dim)))
+        return (self.array[start : start + rows] for start in range(0, self.count, rows))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
         """Return the vectors of these rows."""
@@ -121,12 +124,14 @@ def search_exact(
 
     from pipeline.index.format import METRICS
 
+    heap = faiss.ResultHeap(len(queries), k, keep_max=metric == "inner_product")
     for block in blocks:
         require_finite("exact search", f"from row {first} on, vectors", block)
         values, rows = faiss.knn(queries, block, min(k, len(block)), metric=METRICS[metric])
-        best = best.merge(Neighbours.of_faiss(values, rows + first, metric))
+        heap.add_result(values, rows + first)
         first += len(block)
-    return best
+    heap.finalize()
+    return best.merge(Neighbours.of_faiss(heap.D, heap.I, metric))
 
 
 def _search_on(

@@ -8,7 +8,8 @@ import numpy as np
 
 # FAISS's stubs lack these names.
 HASHTABLE: int = vars(faiss)["DirectMap"].Hashtable
-PyCallbackIOWriter: Callable[[Callable[[bytes], None]], faiss.IOWriter] = vars(faiss)["PyCallbackIOWriter"]
+NO_DIRECT_MAP: int = vars(faiss)["DirectMap"].NoMap
+PyCallbackIOWriter: Callable[[Callable[[bytes], object]], faiss.IOWriter] = vars(faiss)["PyCallbackIOWriter"]
 SearchParametersHNSW: Callable[..., faiss.SearchParameters] = vars(faiss)["SearchParametersHNSW"]
 ZeroCopyIOReader: Callable[..., faiss.IOReader] = vars(faiss)["ZeroCopyIOReader"]
 
@@ -51,6 +52,15 @@ class HasFineQuantizer(Protocol):
 
     pq: Quantizer
     fine_quantizer: Quantizer | None
+
+
+@runtime_checkable
+class TrainsLists(Protocol):
+    """An inverted file, whose centroids can be trained without its codes."""
+
+    metric_type: int
+
+    def train_q1(self, n: int, x: object, verbose: bool, metric_type: int) -> None: ...
 
 
 @runtime_checkable
@@ -168,6 +178,13 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
     for number in range(index.nlist):
         if size := lists.list_size(number):
             yield number, faiss.rev_swig_ptr(lists.get_ids(number), size)
+
+
+def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
+    """Train the centroids of an inverted file on `rows` (n, c) float32, without its codes."""
+    rows = np.ascontiguousarray(rows, np.float32)
+    assert isinstance(index, TrainsLists)
+    index.train_q1(len(rows), faiss.swig_ptr(rows), False, index.metric_type)
 
 
 class ListMeans:

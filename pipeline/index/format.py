@@ -93,11 +93,23 @@ def metric_of(index: faiss.Index) -> str:
     return next(name for name, kind in METRICS.items() if kind == index.metric_type)
 
 
+def write_index(index: faiss.Index, write: Callable[[bytes], object]) -> None:
+    """Write an index in FAISS's format: call `write` with one part of the file after another."""
+    faiss.write_index(index, PyCallbackIOWriter(write))
+
+
 def to_bytes(index: faiss.Index) -> memoryview:
     """Return an index in FAISS's format, without the second copy that faiss.serialize_index makes."""
     data = bytearray()
-    faiss.write_index(index, PyCallbackIOWriter(data.extend))
+    write_index(index, data.extend)
     return memoryview(data)
+
+
+def file_size(index: faiss.Index) -> int:
+    """Return the size in bytes of the file of an index, without holding the file in memory."""
+    sizes: list[int] = []
+    write_index(index, lambda part: sizes.append(len(part)))
+    return sum(sizes)
 
 
 def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:

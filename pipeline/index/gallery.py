@@ -20,9 +20,11 @@ word therefore keep their exact products.
 """
 
 import hashlib
+import itertools
 import math
 import mmap
 from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -31,6 +33,7 @@ from typing import TYPE_CHECKING, NamedTuple
 import faiss
 import numpy as np
 
+from pipeline.compute import runtime
 from pipeline.compute.multivectors import Items, MultiVectors, ScoreRule, one_vector_each
 from pipeline.compute.precision import require_finite
 from pipeline.compute.ragged import offsets_of
@@ -319,7 +322,7 @@ class MergedGallery(Gallery):
     """The galleries of several index shards as one gallery.
 
     Shard i has the rows [firsts[i], lasts[i]) of all rows. If scores are equal, the items of an earlier shard
-    come first.
+    come first. FAISS searches a single query on one thread, so several threads search the shards then.
     """
 
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
@@ -328,13 +331,28 @@ class MergedGallery(Gallery):
         self.lasts = lasts
         self.dim = galleries[0].dim
         self.multi_vector = galleries[0].multi_vector
+        workers = 1 if self.multi_vector else min(runtime.threads(), len(galleries))
+        ends = np.cumsum([len(gallery) for gallery in galleries])
+        cuts = np.searchsorted(ends, ends[-1] * np.arange(workers + 1) / workers).tolist()
+        self._groups = [slice(first, last) for first, last in itertools.pairwise([*cuts[:-1], len(galleries)])]
+        self._pool = ThreadPoolExecutor(workers, "index-shards") if workers > 1 else None
 
     def __len__(self) -> int:
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """Search all shards, and return the `top` best of their results, as Gallery.search does."""
-        answers = [gallery.search(queries, top, part) for gallery, part in self._each(allowed)]
+        each = self._each(allowed)
+
+        def search_some(group: slice) -> list[Neighbours]:
+            return [gallery.search(queries, top, part) for gallery, part in each[group]]
+
+        if self._pool is None or len(queries) > 1:
+            answers = search_some(slice(None))
+        else:
+            others = [self._pool.submit(search_some, group) for group in self._groups[1:]]
+            own = search_some(self._groups[0])  # This thread searches too, because waking another one takes time.
+            answers = [*own, *(answer for other in others for answer in other.result())]
         shifted = zip(answers, self.firsts, strict=True)
         rows = np.hstack([np.where(answer.rows >= 0, answer.rows + first, -1) for answer, first in shifted])
         scores = np.hstack([answer.scores for answer in answers])

@@ -183,9 +183,9 @@ class DeclaredManifest(Manifest):
         super().__init__(folder)
         self._stage = stage
 
-    def table(self, name: str, number: int) -> pa.Table:
+    def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
         self._require(name)
-        return super().table(name, number)
+        return super().table(name, number, column)
 
     def shard_splits(self, number: int) -> "np.ndarray":
         self._require("splits")

@@ -17,7 +17,7 @@ import re
 import shutil
 import socket
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TypedDict
@@ -31,6 +31,10 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pi
 """Pattern of temporary names. Earlier versions did not write the machine."""
 ABANDONED_SECONDS = 30 * 24 * 3600
 """Age at which a temporary file of another machine counts as left behind by a dead process."""
+
+
+Writer = Callable[[Callable[[bytes], object]], None]
+"""A function that calls its argument with one part of a file after another, such as the method `write` of an index."""
 
 
 class FileSum(TypedDict):
@@ -51,25 +55,35 @@ class FileBatch:
         self._commits: list[Path] = []
         self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
 
-    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes], commit: bool = False) -> FileSum:
+    def add(self, path: Path, data: bytes | memoryview | Iterator[bytes] | Writer, commit: bool = False) -> FileSum:
         """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
 
-        An iterator is written part by part. `commit` marks a commit record, which vouches for files that were added
-        before it. Raises JointspaceError if `data` cannot be written, and then removes all files of the batch.
+        An iterator, or the parts that a Writer produces, are written part by part. `commit` marks a commit record,
+        which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and then
+        removes all files of the batch.
         """
         path = Path(path)
         temporary = self._written[path] = _temporary(path)
-        parts = data if isinstance(data, Iterator) else iter([memoryview(data).cast("B")])
         digest = hashlib.sha256()
         size = 0
+
+        def write(part: bytes | memoryview) -> None:
+            nonlocal size
+            size += len(part)
+            digest.update(part)
+            file.write(part)
+
         with self.discarded_on_error():
             self._sweep(path)
             try:
                 with open(temporary, "wb", opener=open_no_link) as file:
-                    for part in parts:
-                        size += len(part)
-                        digest.update(part)
-                        file.write(part)
+                    if isinstance(data, bytes | memoryview):
+                        write(memoryview(data).cast("B"))
+                    elif isinstance(data, Iterator):
+                        for part in data:
+                            write(part)
+                    else:
+                        data(write)
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:

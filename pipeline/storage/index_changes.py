@@ -19,7 +19,7 @@ from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.foreign.files import read_lines
 from pipeline.foreign.image_names import StoredPhoto, listed_name
-from pipeline.storage.batch import new_folder
+from pipeline.storage.batch import Writer, new_folder
 from pipeline.storage.card import CARD, IndexCard, MeasuredIndexes, Modality
 from pipeline.storage.commit import CARRIED
 from pipeline.storage.files import is_regular
@@ -229,11 +229,12 @@ class Revision:
         self.indexes: dict[str, IndexCard] = {}
         self.outlines: dict[str, MultiVectors] = {}
 
-    def put(self, side: ShardSide, data: memoryview, factory: str) -> None:
-        """Write the FAISS index `data`, which has the type `factory`, and the table of a side."""
-        self.writer.add(f"{side.name}.faiss", data)
+    def put(self, side: ShardSide, write: Writer, factory: str) -> None:
+        """Write the FAISS index of a side, which has the type `factory`, by the function `write`, and its table."""
+        self.writer.add(f"{side.name}.faiss", write)
         self.writer.add_table(f"{side.modality}.parquet", side.table)
-        changes = {"count": len(side.numbers), "bytes": len(data), "factory": factory}
+        size = self.writer.files[f"{side.name}.faiss"]["bytes"]
+        changes = {"count": len(side.numbers), "bytes": size, "factory": factory}
         self.indexes[side.name] = side.card.model_copy(update=changes)
         if side.outline is not None:
             self.outlines[side.modality] = side.outline

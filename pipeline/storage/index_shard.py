@@ -44,7 +44,7 @@ import safetensors.numpy
 
 from pipeline.compute.multivectors import SIDES, MultiVectors, read_outline
 from pipeline.errors import IntegrityError, JointspaceError
-from pipeline.storage.batch import FileBatch, FileSum
+from pipeline.storage.batch import FileBatch, FileSum, Writer
 from pipeline.storage.card import CARD, Card, CardFacts, MeasuredIndexes, Modality, make_card, read_card
 from pipeline.storage.commit import read_commit, read_record
 from pipeline.storage.files import REBUILD, inside, map_hashed, map_verified, read_bytes, refusing
@@ -80,8 +80,10 @@ class IndexWriter:
         self.files: dict[str, FileSum] = {}
         self._batch = FileBatch()
 
-    def add(self, name: str, data: bytes | memoryview) -> None:
+    def add(self, name: str, data: bytes | memoryview | Writer) -> None:
         """Write the file `name`, which is a path with forward slashes below the folder of the shard.
+
+        The parts that a Writer produces are written one by one, so that the file is never complete in memory.
 
         Raises IntegrityError as `inside` does.
         """

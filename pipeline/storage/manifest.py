@@ -122,11 +122,11 @@ class Manifest:
         """Ranges of shards that are summed together, in order."""
         return split_into_chunks(self.n_shards, self.shard_size)
 
-    def table(self, name: str, number: int) -> pa.Table:
+    def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
         """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
 
-        The shard that was read last stays in memory for each table. Raises IntegrityError if a file is damaged or
-        belongs to another manifest.
+        With `column`, only this column is read, and the result may have others. The shard that was read last stays in
+        memory for each table. Raises IntegrityError if a file is damaged or belongs to another manifest.
         """
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
@@ -135,8 +135,11 @@ class Manifest:
         table = TABLES[name].empty_table()
         if about is not None:
             _require_whole(path, about)
-            table = PackedTable(read_bytes(path), path).unpack()
-        self._held[name] = number, table
+            packed = PackedTable(read_bytes(path), path)
+            names = packed.schema.names if column is None else [column]
+            table = pa.concat_tables([packed.schema.empty_table().select(names), *packed.groups(names)])
+        if column is None:
+            self._held[name] = number, table
         return table
 
     def _whole(self, name: str) -> pa.Table:
@@ -178,12 +181,12 @@ class Manifest:
 
     def shard_splits(self, number: int) -> np.ndarray:
         """Return the split of each image of a shard, as (n,) object. Equal splits are the same string object."""
-        found = self.table("images", number)["split"].combine_chunks().dictionary_encode()
+        found = self.table("images", number, "split")["split"].combine_chunks().dictionary_encode()
         return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
 
     def owners(self, number: int) -> np.ndarray:
         """Return the image_id of each caption of a shard in ascending order, as (m,) int64."""
-        return self.table("sentences", number)["image_id"].to_numpy()
+        return self.table("sentences", number, "image_id")["image_id"].to_numpy()
 
     def texts(self, number: int) -> list[str]:
         """Return the captions of a shard."""
@@ -193,8 +196,9 @@ class Manifest:
         """Yield the captions of a split in some shards, or in all shards. One shard is read at a time."""
         for number in range(self.n_shards) if shards is None else shards:
             in_split = self.shard_splits(number) == split
-            own = in_split[self.owners(number) - number * self.shard_size]
-            yield from self.table("sentences", number)["text"].filter(own).to_pylist()
+            sentences = self.table("sentences", number)
+            own = in_split[sentences["image_id"].to_numpy() - number * self.shard_size]
+            yield from sentences["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
         """Return the rows `numbers` of the table `name`, which is a key of TABLES. Only their shards are read.

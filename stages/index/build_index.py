@@ -23,7 +23,7 @@ def _keys(config: "Config", index_shard: str) -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
-    model, _ = _split(index_shard)
+    model, number = _split(index_shard)
     configured, members, queries = config.model(model), config.members(model), config.hubness.queries
     text_encoders = [
         name
@@ -38,6 +38,8 @@ def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
         "manifest": layout.manifest,
         "model": layout.model(model),
         "embeddings": layout.embeddings(model),
+        # All index shards have the lists of the first one.
+        "first": layout.index(config.bundle_names(model)[0]) if number else None,
         "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
         "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
         # They measure an index of photos without captions.

@@ -155,7 +155,7 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
     import numpy as np
 
     from pipeline.index.build import remove, remove_and_renumber
-    from pipeline.index.format import to_bytes
+    from pipeline.index.format import write_index
     from pipeline.index.gallery import open_faiss, remember_indexes
     from pipeline.storage.index_changes import Revision, sides_of
     from pipeline.storage.index_shard import IndexShard
@@ -175,7 +175,7 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
         else:
             changed = remove_and_renumber(index, side.outline.positions(rows))
             factory = side.card.factory
-        revision.put(less, to_bytes(changed), factory)
+        revision.put(less, partial(write_index, changed), factory)
     revision.commit()
     remember_indexes(IndexShard(output))
 

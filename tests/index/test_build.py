@@ -53,9 +53,9 @@ def test_few_vectors_are_indexed_exactly(metric: str) -> None:
     built = make(vectors, queries, metric)
     card = built.card
     said = {"factory": "Flat", "count": 1000, "dim": 16, "metric": metric, "nprobe": None, "recall@10": 1}
-    assert card.to_json().items() >= {**said, "queries": 200, "bytes": len(built.data)}.items()
+    assert card.to_json().items() >= {**said, "queries": 200, "bytes": len(to_bytes(built.index))}.items()
     assert card.queries_per_second > 0 and built.tradeoff is None
-    index = from_bytes(built.data, "images.faiss", built.expected)
+    index = from_bytes(to_bytes(built.index), "images.faiss", built.expected)
     assert (index.search(queries, 10)[1] == nearest(vectors, queries, metric)).all()
     np.testing.assert_array_equal(index.reconstruct(7), vectors[7])
 
@@ -80,7 +80,7 @@ def test_parameters_that_reach_the_recall_floor_are_stored_in_the_file(factory: 
     built = make(vectors, queries, metric, recall_floor=floor, candidates=(factory,))
     card = built.card
     assert card.factory == factory and card.recall >= floor
-    index = from_bytes(built.data, "images.faiss", built.expected)
+    index = from_bytes(to_bytes(built.index), "images.faiss", built.expected)
     stages = stages_of(index)
     assert (stages.graph.hnsw.efSearch if stages.graph else None) == card.efSearch
     assert (stages.inverted.nprobe if stages.inverted else None) == card.nprobe
@@ -139,12 +139,12 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
 def test_bytes_that_are_not_an_index_are_refused_with_their_name(from_bytes: Callable) -> None:
     vectors, queries = clustered(400, 8)
     built = make(vectors, queries)
-    for bad in (b"", b"IxFI", bytes(built.data[:-9]), b"\0" * 500):
+    for bad in (b"", b"IxFI", bytes(to_bytes(built.index)[:-9]), b"\0" * 500):
         with pytest.raises(IntegrityError, match="images.faiss is not a readable FAISS index"):
             from_bytes(bad, "images.faiss", built.expected)
     for change in ({"count": 399}, {"dim": 9}, {"metric": "euclidean"}):
         with pytest.raises(IntegrityError, match="images.faiss contains 400 vectors of 8 dimensions"):
-            from_bytes(built.data, "images.faiss", replace(built.expected, **change))
+            from_bytes(to_bytes(built.index), "images.faiss", replace(built.expected, **change))
 
 
 @pytest.mark.parametrize("from_bytes", [from_bytes, view_bytes])

@@ -12,7 +12,7 @@ from pipeline.index.build import BuiltIndex
 from pipeline.index.candidates import Built, build
 from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
 from pipeline.index.exact import ArrayVectors, evenly_spaced
-from pipeline.index.format import from_bytes
+from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.tuning import Operation, Questions, SearchSetting, ask, find_least, tune
 
 THREE_CANDIDATES = {"candidates": ("Flat", "SQ8", "PQ4x4"), "sample": 2000}
@@ -36,7 +36,7 @@ def test_candidates_that_miss_a_requirement_come_last_with_a_reason() -> None:
 def test_candidates_larger_than_the_memory_are_excluded() -> None:
     vectors, queries = clustered(40_000, 32)  # The exact index needs 4.9 MiB, and 8 bits per number need 1.2 MiB.
     built = make(vectors, queries, exact_limit=50_000, memory=2, candidates=("Flat", "SQ8", "IVF200,Flat"), sample=2000)
-    assert built.card.factory == "SQ8" and len(built.data) <= 2 << 20
+    assert built.card.factory == "SQ8" and len(to_bytes(built.index)) <= 2 << 20
     assert make(vectors, queries, exact_limit=50_000, memory=5).card.factory == "Flat"
 
 
@@ -140,7 +140,7 @@ def test_next_candidates_are_built_if_the_recall_on_the_sample_is_too_high(
 ) -> None:
     vectors, queries = make_misleading()
     built = make(vectors, queries, "euclidean", candidates="auto", exact_limit=exact_limit, **SAMPLE_SETTINGS)
-    found = from_bytes(built.data, "images.faiss", built.expected).search(queries, 10)[1]
+    found = from_bytes(to_bytes(built.index), "images.faiss", built.expected).search(queries, 10)[1]
     assert overlap(found, nearest(vectors, queries, "euclidean")) >= 0.94  # 0.95 except for rounding
     assert met_only_on_the_sample(built)
 

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from synthetic_multivectors import SCORE, add_fragments
@@ -127,6 +128,34 @@ def test_one_of_several_shards_is_not_opened_as_the_index(
     with pytest.raises(IntegrityError, match=r"contains 1 of 3 index shards\. The shard 01 is missing"):
         open_index(tmp_path / "run" / inside)
     assert open_index(tmp_path / "run/index/ncca/00").card.part.to_json() == {"number": 0, "of": 3}
+
+
+@pytest.mark.parametrize("model", ["ncca", "dvsa"])
+def test_all_shards_have_the_lists_of_the_first_one(model: str, tmp_path: Path) -> None:
+    """The lists are trained on the vectors of all shards. FAISS alone reads the files."""
+    run = make_run(tmp_path / "run", images=360)
+    if model == "dvsa":
+        add_fragments(run, "dvsa", SCORE)
+    index = {"bundles": 3, "exact_limit": 10, "recall_floor": 0.9, "candidates": ["IVF4,Flat"]}
+    folder = build_bundle(run, {"index": index}, model=model, output="shared")
+    name = "regions" if model == "dvsa" else "images"
+    read = [faiss.read_index(str(folder / f"{number:02d}/{name}.faiss")) for number in range(3)]
+    first, *others = [each.quantizer.reconstruct_n(0, each.nlist) for each in read]
+    assert len(first) >= 3 and all((other == first).all() for other in others)
+    for each in read:
+        each.make_direct_map()
+    vectors = np.concatenate([each.reconstruct_n(0, each.ntotal) for each in read])
+    own = faiss.Kmeans(vectors.shape[1], len(first), spherical=True, seed=1)
+    own.train(vectors)
+    first_loss, own_loss = (
+        -faiss.knn(vectors, centroids, 1, metric=faiss.METRIC_INNER_PRODUCT)[0].mean()
+        for centroids in (first, own.centroids)
+    )
+    assert first_loss < own_loss + 0.05 * abs(own_loss)
+    opened = open_index(folder)
+    opened.check()
+    card = opened.shards[2].card.index_of("images")
+    assert card.recall >= 0.9 and card.count == read[2].ntotal
 
 
 def other_model(bundle: Path, output: Path) -> Path:

@@ -2,7 +2,8 @@
 
 import logging
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -14,11 +15,13 @@ from tqdm import tqdm
 
 from pipeline.compute.multivectors import Items, MultiVectors, one_vector_each
 from pipeline.config.results import IndexSettings
-from pipeline.index.build import QUERIES, SET_QUERIES, build_gallery
+from pipeline.index.build import ID_MAP_PREFIX, QUERIES, SET_QUERIES, build_gallery
 from pipeline.index.calibration import BACKGROUND, MIN_DEV_IMAGES, Calibration
+from pipeline.index.candidates import TrainedIndex
 from pipeline.index.chooser import Requirements
-from pipeline.index.exact import ArrayVectors, evenly_spaced
-from pipeline.index.gallery import Shortlist, remember_indexes
+from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
+from pipeline.index.gallery import Shortlist, open_faiss, remember_indexes
+from pipeline.index.tuning import SearchSetting
 from pipeline.index.tuning_queries import TextEmbedder, TuningQueries, choose_queries, words_of_names
 from pipeline.run import Run
 from pipeline.run.reading.inputs import vocabulary_of
@@ -30,7 +33,7 @@ from pipeline.storage.files import read_bytes
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import Json
 from pipeline.storage.manifest import Manifest
-from pipeline.storage.pairs import described_rows
+from pipeline.storage.pairs import described_rows, split_ids
 from pipeline.storage.parameters import Origin
 
 if TYPE_CHECKING:
@@ -82,7 +85,8 @@ def write_index_shard(
     every = evenly_spaced(int(run.manifest.bounds("sentences")[-1]), QUERIES)
     captions = ids["sentences"] if len(ids["sentences"]) or embeddings.multi_vector else every
     queries = find_queries(run, embeddings, ids["images"], read_sample(embeddings, "sentences", captions), embedder)
-    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, queries)
+    share = partial(_shared_training, run, embeddings, part)
+    measured = add_indexes(writer, embeddings, ids, settings, run.gpu, queries, share)
     _add_tables(writer, run, mapping.encoders, ids)
     writer.add_parameters(run.layout.model(model).path)
     for name in encoders:
@@ -177,12 +181,14 @@ def add_indexes(
     settings: IndexSettings,
     gpu: "torch.device | None",
     queries: TuningQueries,
+    share: Callable[[Modality], Vectors | TrainedIndex | None] = lambda modality: None,
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
     A multi-vector model also gets outlines, which are short summaries of its vector sets. The index of the images is
     tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences, only the
-    images are indexed.
+    images are indexed. `share` returns for a modality what the index shards of one index share, as `choose_and_build`
+    explains.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -202,8 +208,9 @@ def add_indexes(
             modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, asking.vectors,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
+            share(modality),
         )  # fmt: skip
-        writer.add(f"{name}.faiss", built.data)
+        writer.add(f"{name}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         card = indexes[name] = built.card.model_copy(update={"measured_with": asking.measured_with})
@@ -237,6 +244,28 @@ def find_queries(
         if file := run.config.hubness.queries:
             texts = read_queries(Path(file)) + texts
     return choose_queries(images, embeddings.metric, captions, embedder, texts)
+
+
+def _shared_training(
+    run: Run, embeddings: Embeddings, part: Mapping[str, int] | None, modality: Modality
+) -> Vectors | TrainedIndex | None:
+    """Return the vectors on which the index of the first of several shards is trained: the vectors of all shards.
+
+    For the other shards, return the trained index of the first shard. Return None if there is only one shard, or if the
+    index of the first shard has no lists.
+    """
+    if part is None:
+        return None
+    if part["number"] == 0:
+        ids = split_ids(run.manifest, run.config.index.splits)[modality]
+        return ArrayVectors(embeddings.rows_of(modality, ids))
+    first = IndexShard(run.layout.index(run.config.bundle_names(embeddings.name)[0]).path)
+    card = first.card.index_of(modality)
+    if card is None or card.nprobe is None or card.factory.startswith(ID_MAP_PREFIX):
+        return None
+    index = open_faiss(first, modality, to_change=True)
+    index.reset()
+    return TrainedIndex(index, card.factory, SearchSetting(card.nprobe, card.efSearch, card.k_factor))
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
@@ -281,15 +310,16 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 
     `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
     """
-    bounds = run.manifest.bounds("images")
-    names = np.full(bounds[-1], None, object)
+    bounds = run.manifest.bounds("images").tolist()
+    names = np.full(len(image_id), None, object)
+    numbers = np.unique(image_id // run.manifest.shard_size).tolist()
     for encoder in run.config.extract.mapped.keys() & {*encoders}:
         shards = run.layout.features(encoder)
-        for number in range(run.manifest.n_shards if shards.folder.exists() else 0):
+        for number in numbers if shards.folder.exists() else ():
             if mapped := read_commit(shards.commit(number)).details.get("mapped"):
                 rows = np.arange(bounds[number], bounds[number + 1])
-                names[np.delete(rows, mapped["but_for"])] = mapped["from"]
-    return pa.array(names[image_id], pa.string())
+                names[np.isin(image_id, np.delete(rows, mapped["but_for"]))] = mapped["from"]
+    return pa.array(names, pa.string())
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
