@@ -155,8 +155,8 @@ def render_compared(
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """Return the comparison of systems as text.
 
-    After a heading that names the reference, there is a line for each system with its recalls, their sum, and the difference of the sum from
-    the reference with its interval.
+    After a heading that names the reference, there is a line for each system with its recalls, their sum, and the
+    difference of the sum from the reference with its interval.
     """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
