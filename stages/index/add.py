@@ -69,7 +69,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 continue
             log.info(
                 "added %d of %s of %s%s", new, counted(total, "photo"), source,
-                f"; {folder} already has the others" if total > new else f" to {folder}",
+                f"; {folder} already has {'the others' if new else 'them'}" if total > new else f" to {folder}",
             )  # fmt: skip
     say_next(lambda: search_command(output or index))
 

@@ -159,6 +159,31 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
         run_command("verify", index)
 
 
+def test_a_second_addition_says_that_nothing_is_new(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of the two photos is in the index itself. Numbers of shards and of queries per second are debug messages."""
+    caplog.set_level("INFO")
+    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    draw(photos, 1, 2)
+    shutil.copy(next((colours / "data").glob("*.png")), photos / "known.png")
+    for expected in (f"added 1 of 2 photos of {photos}", f"added 0 of 2 photos of {photos}; {index} already has them"):
+        caplog.clear()
+        run_command("add", index, photos)
+        said = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
+        assert said[-1].startswith(expected)
+        assert not [line for line in said if "queries/s" in line or "already made" in line or "are new" in line]
+
+
+def test_a_stage_says_that_its_outputs_were_kept(
+    applied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run = shutil.copytree(applied / "out", tmp_path / "out")
+    run_command("stage", "ingest", "--run", run)
+    assert "ingest: kept 1 output made from the same inputs. --force makes them again." in caplog.text
+
+
 def test_refused_photos_leave_nothing_behind(
     colours: Path, applied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:

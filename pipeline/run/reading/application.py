@@ -116,7 +116,7 @@ def apply_index(
     if not new.any():
         return None
     if not new.all():
-        log.info("%d of %d photos are new. All are encoded now, so that later additions need not.", new.sum(), len(new))
+        log.debug("%d of %d photos belong to this index shard, but all of them are encoded", new.sum(), len(new))
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_index, (str(shard.folder.absolute()),))

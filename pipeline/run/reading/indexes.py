@@ -213,11 +213,9 @@ def add_indexes(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall and the speed of an index, and a warning if its shortlist has a low recall."""
-    log.info(
-        "%s: %d %s in %s, index recall@10 %.3f, %.0f queries/s on a core",
-        model, card.count, name, card.factory, card.recall, card.queries_per_second,
-    )  # fmt: skip
+    """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
+    log.info("%s: %d %s in %s, index recall@10 %.3f", model, card.count, name, card.factory, card.recall)
+    log.debug("%s: %.0f queries/s on a core", model, card.queries_per_second)
     if cost := card.shortlist:
         log.info(
             "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
