@@ -26,7 +26,6 @@ if TYPE_CHECKING:
 
 MAX_LISTED_PHOTOS = 20
 """Number of removed photos that the command names."""
-NOT_A_NAME = " is not the name of a photo"
 
 
 @click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
@@ -68,12 +67,9 @@ def command(
             found, reasons = _satisfying(changes[0].index, where, yes), {}
         if not found and not reasons:
             example = shlex.join(["jointspace", "remove", str(index), next(photos_of(changes[0].index)).whole])
-            raise UsageError(
-                f"No name of a photo was given. Give names as `jointspace search` prints them: `{example}`"
-            )
-        removed = _removed_before(changes[0].index, [line for line, why in reasons.items() if not why])
-        otherwise = {line: " was removed before" if line in removed else NOT_A_NAME for line in reasons}
-        unmet = [f"{line!r}{why or otherwise[line]}" for line, why in reasons.items()]
+            raise UsageError(f"No photo was named. Give names as `jointspace search` prints them, as in: `{example}`")
+        before = _removed_before(changes[0].index, [line for line, why in reasons.items() if not why])
+        unmet = [f"{line!r}{why or before.get(line, ' is not the name of a photo')}" for line, why in reasons.items()]
         for line in unmet if len(unmet) > 1 else ():
             log.warning("%s: %s", index, printable(line))
         which = f": {unmet[0]}." if len(unmet) == 1 else ". The reasons are listed above."
@@ -90,8 +86,8 @@ def command(
         )
 
 
-def _removed_before(index: "StoredIndex", lines: list[str]) -> set[str]:
-    """Return those of the `lines` that name photos that were removed from an index."""
+def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
+    """Return the reason for each of the `lines` that names a photo that was removed from an index."""
     from pipeline.storage.index_changes import read_removed
 
     gone = [
@@ -100,7 +96,7 @@ def _removed_before(index: "StoredIndex", lines: list[str]) -> set[str]:
         for name, digest in read_removed(shard).items()
     ]
     _, reasons = find_stored(lines, lambda: gone)
-    return {line for line in lines if reasons.get(line) != ""}
+    return {line: " was removed before" for line in lines if reasons.get(line) != ""}
 
 
 def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:

@@ -152,7 +152,7 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     files = {path.name for path in start.rglob("*")}
     for source in (runs["small"], start):
         run_command("add", start, source)
-        assert f"added 0 of 80 photos of {source}; {start} already has the others" in caplog.messages
+        assert f"added 0 of 80 photos of {source}; {start} already has them" in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
