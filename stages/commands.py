@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.core import ParameterSource
 
-from pipeline.printable import printable
+from pipeline.printable import counted, printable
 
 if TYPE_CHECKING:
     from pipeline.run import Run, Stage
@@ -179,14 +179,18 @@ def command_of(stage: "Stage") -> click.Command:
         run = begin(root, set_config_path)
         names = [name for name in map(options.pop, stage.names) if name is not None]
         jobs = stage.select(run.config, names)
+        kept = 0
         if stage.together:
-            make_shards(run, stage, jobs, options["part"], again)
+            kept = make_shards(run, stage, jobs, options["part"], again)
         else:
             source = click.get_current_context().get_parameter_source
             given = (option for option in stage.options if not option.is_flag)
             again |= any(source(option.name) == ParameterSource.COMMANDLINE for option in given)
             for job in jobs:
-                run_stage(run, stage, job, again=again, **options)
+                kept += run_stage(run, stage, job, again=again, **options)
+        if kept:
+            outputs = counted(kept, "shard" if stage.sharded else "output")
+            log.info("%s: kept %s made from the same inputs. --force makes them again.", stage.command, outputs)
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     arguments = [click.argument(name, required=False) for name in stage.names]

@@ -1,6 +1,7 @@
 """Tests of configurations: defaults, names of models and generators, and messages about mistakes."""
 
 import re
+import unicodedata
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ import yaml
 
 from pipeline.config.keys import OWN, default_yaml, rows
 from pipeline.config.loading import Config, default_path, load, merge, read_mapping, validate
+from pipeline.config.section import as_name
 from pipeline.errors import UsageError
 
 ROOT = Path(__file__).parents[1]
@@ -368,3 +370,18 @@ def test_aliases_of_an_ordinary_size_are_read(tmp_path: Path) -> None:
     config = load(path)
     assert config.fit.image_ridge == (0.5, 2)
     assert config.variants["a"].fit == {"text_ridge": [0.5, 2]}
+
+
+def test_an_error_of_yaml_names_the_file_and_the_line(tmp_path: Path) -> None:
+    path = tmp_path / "broke.yaml"
+    path.write_text("name: demo\nmodels: [ncca\nseed: 1\n")
+    with pytest.raises(UsageError, match=rf"in {path}, line 2, column 9.* in {path}, line 3") as failure:
+        load(path)
+    assert "unicode string" not in str(failure.value)
+
+
+@pytest.mark.parametrize(
+    ("text", "name"), [("Ümläut photos", "Umlaut-photos"), ("ﬁne café", "fine-cafe"), ("写真", "run"), (".a", "a")]
+)
+def test_names_lose_their_accents(text: str, name: str) -> None:
+    assert as_name(text) == as_name(unicodedata.normalize("NFD", text)) == name

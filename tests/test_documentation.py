@@ -29,7 +29,7 @@ from pipeline.errors import JointspaceError, UsageError
 from pipeline.models.linear.hubness import METHODS
 from pipeline.plan import machine
 from pipeline.run.layout import Layout
-from pipeline.serve.answers import ImageAnswer
+from pipeline.serve.answers import ImagesAnswer
 from pipeline.storage.shards import FEATURES, write_shard
 from stages.catalogue import COMMANDS, declared, render
 from stages.cli import cli, stage
@@ -408,7 +408,7 @@ def test_the_two_defaults_of_sorting_by_the_mean_are_documented() -> None:
 
 def test_the_example_of_an_answer_has_the_fields_of_the_api() -> None:
     (example,) = (text for where, language, text in ALL_CODE if where.startswith("serving.md") and language == "json")
-    answer = ImageAnswer.model_validate(json.loads(example))
+    answer = ImagesAnswer.model_validate(json.loads(example))
     assert answer.model_dump(mode="json") == json.loads(example)
 
 

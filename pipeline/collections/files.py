@@ -328,7 +328,10 @@ class CollectionFolder:
 
         def fail(error: OSError) -> None:
             if not (reason := reasons.get(error.filename)):
-                raise InputError(f"{error.filename} cannot be read: {error.strerror}") from error
+                raise InputError(
+                    f"{error.filename} cannot be read: {error.strerror}. Correct its permissions, or give a folder that"
+                    " has only your photos."
+                ) from error
             closed.append((os.path.relpath(error.filename, folder), reason))
 
         for parent, folders, names in os.walk(folder, onerror=fail):

@@ -84,7 +84,8 @@ def read_mapping(path: Path) -> dict[str, Any]:
             count_nodes(document, {})
         values = loader.construct_document(document) if document else None
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
-        raise UsageError(f"configuration {path} cannot be read: {' '.join(str(error).split())}") from error
+        reason = " ".join(str(error).split()).replace('"<unicode string>"', str(path))
+        raise UsageError(f"configuration {path} cannot be read: {reason}") from error
     if not isinstance(values, dict):
         raise UsageError(f"configuration {path} must be a mapping of keys to values")
     return values

@@ -105,8 +105,9 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_onc
 
 
 def as_name(text: str) -> str:
-    """Convert a text to a valid Name: other characters are replaced by hyphens."""
-    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
+    """Convert a text to a valid Name: letters lose their accents, and other characters are replaced by hyphens."""
+    plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
+    return re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain).lstrip("-._+") or "run"
 
 
 def key(

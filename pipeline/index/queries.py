@@ -146,12 +146,12 @@ class QueryEncoder:
             words = spell(self.ignored(sentence))[:MAX_QUOTED_CHARACTERS]
             if not words:
                 raise InputError(f"The query {quoted} contains only stop words and punctuation. Try other words.")
-            kind = (
-                "only stop words"
-                if any(reader.knows(sentence) for reader in self._forms.readers)
-                else "none of the words"
-            )
-            raise InputError(f"The model knows {kind} of {quoted} ({words}). Try other words.")
+            if any(reader.knows(sentence) for reader in self._forms.readers):
+                raise InputError(
+                    f"The query {quoted} has only stop words and words that the model does not know (unknown words:"
+                    f" {words}). Try other words."
+                )
+            raise InputError(f"The model knows none of the words of {quoted} ({words}). Try other words.")
 
     @cached_property
     def _forms(self) -> "QueryForms":

@@ -155,12 +155,13 @@ def render_compared(
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """Return the comparison of systems as text.
 
-    After a heading, there is a line for each system with its recalls, their sum, and the difference of the sum from
-    the reference with its interval.
+    After a heading that names the reference, there is a line for each system with its recalls, their sum, and the
+    difference of the sum from the reference with its interval.
     """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
-        "Recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the reference:"
+        "Recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the sum of the"
+        f" reference {names[0]}:"
     ]
     for name, row in zip(names, rows, strict=True):
         cells = ["    -" if value is None else f"{value:5.1f}" for value in (*row["system"].recalls, row["system"].sum)]

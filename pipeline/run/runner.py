@@ -136,17 +136,16 @@ class OpenStage:
 
 def run_stage(
     run: Run, stage: Stage, names: Names = (), part: int | None = None, again: bool = False, **options: Any
-) -> None:  # Any: the options of the stage's command
+) -> int:  # Any: the options of the stage's command
     """Run a stage for the names of one job, such as a model and a split.
 
     A stage over shards makes the shards of the part number `part`, or of all parts if `part` is None. Outputs that the
     same version of the stage made from the same inputs are kept, unless `again` is true. `options` are passed to the
-    function of a stage without shards. Raises JointspaceError if another process is making the same output, and
-    UsageError for an unknown part.
+    function of a stage without shards. Return the number of outputs that were kept. Raises JointspaceError if another
+    process is making the same output, and UsageError for an unknown part.
     """
     if stage.sharded:
-        make_shards(run, stage, [names], part, again)
-        return
+        return make_shards(run, stage, [names], part, again)
     output = stage.outputs(run.layout, *names)[0]
     assert isinstance(output, Artefact)
     with hold(output.path):
@@ -154,17 +153,22 @@ def run_stage(
         job = jobs.job(stage, names)
         if again or not jobs.is_done(job):
             stage.function(StageRun(run, stage, [names]), job, *names, **options)
-            return
-        log.info("%s %s: already made from the same inputs", stage.command, " ".join(names))
+            return 0
+        log.debug("%s: already made from the same inputs", " ".join([stage.command, *names]))
         for path, commit in ((output.path, output.commit) for output in job.outputs if isinstance(output, Artefact)):
             os.utime(commit)  # Snakemake requires that it is newer than the inputs
             # A killed process may have left temporary files of a second attempt.
             for folder, _, _ in os.walk(path if path.is_dir() else path.parent):
                 sweep(Path(folder))
+        return 1
 
 
-def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> None:
-    """Run a stage over shards for several names at once. `part` and `again` have the same meaning as in `run_stage`."""
+def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> int:
+    """Run a stage over shards for several names at once. Return the number of shards that were kept.
+
+    `part` and `again` have the same meaning as in `run_stage`.
+    """
+    kept = 0
     outputs = [_shards_of(stage, run, names) for names in every]
     jobs, chunked = Jobs(run), outputs[0].chunked
     count = len(run.manifest.chunks) if chunked else run.manifest.n_shards
@@ -182,8 +186,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
                 n for n in numbers
                 if again or not all(jobs.is_done(jobs.shard_job(stage, names, n)) for names in every)
             ]  # fmt: skip
-            if there := len(numbers) - len(missing):
-                log.info("%s: %d of %d shards were already made", outputs[0].folder, there, len(numbers))
+            kept += len(numbers) - len(missing)
+            log.debug("%s: %d of %d shards are missing", outputs[0].folder, len(missing), len(numbers))
             for shard in _progress(task, _make_missing(run, stage, task, missing), len(missing)):
                 log.debug("%s: shard %d", outputs[0].folder, shard)
             summed = [path for names in every for path in stage.finish(run, *names)]
@@ -192,6 +196,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
             if number == 0:
                 for shards in outputs:
                     remove_former(shards, count, len(parts))
+    return kept
 
 
 def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:

@@ -49,7 +49,12 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
     made = [folder for folder in lock.parents if not folder.exists()]
     try:
         lock.parent.mkdir(parents=True, exist_ok=True)
-        kernel.acquire()
+        try:
+            kernel.acquire()
+        except Timeout:
+            if not lock.exists():
+                lock.touch()  # filelock waits if the file cannot be created, and this raises the OSError
+            raise
     except Timeout:
         raise JointspaceError(
             f"{path} is being written by {_holder(lock)}. Wait until that process has ended, or stop it."

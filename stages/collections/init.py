@@ -120,7 +120,11 @@ def command(
             "counts": {what: count for what, count in _count(intake) if count},
             "files": found.files,
             "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
-            + [*_described_inside(found, intake), *_name_unread_splits(intake, found.format)],
+            + [
+                *_explain_captions(found, intake),
+                *_described_inside(found, intake),
+                *_name_unread_splits(intake, found.format),
+            ],
             "filters": intake.own.schema().names,
             "splits": splits,
             "drawn": [split for split in splits if split not in given],
@@ -297,6 +301,20 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
         yield what, intake.tables.value(f"SELECT count(*) FROM {what} WHERE owner IN ({usable})")
+
+
+def _explain_captions(found: "Detected", intake: "Intake") -> Iterator[str]:
+    """Yield lines for the user, with an example, if the folder has a captions.tsv without a usable caption."""
+    from pipeline.collections.formats.folder import FOLDER
+
+    if found.format != "folder" or intake.folder is None or intake.tables.value("SELECT count(*) FROM sentences"):
+        return
+    if (path := intake.folder.locate(FOLDER)["captions"]) is None:
+        return
+    name = intake.tables.value("SELECT min(path) FROM images WHERE fault IS NULL")
+    fault = "has no usable caption" if path.stat().st_size else "is empty"
+    yield f"{intake.folder.label(path)} {fault}. Each line is a file name, one tab and a caption, as in:"
+    yield f"  {name}<TAB>A dog runs on the beach."
 
 
 def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:

@@ -57,7 +57,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                     total, new = _add_run(change, Run(source), removed)
                 elif not is_index(source):
                     sample = None if folder == index else added_run(changes[0].root, source)
-                    total, new = _add_photographs(change, source, output, removed, sample)
+                    total, new = _add_photographs(change, source, removed, sample)
                 elif folder == index:
                     total, new = _add_index(change, source, removed)
                 else:
@@ -69,14 +69,12 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 continue
             log.info(
                 "added %d of %s of %s%s", new, counted(total, "photo"), source,
-                f"; {folder} already has the others" if total > new else f" to {folder}",
+                f"; {folder} already has {'the others' if new else 'them'}" if total > new else f" to {folder}",
             )  # fmt: skip
     say_next(lambda: search_command(output or index))
 
 
-def _add_photographs(
-    change: "Change", source: Path, output: Path | None, removed: Set[str], sample: Path | None
-) -> tuple[int, int]:
+def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: Path | None) -> tuple[int, int]:
     """Embed photos with the model of an index, and add them to the index as a shard of its own.
 
     `removed` are hashes and paths of photos that were removed from the index. `sample` is the run in which these photos
@@ -85,7 +83,6 @@ def _add_photographs(
     """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed
-    from pipeline.storage.manifest import REJECTS
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
@@ -98,17 +95,8 @@ def _add_photographs(
     others = [shard for shard in change.index.shards if folder not in shard.folder.parents]
     before = sum(_count_images(shard) for shard in change.index.shards if shard not in others)
     known = photo_digests(others)
-    try:
-        name = source.absolute().name
-        added = apply_index(declared(), change.home, source, folder, name, known=known, removed=removed)
-    except JointspaceError as error:
-        rejects = folder.absolute() / REJECTS
-        if output is None or str(rejects) not in str(error):
-            raise
-        kept = shutil.copy(
-            rejects, output.with_name(f"{output.name}.{REJECTS}")
-        )  # because the folder of a failed copy is removed
-        raise type(error)(str(error).replace(str(rejects), str(kept))) from error
+    name = source.absolute().name
+    added = apply_index(declared(), change.home, source, folder, name, known=known, removed=removed)
     manifest = Run(folder).manifest
     total = int((~were_removed(manifest.images, manifest.root, removed)).sum())
     _report_left_out(change, others, manifest, total)

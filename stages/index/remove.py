@@ -1,6 +1,7 @@
 """`remove`: removes photos and their captions from the indexes of a run, in place."""
 
 import logging
+import shlex
 from collections.abc import Sequence
 from contextlib import ExitStack
 from functools import partial
@@ -67,12 +68,16 @@ def command(
             found = sorted(set(chain.from_iterable(by_line.values())))
         else:
             found, reasons = _satisfying(changes[0].index, where, yes), {}
-        unmet = [f"{line!r}{why or ' is not the name of a photo'}" for line, why in reasons.items()]
-        for line in unmet:
+        if not found and not reasons:
+            example = shlex.join(["jointspace", "remove", str(index), next(photos_of(changes[0].index)).whole])
+            raise UsageError(f"No photo was named. Give names as `jointspace search` prints them, as in: `{example}`")
+        before = _removed_before(changes[0].index, [line for line, why in reasons.items() if not why])
+        unmet = [f"{line!r}{why or before.get(line, ' is not the name of a photo')}" for line, why in reasons.items()]
+        for line in unmet if len(unmet) > 1 else ():
             log.warning("%s: %s", index, printable(line))
+        which = f": {unmet[0]}." if len(unmet) == 1 else ". The reasons are listed above."
         if not found:
-            why = f"The first: {unmet[0]}." if unmet else "Give names as `jointspace search` prints them."
-            raise UsageError(f"No name matches exactly one photo of {index}. {why}")
+            raise UsageError(f"No name matches exactly one photo of {index}{which}")
         places = _remove(changes, found)
     discard()
     listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
@@ -80,9 +85,22 @@ def command(
     say_next(lambda: search_command(output or index))
     if unmet:
         raise RejectLimitError(
-            f"{counted(len(unmet), 'name')} did not match exactly one photo of {index}, the first: {unmet[0]}. The"
-            " other photos were removed."
+            f"{counted(len(unmet), 'name')} did not match exactly one photo of {index}{which} The other photos were"
+            " removed."
         )
+
+
+def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
+    """Return the reason for each of the `lines` that names a photo that was removed from an index."""
+    from pipeline.storage.index_changes import read_removed
+
+    gone = [
+        StoredPhoto(-1, name, None, digest, shard.card.data_root)
+        for shard in index.shards
+        for name, digest in read_removed(shard).items()
+    ]
+    _, reasons = find_stored(lines, lambda: gone)
+    return {line: " was removed before" for line in lines if reasons.get(line) != ""}
 
 
 def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:

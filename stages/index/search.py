@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.printable import printable, printable_json
 from stages.commands import FILE, FOLDER, Command, config_option, only_index, runnable, verify_option
 
@@ -81,6 +81,10 @@ class Query:
             raise UsageError("--similar and --text need a photo. Add --image FILE.")
         if is_changed and (self.similar or self.text is not None):
             raise UsageError("--minus and --plus exclude --similar and --text. Leave out one of the pairs.")
+        if self.where is not None and not self.where.strip():
+            raise UsageError(
+                "The condition of --where is empty. Leave --where out, or write a condition: --where 'price < 20'."
+            )
         if self.regions and self.sentence is None:
             raise UsageError(f"--regions needs a text query, as in: {EXAMPLE} --regions.")
 
@@ -127,8 +131,9 @@ class Query:
     help="Keep results whose photo satisfies this: \"price < 20 and taken >= '2024-01-01'\".",
 )  # fmt: skip
 @click.option(
-    "--queries", "queries_path", type=FILE, metavar="FILE", help="Answer each line of this text file as a query."
-)
+    "--queries", "queries_path", type=FILE, metavar="FILE",
+    help="Answer each line of this text file as a query. The exit code is 3 if some could not be answered.",
+)  # fmt: skip
 @click.option("--batch", "batch_path", type=FILE, hidden=True)  # the former name of --queries with --json
 @click.option(
     "--trusted-run", "root", type=FOLDER, metavar="RUN",
@@ -278,7 +283,8 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
     """Answer each line of a file that is not blank, with the condition and the number of results of `query`.
 
     With `as_json`, prints one JSON object per line of the file, with the query and either its results and unknown words
-    or its error. Otherwise prints each query with its table below, and a blank line between two queries.
+    or its error. Otherwise prints each query with its table below, and a blank line between two queries. Finally raises
+    RejectLimitError if some queries could not be answered.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
@@ -287,9 +293,11 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
     sentences = [line for line in read_lines(path) if line.strip()]
     if not sentences:
         raise InputError(f"{path} has no query. Write one query per line.")
+    failed = 0
     for number, (sentence, answer) in enumerate(
         zip(sentences, searcher.batch(sentences, query.top, query.where, query.match_text), strict=True)
     ):
+        failed += answer.error is not None
         ignored = {} if answer.error or answer.matched else searcher.ignored(sentence)
         if as_json:
             near = {word: known for word, known in ignored.items() if known}
@@ -305,6 +313,10 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
         if remark := answer.error or (ignored and f"ignored, unknown to this model: {spell(ignored)}"):
             click.echo(printable(f"      {remark}"))
         _print_table(answer, searcher.index)
+    if failed:
+        raise RejectLimitError(
+            f"{failed} of {len(sentences)} queries of {path} could not be answered. The output has the reasons."
+        )
 
 
 def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) -> "Encoded":

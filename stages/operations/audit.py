@@ -1,5 +1,7 @@
 """`audit`: finds captions that are probably wrong, near-duplicates, and near-duplicates in different splits."""
 
+import logging
+import shlex
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
@@ -10,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.compute import runtime
+from pipeline.errors import IntegrityError
 from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.reading.inputs import feature_shards
 from stages.commands import FILE, FOLDER
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
 
+log = logging.getLogger(__name__)
 SPLITS_BY_PRIORITY = ("test", "dev", "train", "weak", "gallery")
 """Splits in the order in which they keep their photo. For two near-duplicates, the takedown list names the photo whose
 split comes later or, in the same split, the photo with the greater image_id."""
@@ -51,7 +55,7 @@ def command(root: Path, exclude: Path | None) -> None:
 
     The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
     near-duplicates in different splits. It writes RUN/audit/audit.parquet with one row per finding, and adds a
-    section to the report.
+    section to the report. If an index was changed by `remove` or `add`, the next `run` adds this section.
     """
     from pipeline.models.linear.cross_fit import MIN_PHOTOS
     from pipeline.report.tables import FINDINGS
@@ -80,8 +84,13 @@ def command(root: Path, exclude: Path | None) -> None:
             " collection.takedown to its path. The next run then leaves out these photos and captions."
         )
     if run.layout.report.path.exists():
-        run_stage(Run(root), declared()["report"], again=True)
-        click.echo(f"The report shows the findings: {run.layout.report.path}")
+        try:
+            run_stage(Run(root), declared()["report"], again=True)
+        except IntegrityError as error:  # such as an index that `remove` has changed
+            rerun = shlex.join(["jointspace", "run", str(run.layout.config)])
+            log.warning("The report does not show the findings yet: %s Make the report with `%s`.", error, rerun)
+        else:
+            click.echo(f"The report shows the findings: {run.layout.report.path}")
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, UsageError
+from pipeline.printable import printable
 from pipeline.run import Run
 from stages.commands import PATH
 
@@ -20,15 +21,15 @@ log = logging.getLogger(__name__)
 
 @click.command("compare")
 @click.argument("runs", metavar="RUN [RUN|TABLE.csv]...", type=PATH, nargs=-1, required=True)
-@click.option("-o", "--output", type=PATH, default="compare.html", show_default=True, help="The page to write.")
+@click.option("-o", "--output", type=PATH, default="compare.html", show_default=True, help="The HTML page to write.")
 @click.option("--split", default="test", show_default=True, help="Split whose evaluations are compared.")
 @click.option("--protocol", default="all-sentences", show_default=True, help="Protocol of the evaluations.")
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
     """Compare the models of several runs with confidence intervals.
 
-    All models are compared with the best model of the first RUN. Several seeds of a model are one system. A CSV table
-    adds published results: its columns are model, image_to_sentence_recall@1, @5 and @10, and
-    sentence_to_image_recall@1, @5 and @10, in percent.
+    The figures are printed, and also written as an HTML page. All models are compared with the best model of the first
+    RUN. Several seeds of a model are one system. A CSV table adds published results: its columns are model,
+    image_to_sentence_recall@1, @5 and @10, and sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.page import compared_as_text, render_compared
@@ -39,7 +40,9 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     systems, bootstrap, best = [], None, None
     tested: dict[Path, set[str]] = {}
     learned: dict[Path, set[str]] = {}
-    for path in runs:
+    for number, path in enumerate(runs):
+        if any(path.resolve() == other.resolve() for other in runs[:number]):
+            raise UsageError(f"{path} is given twice. A run cannot be compared with itself, so name each run once.")
         if path.suffix == ".csv":
             systems += _read_figures(path)
             continue
@@ -54,7 +57,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
             raise InputError(f"{path} has no evaluation with --split {split} --protocol {protocol}. {remedy}")
         if bootstrap is None:
             bootstrap = Bootstrap(run.config.evaluate.bootstrap, run.config.seed)
-            best = best_model(summary, [evaluation["model"] for evaluation in evaluations])
+            best = best_model(summary, [evaluation["model"] for evaluation in evaluations]), str(path)
         photos = run.manifest.rows("images", run.pairs(split).image_id)["sha256"].to_pylist()
         tested[path], learned[path] = set(photos), _learned_photos(run)
         for evaluation in evaluations:
@@ -62,7 +65,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
             systems.append(measured_system(str(path), evaluation, ranks, photos))
     if bootstrap is None:
         raise UsageError("Give at least one run, as in: jointspace compare results/demo published.csv")
-    systems.sort(key=lambda system: (system.name, system.source) != (best, str(runs[0])))
+    systems.sort(key=lambda system: (system.name, system.source) != best)
     systems = merge_seed_systems(systems)
     rows = compare_systems(systems, bootstrap)
     warnings = [
@@ -73,7 +76,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     ]
     publish_text(output, render_compared(rows, systems[0], split, protocol, warnings))
     click.echo(compared_as_text(rows))
-    log.info("page: %s", output)
+    click.echo(f"wrote {printable(output)}, a page with the same figures")
     for warning in warnings:
         log.warning(warning)
 

@@ -75,6 +75,35 @@ def test_the_written_configuration_reads_what_init_reports(photos: Path, tmp_pat
     assert all(defaults.get(key) != value for key, value in written.items())
 
 
+@pytest.mark.parametrize(
+    ("separator", "reason"),
+    [
+        (" ", "followed by a space, and not by a tab"),
+        (";", "followed by a semicolon, and not by a tab"),
+        (None, "captions.tsv is empty"),
+    ],
+)
+def test_unusable_captions_are_explained_with_an_example_that_works(
+    photos: Path, separator: str | None, reason: str
+) -> None:
+    path = photos / "captions.tsv"
+    path.write_text("".join(f"{number:02d}.jpg{separator}a dog\n" for number in range(20)) if separator else "")
+    said, _ = refuse(photos)
+    assert reason in said and "captions.tsv" in said
+    (example,) = [line.strip() for line in said.splitlines() if "<TAB>" in line]
+    assert example.startswith("00.jpg<TAB>")
+    path.write_text("".join(example.replace("00.jpg", f"{n:02d}.jpg").replace("<TAB>", "\t") + "\n" for n in range(20)))
+    assert "20 images, 20 sentences" in run_command("init", photos)
+
+
+@pytest.mark.parametrize("name", ["captions.tsv", "splits.tsv"])
+def test_a_list_of_a_folder_is_not_a_table(photos: Path, name: str) -> None:
+    caption(photos, "folder")
+    (photos / "splits.tsv").write_text("00.jpg\ttrain\n")
+    with pytest.raises(UsageError, match=f"Give the folder: `jointspace init '{photos}'`"):
+        run_command("init", photos / name)
+
+
 def make_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
     """Make a folder like a download of COCO, with photos and captions of each part, such as train2017.
 

@@ -1,5 +1,6 @@
 """Tests that pipes, devices, sockets, folders and links in place of a collection's files are not read or waited for."""
 
+import errno
 import os
 import socket
 import threading
@@ -115,3 +116,15 @@ def test_links_are_followed_if_the_configuration_allows_it(tmp_path: Path, photo
     assert len(list(CollectionFolder(root, Options({}, {}, "train")).files())) > 3
     assert followed.tables["images"]["path"].to_pylist() == ["a.jpg"]
     assert followed.tables["sentences"]["text"].to_pylist() == ["A dog ."]
+
+
+def test_a_folder_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The tests may run as root, who can read every folder, so the refusal of the system is imitated."""
+
+    def refuse(path: str) -> None:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)
+
+    folder = CollectionFolder(tmp_path, Options({}, {}, "gallery"))
+    monkeypatch.setattr(os, "scandir", refuse)
+    with pytest.raises(InputError, match="/inside cannot be read: Permission denied. Correct its permissions, or"):
+        list(folder.walk(tmp_path / "inside"))

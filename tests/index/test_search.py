@@ -10,12 +10,13 @@ import pytest
 from click.testing import CliRunner
 from synthetic_run import build_bundle, features_of, make_run, run_command
 
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.index.search import Searcher
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.stored_index import open_index
+from pipeline.text.vocabulary import KnownTerms
 from stages.index.search import command
 
 # The images of dogs by their distance to "dog". Image i deviates by 0.01 i towards the next thing.
@@ -54,9 +55,21 @@ def test_unknown_words_are_named(bundle: Path) -> None:
     searcher = Searcher(open_index(bundle))
     with pytest.raises(InputError, match=r"none of the words of 'the purple unicorn' \(purple, unicorn\)"):
         searcher.images("the purple unicorn", 3)
-    with pytest.raises(InputError, match="only stop words"):
+    with pytest.raises(InputError, match="only stop words and punctuation"):
         searcher.images("the big", 3)
     assert searcher.images("a purple dog", 1)[0].row["path"] == "dog-0.png"
+
+
+def test_unknown_words_beside_stop_words_are_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(KnownTerms, "knows", lambda self, text: True)  # as if the vocabulary had the stop word
+    with pytest.raises(InputError, match=r"only stop words and words .* not know \(unknown words: unicorn\)\. Try"):
+        Searcher(open_index(bundle)).images("the unicorn", 3)
+
+
+def test_an_empty_condition_is_refused(bundle: Path) -> None:
+    for condition in ("", " "):
+        with pytest.raises(UsageError, match="condition of --where is empty"):
+            run_command("search", "--index", bundle, "a dog", "--where", condition)
 
 
 def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) -> None:
@@ -66,7 +79,9 @@ def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) 
 
     def search(*arguments: object) -> tuple[str, str]:
         result = CliRunner().invoke(command, ["--index", str(bundle), "--top-k", "1", *map(str, arguments)])
-        assert result.exit_code == 0, result.output
+        unanswered = isinstance(result.exception, RejectLimitError)
+        assert unanswered == ("--queries" in arguments or "--batch" in arguments), result.output
+        assert unanswered or result.exit_code == 0, result.output
         lines = result.stderr.splitlines(keepends=True)
         return result.stdout, "".join(line for line in lines if not line.startswith("This index does not say where"))
 
@@ -88,6 +103,9 @@ def test_ignored_words_are_named_with_the_results(bundle: Path, tmp_path: Path) 
     tables = [table.splitlines() for table in search("--queries", queries)[0].split("\n\n")]
     assert [table[0] for table in tables] == ["a purple dog", "a dog", "a unicorn"]
     assert "none of the words of 'a unicorn'" in tables[2][1] and tables[1][1:] == search("a dog")[0].splitlines()
+    with pytest.raises(RejectLimitError, match=r"1 of 3 queries of .*queries\.txt could not be answered") as failure:
+        run_command("search", "--index", bundle, "--queries", queries)
+    assert failure.value.exit_code == 3
     queries.write_bytes(b"\xff")
     with pytest.raises(InputError, match="queries.txt: line 1 is not UTF-8"):
         run_command("search", "--index", bundle, "--queries", queries)

@@ -152,7 +152,7 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     files = {path.name for path in start.rglob("*")}
     for source in (runs["small"], start):
         run_command("add", start, source)
-        assert f"added 0 of 80 photos of {source}; {start} already has the others" in caplog.messages
+        assert f"added 0 of 80 photos of {source}; {start} already has them" in caplog.messages
     assert {path.name for path in start.rglob("*")} == files
     for former, named in (("index-add", "--from"), ("index-remove", "--image")):
         words = [former, named, "5", "--index", str(start), f"--output={tmp_path / 'less'}"]
@@ -195,7 +195,7 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
     for error, named, arguments in (
         *((UsageError, "No name matches exactly one photo of", [number]) for number in (80, 10**23, "9" * 4000)),
         (InputError, "all 80 photos of .*delete this folder", ["--from-file", everything]),
-        (UsageError, "No name matches exactly one photo of", []),
+        (UsageError, "No photo was named.*: `jointspace remove .*/small/bundle .*/small/data/.*png`", []),
         (UsageError, "No name matches exactly one photo of", ["--from-file", nothing]),
     ):
         with pytest.raises(error, match=named):
@@ -229,6 +229,22 @@ def test_lines_of_a_list_that_match_nothing_are_reported(
     gone = IndexShard(tmp_path / "less").table("images")["path"].to_pylist()
     assert [row for row, path in enumerate(gone) if path is None] == [5, 6, 7, 8, 9]
     assert all(repr(line) in caplog.text for line in strangers)
+
+
+def test_a_photo_that_was_removed_before_is_named_once(
+    runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
+    first, second, *_ = open_index(index).table("images")["path"].to_pylist()
+    run_command("remove", index, first)
+    caplog.clear()
+    with pytest.raises(UsageError, match=f"one photo of {index}: '{first}' was removed before.$"):
+        run_command("remove", index, first)
+    assert first not in caplog.text
+    with pytest.raises(RejectLimitError, match=r"2 names .*listed above\. The other photos were removed"):
+        run_command("remove", index, first, second, "nobody.png")
+    assert f"'{first}' was removed before" in caplog.text
+    assert "'nobody.png' is not the name of a photo" in caplog.text
 
 
 @pytest.mark.parametrize(

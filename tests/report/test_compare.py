@@ -8,7 +8,7 @@ import pytest
 from click.testing import CliRunner
 from synthetic_run import make_run, make_stage, open_run, run_command, write_config
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 from pipeline.metrics.retrieval import Bootstrap
 from pipeline.report.tables import (
     HEADINGS,
@@ -70,7 +70,24 @@ def test_a_run_is_compared_with_a_copy_and_with_a_table(run: Path, tmp_path: Pat
     done = CliRunner().invoke(command, [str(run), str(other), str(table), "--output", str(output)])
     assert done.exit_code == 0, done.output
     assert "+0.0  (+0.0 to +0.0)" in done.output and "407.4" in done.output and "ranks are unknown" in done.output
+    heading, first, *_ = done.output.splitlines()
+    assert heading.endswith(f"reference {first.partition(')')[0]}):") and f"wrote {output}, a page" in done.output
     assert "reference" in output.read_text() and "&lt;SCAN&gt;" in output.read_text()
+
+
+def test_the_reference_is_a_model_of_the_first_run_and_not_of_a_table_before_it(run: Path, tmp_path: Path) -> None:
+    table = tmp_path / "others.csv"
+    table.write_text(f"model,{','.join(HEADINGS)}\nSCAN,52.2,81,89.2,38.3,67.8,78.9\n")
+    said = run_command("compare", table, run, "--output", tmp_path / "page.html")
+    assert said.splitlines()[0].endswith(f"({run}):")
+
+
+def test_the_same_run_is_refused_twice(run: Path, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to(run)
+    for again in (run, run / "../" / run.name, tmp_path / "link"):
+        with pytest.raises(UsageError, match="is given twice"):
+            run_command("compare", run, again, "--output", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
 
 
 def test_test_photos_that_another_run_has_trained_on_are_counted(

@@ -166,11 +166,6 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     run_command("remove", index, "red-00.png")
     run_command("add", index, colours / "data")
     assert "0 of 39 photos" in caplog.text and open_index(index).card.images.count == 50
-    (tmp_path / "bad").mkdir()
-    (tmp_path / "bad/0.jpg").write_text("no photo")
-    with pytest.raises(InputError, match=r"copy\.rejects\.jsonl lists the reasons"):
-        run_command("add", index, tmp_path / "bad", "--copy-to", tmp_path / "copy")
-    assert "not-an-image" in (tmp_path / "copy.rejects.jsonl").read_text()
     caplog.clear()
     run_command("verify", index)
     assert " 0 wrong" in caplog.text
@@ -178,6 +173,65 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     vectors.write_bytes(vectors.read_bytes()[:-1])
     with pytest.raises(IntegrityError, match=f"1 file of {index} cannot be used"):
         run_command("verify", index)
+
+
+def test_a_second_addition_says_that_nothing_is_new(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """One of the two photos is in the index itself. Numbers of shards and of queries per second are debug messages."""
+    caplog.set_level("INFO")
+    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    draw(photos, 1, 2)
+    shutil.copy(next((colours / "data").glob("*.png")), photos / "known.png")
+    for expected in (f"added 1 of 2 photos of {photos}", f"added 0 of 2 photos of {photos}; {index} already has them"):
+        caplog.clear()
+        run_command("add", index, photos)
+        said = [record.getMessage() for record in caplog.records if record.levelname != "DEBUG"]
+        assert said[-1].startswith(expected)
+        assert not [line for line in said if "queries/s" in line or "already made" in line or "are new" in line]
+
+
+def test_a_stage_says_that_its_outputs_were_kept(
+    applied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level("INFO")
+    run = shutil.copytree(applied / "out", tmp_path / "out")
+    run_command("stage", "ingest", "--run", run)
+    assert "ingest: kept 1 output made from the same inputs. --force makes them again." in caplog.text
+
+
+def test_refused_photos_leave_nothing_behind(
+    colours: Path, applied: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    output = tmp_path / "own"
+    output.mkdir()
+    (output / "notes.txt").write_text("of the user")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/0.jpg").write_text("no photo")
+    before = sorted(tmp_path.rglob("*"))
+    for command in (
+        ("add", index, tmp_path / "bad"),
+        ("add", index, tmp_path / "bad", "--copy-to", tmp_path / "copy"),
+        ("apply", index, tmp_path / "bad", "--output", tmp_path / "out"),
+        ("apply", index, tmp_path / "bad", "--output", output),
+    ):
+        caplog.clear()
+        with pytest.raises(InputError, match="none of the 1 images can be used") as refusal:
+            run_command(*command)
+        assert "rejects.jsonl" not in str(refusal.value)
+        assert "0.jpg: not-an-image" in caplog.text
+        assert sorted(tmp_path.rglob("*")) == before
+
+
+def test_a_refusal_keeps_the_work_of_an_earlier_call(applied: Path, colours: Path, tmp_path: Path) -> None:
+    output = shutil.copytree(applied / "out", tmp_path / "out")
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad/0.jpg").write_text("no photo")
+    retell(output / "applied.json", "photographs", value=str(tmp_path / "gone"))
+    with pytest.raises(InputError, match="none of the 1 images can be used"):
+        apply(colours, tmp_path / "bad", output)
+    assert list(output.rglob("features/eye/shard-*.h5"))
 
 
 def test_apply_refuses_to_write_an_index_that_is_locked(colours: Path, applied: Path) -> None:

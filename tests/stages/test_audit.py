@@ -1,5 +1,6 @@
 """The command `audit` lists the faults of a collection, and `ingest` leaves out the listed photos and captions."""
 
+import shutil
 from collections import Counter
 from pathlib import Path
 
@@ -10,6 +11,7 @@ from scipy.ndimage import gaussian_filter
 from synthetic_run import by_hand, ingest, make_stage, open_run, run_command, write_config
 
 from pipeline.report.tables import is_probable
+from pipeline.run.layout import Layout
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import shard_path
@@ -92,6 +94,19 @@ def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out
     left = Counter(captions_of(before)) - Counter(captions_of(after))
     assert {line for line in left if line.partition("\t")[0] not in gone} == reliable - gone
     assert after.summary["warnings"] == []
+
+
+def test_a_report_that_cannot_be_made_does_not_stop_an_audit(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The inputs of the report are missing here. An index that `remove` has changed raises the same class of error."""
+    layout = Layout(shutil.copytree(run, tmp_path / "run"))
+    layout.report.path.parent.mkdir()
+    layout.report.path.write_text("an earlier report")
+    printed = run_command("audit", layout.root, "--exclude", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").exists() and "The report shows the findings" not in printed
+    assert f"Make the report with `jointspace run {layout.config}`" in caplog.text
+    assert layout.report.path.read_text() == "an earlier report"
 
 
 def captions_of(manifest: Manifest) -> list[str]:

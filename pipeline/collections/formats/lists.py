@@ -14,6 +14,7 @@ from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, 
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 from pipeline.foreign.files import UTF16_MARKS, each_line
+from pipeline.printable import counted
 
 SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "validate", "development", "eval", "evaluation"), "dev"),
@@ -26,6 +27,10 @@ YEAR = re.compile(r"[-_ ]?\d+$")
 SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
 """Keys of the text of a caption that is a JSON object."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
+SEPARATORS = {" ": "a space", ",": "a comma", ";": "a semicolon", "|": "a vertical bar"}
+"""Characters that users write in place of a tab, with their names."""
+AFTER_FILE_NAME = re.compile(r"""\.\w{2,5}["']?(?: *([,;|])| )""")
+"""The end of a file name, and the separator after it that is not a tab."""
 MAX_JSON_BYTES = 1 << 30
 """Largest size of a JSON file in bytes."""
 MAX_TEXT_BYTES = 1 << 24
@@ -252,11 +257,17 @@ def _records(
         fields = [] if isinstance(line, bytes) else line.split("\t")
         try:
             if len(fields) not in widths:
-                wanted = " or ".join(map(str, widths))
-                raise ValueError(f"{len(fields)} fields between tabs, not {wanted}" if fields else not_utf8(line))
+                raise ValueError(_wrong_width(line, fields, widths) if isinstance(line, str) else not_utf8(line))
             yield make(fields, file, row)
         except ValueError as error:
             yield Reject(file, row, what, str(error))
+
+
+def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
+    """Return why a line does not have one of these numbers of fields."""
+    if len(fields) == 1 and (found := AFTER_FILE_NAME.search(line)):
+        return f"the file name is followed by {SEPARATORS[found[1] or ' ']}, and not by a tab"
+    return f"{counted(len(fields), 'field')} between tabs, not {' or '.join(map(str, widths))}"
 
 
 def repeated_name(header: Iterable[str]) -> str | None:

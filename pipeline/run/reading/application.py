@@ -2,8 +2,9 @@
 
 import logging
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping, Set
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,11 +18,12 @@ from pipeline.compute.multivectors import one_vector_each
 from pipeline.config import loading
 from pipeline.config.section import SPLITS, as_name
 from pipeline.encoders.restore import stored_spec
-from pipeline.errors import JointspaceError, UsageError
+from pipeline.errors import InputError, JointspaceError, UsageError
 from pipeline.index.build import QUERIES
 from pipeline.index.exact import evenly_spaced
 from pipeline.index.gallery import remember_indexes
 from pipeline.index.queries import QueryEncoder
+from pipeline.printable import printable
 from pipeline.run import Run, ShardJob, Stage, stage
 from pipeline.run.jobs import StageRun
 from pipeline.run.layout import Layout
@@ -38,6 +40,7 @@ from pipeline.storage.index_folder import ADDED, added_to, is_index, new_additio
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.json_files import fingerprint, publish_json, read_json
 from pipeline.storage.locks import hold
+from pipeline.storage.manifest import REJECTS, read_rejects
 from pipeline.storage.pairs import split_ids
 from pipeline.storage.parameters import ENCODER, write_parameters
 from pipeline.storage.stored_index import StoredIndex, open_index
@@ -47,6 +50,8 @@ if TYPE_CHECKING:
 
 RECORD = "applied.json"
 """Name of the file with the folder of the photos. It marks the run as made by `apply` or `add`."""
+MAX_LISTED_REJECTS = 20
+"""Number of rejected files that are logged if no photo can be used."""
 log = logging.getLogger(__name__)
 
 
@@ -92,7 +97,8 @@ def apply_index(
 
     Finished work of an earlier call is kept. Photos whose sha256 is in `known`, or whose sha256 or absolute path is in
     `removed`, are skipped. Returns None if no photo remains. Raises UsageError if the model uses regions, if the folder
-    has no photos, or if `output` contains an index of other photos or a run of another command.
+    has no photos, or if `output` contains an index of other photos or a run of another command. Raises InputError if no
+    photo can be used. Everything that the call has written is then removed.
     """
     photographs = Path(os.path.abspath(photographs))
     shard = open_index(source, added=False).first
@@ -100,20 +106,47 @@ def apply_index(
     asker = QueryEncoder(StoredIndex([shard]))
     _require_whole_images(asker)
     encoders = [plain(encoder, shard.folder) for encoder in asker.model.encoders]
-    run = _begin(photographs, output, encoders, changes or {})
-    for encoder in encoders:
-        _carry(run, encoder, shard)
-    run_stage(run, stages["ingest"])
+    with _nothing_left_after_refusal(output):
+        run = _begin(photographs, output, encoders, changes or {})
+        for encoder in encoders:
+            _carry(run, encoder, shard)
+        run_stage(run, stages["ingest"])
     images, root = run.manifest.images, run.manifest.root
     new = ~were_removed(images, root, removed) & [digest not in known for digest in images["sha256"].to_pylist()]
     if not new.any():
         return None
     if not new.all():
-        log.info("%d of %d photos are new. All are encoded now, so that later additions need not.", new.sum(), len(new))
+        log.debug("%d of %d photos belong to this index shard, but all of them are encoded", new.sum(), len(new))
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_index, (str(shard.folder.absolute()),))
     return _index(run, shard, asker, name or output.absolute().name, new)
+
+
+@contextmanager
+def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
+    """Remove everything that the block has written into the folder `output` if it raises InputError or UsageError.
+
+    The rejected files are logged instead. Nothing is removed if `output` has the work of an earlier call.
+    """
+    resumed = (output / RECORD).exists()
+    before = set(output.iterdir()) if output.is_dir() else None
+    try:
+        yield
+    except (InputError, UsageError) as error:
+        if resumed or not output.is_dir():
+            raise
+        report = Layout(output.absolute()).manifest.path.with_name(REJECTS)
+        rejects = list(read_rejects(report)) if report.exists() else []
+        for reject in rejects[:MAX_LISTED_REJECTS]:
+            log.warning("%s: %s", printable(reject["file"]), printable(reject["reason"]))
+        for path in set(output.iterdir()) - (before or set()):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+        if before is None:
+            output.rmdir()
+            if output.parent.name == ADDED and not any(output.parent.iterdir()):
+                output.parent.rmdir()
+        raise type(error)(str(error).replace(f" {report} lists the reasons.", "")) from error
 
 
 def added_run(home: Path, photographs: Path) -> Path:

@@ -269,11 +269,12 @@ def _shared_training(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall and the speed of an index, and a warning if its shortlist has a low recall."""
+    """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
     log.info(
-        "%s: %d %s in %s, index recall@10 %.3f measured with %s, %.0f queries/s on a core",
-        model, card.count, name, card.factory, card.recall, card.measured_with, card.queries_per_second,
+        "%s: %d %s in %s, index recall@10 %.3f measured with %s",
+        model, card.count, name, card.factory, card.recall, card.measured_with,
     )  # fmt: skip
+    log.debug("%s: %.0f queries/s on a core", model, card.queries_per_second)
     if cost := card.shortlist:
         log.info(
             "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
