@@ -186,7 +186,14 @@ def cli(
     os.environ.setdefault(
         "PYDANTIC_DISABLE_PLUGINS", "1"
     )  # Pydantic would otherwise read the metadata of every installed package
-    handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log_path, "w", "utf-8")] if log_path else [])]
+    handlers: list[logging.Handler] = [AboveBars(sys.stderr)]
+    if log_path:
+        try:
+            handlers.append(logging.FileHandler(log_path, "w", "utf-8"))
+        except OSError as error:
+            raise UsageError(
+                f"The log file {log_path} cannot be written ({error.strerror}). Give another file with --log."
+            ) from error
     for handler in handlers:
         handler.setFormatter(OneLine("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=handlers)

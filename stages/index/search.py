@@ -143,6 +143,7 @@ def command(
     INDEX is the folder of an index, such as results/demo/index/sae. If the folder results has only one index, INDEX may
     be left out. With --index, TEXT is the only argument.
     """
+    from pipeline.config import loading
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
     from pipeline.storage.stored_index import open_index
@@ -152,6 +153,8 @@ def command(
     folders, sentence = _split_words(words, index_folders, needs_text)
     query = Query(sentence, **options)
     query.check(queries_path, batch_path)
+    if config_path is not None:
+        loading.load(config_path)  # a wrong configuration is an error, also if the query does not need it
     index = open_index(*(folders or [only_index(EXAMPLE)]), run=root, skip_verified=not verify)
     searcher = Searcher(index)
     if path:
