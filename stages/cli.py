@@ -78,7 +78,7 @@ class Catalogue(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = meant(args[0], self.list_commands(ctx))
-            raise UsageError(f"unknown command {args[0]}; {near}`{self._path} --help` lists the commands")
+            raise UsageError(f"Unknown command {args[0]}. {near}`{self._path} --help` lists the commands.")
         return super().resolve_command(ctx, args)
 
     @property

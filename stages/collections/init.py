@@ -101,6 +101,8 @@ def command(
         )
     if weights and not weights.is_file():
         raise UsageError(f"--weights {weights} is not a file. Give the path of a file with the weights of a network.")
+    if output and not output.parent.is_dir():
+        raise UsageError(f"The folder {output.parent} does not exist. Create it, or give another file with --output.")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):

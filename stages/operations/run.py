@@ -128,7 +128,7 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}; {meant(new, encoders)}add it to the key `encoders` and to the"
+            f"The configuration has no encoder {new}. {meant(new, encoders)}Add it to the key `encoders` and to the"
             " models that will use it."
         )
     if new not in encoders:
@@ -144,8 +144,8 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     if not opened.layout.features(old).part(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of the encoder {old}; {meant(old, there)}it has features of:"
-            f" {', '.join(there) or 'none'}"
+            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}It has features of:"
+            f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
 
@@ -193,7 +193,7 @@ def run_workflow(
     root = Path(chosen.data_root)
     if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
-        raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
+        raise UsageError(f"data_root {root} does not exist. {meant(str(root), beside)}Correct it in {config_path}.")
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     output = folder / "run.log"
@@ -205,7 +205,12 @@ def run_workflow(
             files.append(changed)
         words += further  # before --configfile, which accepts any number of values
         words += ["--configfile", *map(str, files)] if files else []
-        code = _watch(words, output, shown=bool(further))
+        try:
+            code = _watch(words, output, shown=bool(further))
+        except KeyboardInterrupt:
+            if changes:  # the command is `migrate`
+                raise
+            raise RunFailure("Interrupted. The same command continues the run.", 130) from None
     if code:
         raise _explain(output, code, _run_command(config_path))
     if as_json:

@@ -243,6 +243,9 @@ def test_unusable_folders_are_refused_with_a_reason(photos: Path, tmp_path: Path
     ]:
         with pytest.raises(UsageError, match=match):
             run_command("init", photos, *arguments)
+    with pytest.raises(UsageError, match=r"The folder missing does not exist\. Create it"):
+        run_command("init", photos, "--output", "missing/mine.yaml")
+    assert not Path("missing").exists()
     Path("mine.yaml").write_text("mine")
     with pytest.raises(UsageError, match="mine.yaml exists"):
         run_command("init", photos, "--output", "mine.yaml")
