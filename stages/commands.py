@@ -162,6 +162,19 @@ def only_index(command: str) -> Path:
     raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
 
 
+def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
+    """Raise UsageError if the user gave the folder that a command needs last instead of first.
+
+    `folder` is the first argument of the command and `rest` are the others. `accepts` tells whether a path is a folder
+    that the command can use.
+    """
+    from pipeline.errors import UsageError
+
+    if rest and os.path.isdir(rest[-1]) and accepts(Path(rest[-1])) and not accepts(folder):
+        words = ["jointspace", command, rest[-1], str(folder), *rest[:-1]]
+        raise UsageError(f"The arguments are in the wrong order. The folder comes first: {shlex.join(words)}")
+
+
 def command_of(stage: "Stage") -> click.Command:
     """Make the command of a stage.
 

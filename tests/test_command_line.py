@@ -1,5 +1,6 @@
 """Messages of the command line about wrong arguments and options."""
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -37,3 +38,43 @@ def test_search_refuses_a_missing_or_wrong_configuration() -> None:
     for name, message in (("nope.yaml", "nope.yaml does not exist"), ("wrong.yaml", "unknown key no_such_key")):
         error = error_of("search", INDEX, "a dog", "--config", name)
         assert isinstance(error, UsageError) and message in str(error)
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Path:
+    """Make the folder `results/mine` with the files by which commands recognise a run and its index."""
+    folder = Path("results/mine")
+    (folder / "manifest").mkdir(parents=True)
+    (folder / "manifest/manifest.json").write_text("{}")
+    (folder / "config.yaml").write_text("name: mine\n")
+    shutil.copytree(INDEX, folder / "index/ncca")
+    return folder
+
+
+@pytest.mark.parametrize(
+    ("words", "right"),
+    [
+        (("search", "a dog", "INDEX"), "search INDEX 'a dog'"),
+        (("search", "dog", "INDEX"), "search INDEX dog"),
+        (("search", "a", "dog", "INDEX"), "search INDEX 'a dog'"),
+        (("search", "a dog", "results/missing/index/ncca"), "search results/missing/index/ncca 'a dog'"),
+        (("explain", "dog-0.png", "RUN"), "explain RUN dog-0.png"),
+        (("explain", "photo.jpg", "RUN"), "explain RUN photo.jpg"),
+        (("remove", "photo.jpg", "dog-0.png", "INDEX"), "remove INDEX photo.jpg dog-0.png"),
+    ],
+)
+def test_a_folder_that_is_not_the_first_argument_is_put_first(run: Path, words: tuple[str, ...], right: str) -> None:
+    Path("photo.jpg").touch()
+    paths = {"RUN": str(run), "INDEX": str(run / "index/ncca")}
+    message = str(error_of(*(paths.get(word, word) for word in words)))
+    assert message.startswith("The arguments are in the wrong order.")
+    for name, path in paths.items():
+        right = right.replace(name, path)
+    assert message.endswith(f": jointspace {right}")
+
+
+def test_text_without_quotes_is_not_taken_for_a_folder(run: Path) -> None:
+    index = run / "index/ncca"
+    assert str(error_of("search", index, "a", "dog")).startswith("Put the text in quotes: ")
+    assert str(error_of("search", "a", "black/white", "dog")).startswith("Put the text in quotes: ")
+    assert str(error_of("search", "a", "black/white")).startswith("Put the text in quotes: ")

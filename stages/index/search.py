@@ -184,7 +184,7 @@ def _split_words(
     """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
     A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of an
-    index. Raises UsageError if the text has several arguments, because it was not in quotes.
+    index. Raises UsageError if the text has several arguments, because it was not in quotes or precedes the index.
     """
     from pipeline.storage.index_folder import is_index
 
@@ -195,6 +195,11 @@ def _split_words(
             index_folders = (Path(first),)
             words = tuple(rest)
     if len(words) > 1:
+        *text, last = words
+        is_folder = (os.path.isdir(last) and is_index(Path(last))) or ("/" in last and " " in words[0])
+        if is_folder and not index_folders:
+            right = shlex.join(["jointspace", "search", last, " ".join(text)])
+            raise UsageError(f"The arguments are in the wrong order. The folder of the index comes first: {right}")
         index = shlex.quote(str(index_folders[0])) if index_folders else "INDEX"
         raise UsageError(f'Put the text in quotes: jointspace search {index} "{" ".join(words)}".')
     return index_folders, words[0] if words else None

@@ -16,8 +16,8 @@ from pipeline.foreign.image_names import ID
 from pipeline.printable import counted, printable, printable_json
 from pipeline.run import Run
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.run import not_a_run
-from stages.commands import FOLDER, Command, json_option
+from pipeline.run.run import is_run, not_a_run
+from stages.commands import FOLDER, PATH, Command, json_option, require_order
 
 if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
@@ -162,7 +162,7 @@ def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
 
 
 @click.command("explain", cls=Command, former={"--run": ""})
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=PATH)
 @click.argument("image")
 @json_option
 def explain(run: Path, image: str, as_json: bool) -> None:
@@ -173,6 +173,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_image, find_rejects, trace
 
+    require_order(run, [image], is_run, "explain")
     found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
