@@ -26,6 +26,41 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+class _ConfigType(click.Path):
+    """The path of a configuration. A folder is refused with the configuration that the user probably meant."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from pipeline.config.section import as_name
+        from pipeline.errors import UsageError
+
+        folder = Path(value)
+        if folder.is_dir():
+            names = [folder / "config.yaml", Path(f"{as_name(folder.resolve().name)}.yaml")]
+            found = [str(path) for path in names if path.is_file()]
+            write = f"Write one with `{shlex.join(['jointspace', 'init', str(folder)])}`."
+            remedy = f"Did you mean {found[0]}?" if found else write
+            raise UsageError(f"{folder} is a folder and not a configuration. {remedy}")
+        return super().convert(value, param, ctx)
+
+
+class _RunType(click.Path):
+    """The folder of a run. A configuration is refused with the folder of its run."""
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        from pipeline.config import loading
+        from pipeline.errors import UsageError
+
+        if Path(value).suffix in (".yaml", ".yml") and os.path.isfile(value):
+            config = loading.load(Path(value))
+            root = Path(config.results_root, config.name)
+            raise UsageError(f"{value} is a configuration and not the folder of a run. Did you mean {root}?")
+        return super().convert(value, param, ctx)
+
+
+CONFIG = _ConfigType(path_type=Path, dir_okay=False)
+RUN = _RunType(path_type=Path, file_okay=False)
+
+
 class Command(click.Command):
     """A command that accepts the former names of its options, and warns on stderr when one is used.
 
@@ -64,17 +99,17 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
     return [*first, *rest]
 
 
-run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
+run_option = click.option("--run", "root", type=RUN, required=True, help="Folder of the run.")
 part_option = click.option(
     "--part", type=click.IntRange(min=0), metavar="N", help="Number of a chunk of shards. [default: all chunks]"
 )
 force_option = click.option("--force", "again", is_flag=True, help="Rerun jobs that are finished.")
 set_config_option = click.option(
-    "--set-config", "set_config_path", type=FILE, metavar="FILE",
+    "--set-config", "set_config_path", type=CONFIG, metavar="FILE",
     help="Replace the configuration of the run by this file, for good. [default: keep the run's configuration]",
 )  # fmt: skip
 config_option = click.option(
-    "-c", "--config", "config_path", type=FILE, metavar="FILE",
+    "-c", "--config", "config_path", type=CONFIG, metavar="FILE",
     help="Configuration whose keys override config/default.yaml. [default: none]",
 )  # fmt: skip
 cores_option = click.option(

@@ -78,3 +78,26 @@ def test_text_without_quotes_is_not_taken_for_a_folder(run: Path) -> None:
     assert str(error_of("search", index, "a", "dog")).startswith("Put the text in quotes: ")
     assert str(error_of("search", "a", "black/white", "dog")).startswith("Put the text in quotes: ")
     assert str(error_of("search", "a", "black/white")).startswith("Put the text in quotes: ")
+
+
+@pytest.mark.parametrize(
+    "words", [("run", "FOLDER"), ("doctor", "FOLDER"), ("migrate", "old", "new", "FOLDER"), ("search", "-c", "FOLDER")]
+)
+def test_a_folder_in_place_of_a_configuration_is_refused_with_a_remedy(words: tuple[str, ...], run: Path) -> None:
+    Path("my photos").mkdir()
+    message = error_of(*("my photos" if word == "FOLDER" else word for word in words))
+    wrong = "my photos is a folder and not a configuration."
+    assert str(message) == f"{wrong} Write one with `jointspace init 'my photos'`."
+    Path("my-photos.yaml").touch()
+    assert str(error_of("run", "my photos")) == f"{wrong} Did you mean my-photos.yaml?"
+    assert str(error_of("run", run)).endswith("Did you mean results/mine/config.yaml?")
+
+
+@pytest.mark.parametrize(
+    "words",
+    [("verify", "CONFIG"), ("explain", "CONFIG", "a.jpg"), ("audit", "CONFIG"), ("stage", "report", "--run", "CONFIG")],
+)
+def test_a_configuration_in_place_of_a_run_is_refused_with_its_run(words: tuple[str, ...]) -> None:
+    Path("mine.yaml").write_text("name: mine\nresults_root: elsewhere\n")
+    message = str(error_of(*("mine.yaml" if word == "CONFIG" else word for word in words)))
+    assert message == "mine.yaml is a configuration and not the folder of a run. Did you mean elsewhere/mine?"

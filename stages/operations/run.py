@@ -21,7 +21,7 @@ from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
 from pipeline.printable import counted
 from pipeline.run import Run
-from stages.commands import FILE, Command, cores_option, json_option, runnable
+from stages.commands import CONFIG, Command, cores_option, json_option, runnable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -83,7 +83,7 @@ def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
 
 
 @click.command("run", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
-@click.argument("config_path", metavar="CONFIG", required=False, type=FILE)
+@click.argument("config_path", metavar="CONFIG", required=False, type=CONFIG)
 @further_argument
 @cores_option
 @json_option
@@ -107,7 +107,7 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
 @click.command("migrate", cls=Command, former={"--images": "--sample"})
 @click.argument("old")
 @click.argument("new")
-@click.argument("config_path", metavar="[CONFIG]", required=False, type=FILE)
+@click.argument("config_path", metavar="[CONFIG]", required=False, type=CONFIG)
 @click.option(
     "--sample", "images", type=click.IntRange(min=50), metavar="N", default=1000, show_default=True,
     help="Number of photos to encode with both encoders.",
