@@ -101,3 +101,22 @@ def test_a_configuration_in_place_of_a_run_is_refused_with_its_run(words: tuple[
     Path("mine.yaml").write_text("name: mine\nresults_root: elsewhere\n")
     message = str(error_of(*("mine.yaml" if word == "CONFIG" else word for word in words)))
     assert message == "mine.yaml is a configuration and not the folder of a run. Did you mean elsewhere/mine?"
+
+
+def test_only_words_after_two_hyphens_reach_snakemake(monkeypatch: pytest.MonkeyPatch) -> None:
+    started = []
+    monkeypatch.setattr("stages.operations.run.run_workflow", lambda *arguments: started.append(arguments))
+    Path("mine.yaml").write_text("name: mine\n")
+    for words, message in (
+        (("demo", "extra"), "`jointspace demo` does not accept the argument extra."),
+        (("run", "mine.yaml", "extra"), "`jointspace run` does not accept the argument extra."),
+        (("run", "mine.yaml", "--resume"), "`jointspace run` has no option --resume. Options and targets of Snakemake"),
+        (("run", "mine.yaml", "--core", "2"), "`jointspace run` has no option --core. Did you mean --cores?"),
+        (("demo", "-n"), "`jointspace demo` has no option -n. Options and targets of Snakemake"),
+    ):
+        error = error_of(*words)
+        assert str(error).startswith(message) and error.exit_code == 2
+    assert started == []
+    words = ("run", "mine.yaml", "-j", "1", "--", "--keep-going", "target", "--", "-n")
+    assert CliRunner().invoke(cli, words).exit_code == 0
+    assert started == [(Path("mine.yaml"), ("--keep-going", "target", "--", "-n"), 1, False)]

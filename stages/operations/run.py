@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
+from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant, similar_name
 from pipeline.printable import counted
 from pipeline.run import Run
 from stages.commands import CONFIG, Command, cores_option, json_option, runnable
@@ -57,20 +57,32 @@ SHUTDOWN_SECONDS = 60
 
 
 class _WorkflowCommand(Command):
-    """A command whose arguments after `--` are the parameter `further`."""
+    """A command whose arguments after `--` are the parameter `further`. All other arguments must be its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:at])
-        ctx.params["further"] += tuple(args[at + 1 :])
-        return rest
+        words = " ".join(["jointspace", str(self.name), *(["CONFIG"] if self.name == "run" else [])])
+        after = f"Options and targets of Snakemake follow after `--`, as in: {words} -- --keep-going"
+        ctx.allow_extra_args = True
+        try:
+            extra = super().parse_args(ctx, args[:at])
+        except click.NoSuchOption as error:
+            own = {name.strip("-"): name for option in self.get_params(ctx) for name in option.opts}
+            nearest = similar_name(error.option_name.strip("-"), own)
+            question = f"Did you mean {own[nearest]}? " if nearest else ""
+            raise UsageError(
+                f"`jointspace {self.name}` has no option {error.option_name}. {question}{after}"
+            ) from error
+        if extra:
+            raise UsageError(f"`jointspace {self.name}` does not accept the argument {extra[0]}. {after}")
+        ctx.params["further"] = tuple(args[at + 1 :])
+        return extra
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE OPTIONS...]"]
 
 
-further_argument = click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
-
-
-@click.command("demo", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
-@further_argument
+@click.command("demo", cls=_WorkflowCommand)
 @cores_option
 @json_option
 def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
@@ -82,9 +94,8 @@ def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
     run_workflow(None, further, cores, as_json)
 
 
-@click.command("run", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
+@click.command("run", cls=_WorkflowCommand)
 @click.argument("config_path", metavar="CONFIG", required=False, type=CONFIG)
-@further_argument
 @cores_option
 @json_option
 def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
@@ -93,8 +104,6 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
     CONFIG is a YAML file that `init` wrote. Finished work is kept. Options and targets of Snakemake follow after `--`,
     e.g. `-- --keep-going`. With such options, the command shows the output of Snakemake.
     """
-    if config_path is not None and str(config_path).startswith("-"):
-        config_path, further = None, (str(config_path), *further)
     if config_path is None:
         found = sorted(Path().glob("*.yaml"))
         if found:
