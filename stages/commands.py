@@ -29,7 +29,9 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 class _ConfigType(click.Path):
     """The path of a configuration. A folder is refused with the configuration that the user probably meant."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
         from pipeline.config.section import as_name
         from pipeline.errors import UsageError
 
@@ -46,7 +48,9 @@ class _ConfigType(click.Path):
 class _RunType(click.Path):
     """The folder of a run. A configuration is refused with the folder of its run."""
 
-    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
         from pipeline.config import loading
         from pipeline.errors import UsageError
 

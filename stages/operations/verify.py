@@ -174,7 +174,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.verify import find_image, find_rejects, trace
 
     require_order(run, [image], is_run, "explain")
-    run = RUN.convert(run, None, None)
+    RUN.convert(run, None, None)  # refuses a configuration
     found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
