@@ -75,6 +75,6 @@ def similar_name(name: str, known: Iterable[str]) -> str | None:
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return `did you mean NAME? ` for the known name with the most similar spelling, or "" if there is none."""
+    """Return `Did you mean NAME? ` for the known name with the most similar spelling, or "" if there is none."""
     nearest = similar_name(name, known)
-    return f"did you mean {nearest}? " if nearest else ""
+    return f"Did you mean {nearest}? " if nearest else ""

@@ -79,7 +79,7 @@ class Catalogue(Command, click.Group):
     ) -> tuple[str | None, click.Command | None, list[str]]:
         if args and not args[0].startswith("-") and self.get_command(ctx, args[0]) is None:
             near = meant(args[0], self.list_commands(ctx))
-            raise UsageError(f"unknown command {args[0]}; {near}`{self._path} --help` lists the commands")
+            raise UsageError(f"Unknown command {args[0]}. {near}`{self._path} --help` lists the commands.")
         return super().resolve_command(ctx, args)
 
     @property
@@ -187,7 +187,14 @@ def cli(
     os.environ.setdefault(
         "PYDANTIC_DISABLE_PLUGINS", "1"
     )  # Pydantic would otherwise read the metadata of every installed package
-    handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log_path, "w", "utf-8")] if log_path else [])]
+    handlers: list[logging.Handler] = [AboveBars(sys.stderr)]
+    if log_path:
+        try:
+            handlers.append(logging.FileHandler(log_path, "w", "utf-8"))
+        except OSError as error:
+            raise UsageError(
+                f"The log file {log_path} cannot be written ({error.strerror}). Give another file with --log."
+            ) from error
     for handler in handlers:
         handler.setFormatter(OneLine("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"))
     logging.basicConfig(level=logging.WARNING, handlers=handlers)

@@ -26,6 +26,45 @@ FOLDER = click.Path(path_type=Path, file_okay=False)
 FILE = click.Path(path_type=Path, dir_okay=False)
 
 
+class _ConfigType(click.Path):
+    """The path of a configuration. A folder is refused with the configuration that the user probably meant."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        from pipeline.config.section import as_name
+        from pipeline.errors import UsageError
+
+        folder = Path(value)
+        if folder.is_dir():
+            names = [folder / "config.yaml", Path(f"{as_name(folder.resolve().name)}.yaml")]
+            found = [str(path) for path in names if path.is_file()]
+            write = f"Write one with `{shlex.join(['jointspace', 'init', str(folder)])}`."
+            remedy = f"Did you mean {found[0]}?" if found else write
+            raise UsageError(f"{folder} is a folder and not a configuration. {remedy}")
+        return super().convert(value, param, ctx)
+
+
+class _RunType(click.Path):
+    """The folder of a run. A configuration is refused with the folder of its run."""
+
+    def convert(
+        self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
+    ) -> str | bytes | os.PathLike[str]:
+        from pipeline.config import loading
+        from pipeline.errors import UsageError
+
+        if Path(value).suffix in (".yaml", ".yml") and os.path.isfile(value):
+            config = loading.load(Path(value))
+            root = Path(config.results_root, config.name)
+            raise UsageError(f"{value} is a configuration and not the folder of a run. Did you mean {root}?")
+        return super().convert(value, param, ctx)
+
+
+CONFIG = _ConfigType(path_type=Path, dir_okay=False)
+RUN = _RunType(path_type=Path, file_okay=False)
+
+
 class Command(click.Command):
     """A command that accepts the former names of its options, and warns on stderr when one is used.
 
@@ -64,17 +103,17 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
     return [*first, *rest]
 
 
-run_option = click.option("--run", "root", type=FOLDER, required=True, help="Folder of the run.")
+run_option = click.option("--run", "root", type=RUN, required=True, help="Folder of the run.")
 part_option = click.option(
     "--part", type=click.IntRange(min=0), metavar="N", help="Number of a chunk of shards. [default: all chunks]"
 )
 force_option = click.option("--force", "again", is_flag=True, help="Rerun jobs that are finished.")
 set_config_option = click.option(
-    "--set-config", "set_config_path", type=FILE, metavar="FILE",
+    "--set-config", "set_config_path", type=CONFIG, metavar="FILE",
     help="Replace the configuration of the run by this file, for good. [default: keep the run's configuration]",
 )  # fmt: skip
 config_option = click.option(
-    "-c", "--config", "config_path", type=FILE, metavar="FILE",
+    "-c", "--config", "config_path", type=CONFIG, metavar="FILE",
     help="Configuration whose keys override config/default.yaml. [default: none]",
 )  # fmt: skip
 cores_option = click.option(
@@ -160,6 +199,19 @@ def only_index(command: str) -> Path:
     listed = f"The folder results has these: {', '.join(map(str, found))}." if found else "The folder results has none."
     example = command.replace("INDEX", str(found[0] if found else "results/demo/index/sae"))
     raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
+
+
+def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
+    """Raise UsageError if the user gave the folder that a command needs last instead of first.
+
+    `folder` is the first argument of the command and `rest` are the others. `accepts` tells whether a path is a folder
+    that the command can use.
+    """
+    from pipeline.errors import UsageError
+
+    if rest and os.path.isdir(rest[-1]) and accepts(Path(rest[-1])) and not accepts(folder):
+        words = ["jointspace", command, rest[-1], str(folder), *rest[:-1]]
+        raise UsageError(f"The arguments are in the wrong order. The folder comes first: {shlex.join(words)}")
 
 
 def command_of(stage: "Stage") -> click.Command:

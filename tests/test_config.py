@@ -56,7 +56,7 @@ def test_a_misspelt_key_is_named_in_every_section_with_the_nearest_legal_one() -
         values: Any = {f"{key}x": 1}
         for part in reversed(path):
             values = {part: values}
-        assert f"unknown key {'.'.join(path)}.{key}x; did you mean {key}?" in fault(values)
+        assert f"unknown key {'.'.join(path)}.{key}x. Did you mean {key}?" in fault(values)
 
 
 @pytest.mark.parametrize("name", [name for name, spec in OWN.items() if spec.defaults])
@@ -194,16 +194,16 @@ def test_a_variant_with_seeds_becomes_one_variant_per_seed_in_every_list(seeds: 
 def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given() -> None:
     said = fault(yaml.safe_load("text: {size: many}\nfitt: 1\nseed: -1\ntrain_defaults: {epochs: 0, batchsize: 3}"))
     assert "5 problems" in said
-    for part in ("key text.size", "fitt; did you mean fit?", "key seed", "key train_defaults.epochs", "batch_size?"):
+    for part in ("key text.size", "fitt. Did you mean fit?", "key seed", "key train_defaults.epochs", "batch_size?"):
         assert part in said
     said = fault(yaml.safe_load(f"{TWO}\nmodels: [dvsa, sc-nlm]\ngenerators: [nearst]"))
-    assert "unknown model sc-nlm" in said and "unknown generator nearst; did you mean nearest?" in said
+    assert "unknown model sc-nlm" in said and "unknown generator nearst. Did you mean nearest?" in said
 
 
 @pytest.mark.parametrize(
     ("text", "parts"),
     [
-        ("models: [nca]", ["unknown model nca", "did you mean ncca?"]),
+        ("models: [nca]", ["unknown model nca", "Did you mean ncca?"]),
         ("variants: {v: {model: gru, marign: 3}}", ["variants.v.marign", "margin?"]),
         ("variants: {v: {model: ncca, fit: {dimensions: [x]}}}", ["variants.v.fit.dimensions.0"]),
         ("variants: {v: {model: gru, fit: {search: grid}}}", ["variants.v.fit.search has no effect on gru"]),
@@ -215,7 +215,7 @@ def test_all_problems_are_listed_and_inherited_values_only_where_they_are_given(
         ("variants: {x: {model: ncca, csls: perhaps}}", ["csls must be true or false", "perhaps"]),
         (f"models: [two-x]\n{FINE}".replace("two-refit: {members: [fine,", "two-x: {members: [fine-scaled,"), ["dev"]),
         ("models: [x]\nvariants: {x: {model: cca, csls: true}}", ["x: cca does not compare by cosine"]),
-        ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "did you mean resnet50?"]),
+        ("encoders: [{name: net, architecture: resnet5}]", ["encoders.0 (net)", "Did you mean resnet50?"]),
         ("encoders: [{name: net, architecture: resnet18, layer: fc7}]", ["(net)", "does not have the layer fc7"]),
         ("encoders: [{name: net, architecture: vit_b_16}]", ["(net)", "does not have an activation map"]),
         ("encoders: [{name: net, architecture: alexnet, weights: file}]", ["(net)", "`file`"]),
@@ -311,7 +311,7 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
     [
         ("collection: {reject_limit: 0,02}", "key collection: 2 is read as the name of a key."),
         ("7: seven", "7 is read as the name of a key."),
-        ("'[odd': 1", "unknown key [odd; legal here: name, data_root"),
+        ("'[odd': 1", "unknown key [odd. The legal keys are name, data_root"),
         ("encoders: []", "key encoders needs at least 1 value, but has 0"),
         ("ensembles: {e: {members: [ncca]}}", "key ensembles.e.members needs at least 2 values, but has 1"),
         ("ensembles: {e: {members: [ncca, 'a b']}}", "key ensembles.e.members.1: must be text of the pattern"),

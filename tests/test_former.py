@@ -177,7 +177,7 @@ def test_stages_work_without_the_word_stage_and_are_not_listed(caplog: pytest.Lo
     assert (command.name, rest) == ("build-index", ["ncca", "--run", "r"])
     assert "jointspace build-index is called jointspace stage build-index now" in caplog.text
     assert "build-index" in stage.list_commands(None) and "build-index" not in cli.list_commands(None)
-    with pytest.raises(UsageError, match="unknown command search; .jointspace stage --help. lists"):
+    with pytest.raises(UsageError, match="Unknown command search. .jointspace stage --help. lists"):
         stage.resolve_command(None, ["search", "a dog"])
 
 

@@ -57,8 +57,8 @@ def _unknown(where: str, kind: str, names: Iterable[str], known: Iterable[str], 
     known = list(known)
     for name in names:
         if name not in known:
-            listed = ", ".join(known) or "none"
-            yield f"{where}: unknown {kind} {name}; {meant(name, known)}there are {listed}{more}"
+            listed = f"The known names are {', '.join(known)}" if known else "There is none"
+            yield f"{where}: unknown {kind} {name}. {meant(name, known)}{listed}{more}"
 
 
 def _encoders(config: Config) -> Iterator[str]:

@@ -133,7 +133,7 @@ def require_torchvision(name: str, kind: str) -> None:
     beginning = "fasterrcnn" if kind == "detector" else ""
     installed = [model for model in models.list_models(module=module) if model.startswith(beginning)]
     if name not in installed:
-        raise ValueError(f"unknown {kind} {name}; {suggest(name, installed, 'torchvision has')}")
+        raise ValueError(f"unknown {kind} {name}. {suggest(name, installed, 'torchvision has')}")
 
 
 class ImageEntry(EncoderEntry):
@@ -601,7 +601,8 @@ def _require_kind(modality: Modality) -> BeforeValidator:
         kind = _kind_of(value)
         if isinstance(kind, str) and kind not in known and not re.match(IMPORT_PATH, kind):
             raise ValueError(
-                f"unknown kind {kind}; {meant(kind, known)}there are {', '.join(known)}, and module:Class of your own"
+                f"unknown kind {kind}. {meant(kind, known)}The kinds are {', '.join(known)}, and module:Class of your"
+                " own"
             )
         return value
 

@@ -57,7 +57,7 @@ def explain(
         last = str(fault["loc"][-1])  # it is not in the path if the user's key has a bracket
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
-            problems[f"unknown key {key or last}; {suggest(last, legal, 'legal here:')}", ""] = []
+            problems[f"unknown key {key or last}. {suggest(last, legal, 'The legal keys are')}", ""] = []
         elif fault["type"] == "missing":
             problems[f"key {key} is missing", ""] = []
         elif fault["type"] == "value_error":
@@ -94,7 +94,7 @@ def listed(lines: Sequence[str]) -> str:
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
-    """Return `did you mean NAME?` with the most similar legal name.
+    """Return `Did you mean NAME?` with the most similar legal name.
 
     If no name is similar, return `HEADING NAME, NAME, ...` with the legal names.
     """

@@ -218,8 +218,8 @@ class Config(OwnKeys):
         if name not in self._recipes:
             known = [*self.single, *self.ensembles]
             raise UsageError(
-                f"unknown model {name}; {meant(name, known)}there are {', '.join(known)}. Define other models in"
-                " variants"
+                f"Unknown model {name}. {meant(name, known)}The known names are {', '.join(known)}. Define other models"
+                " in variants."
             )
         return self._recipes[name]
 

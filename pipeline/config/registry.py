@@ -81,7 +81,7 @@ def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
     """
     known = {entry.name: entry for entry in entries}
     if name not in known:
-        raise UsageError(f"unknown {what} {name}; {meant(name, known)}there are {', '.join(known)}")
+        raise UsageError(f"Unknown {what} {name}. {meant(name, known)}The known names are {', '.join(known)}.")
     return known[name]
 
 

@@ -190,7 +190,8 @@ class NetworkEncoder(ModuleEncoder):
         if entry.weights == "untrained":
             return untrained(spec, material.seed)
         if entry.weights == "torchvision":
-            state, origin = fetch(entry.architecture, "set the encoder's `weights` to file and `file` to its name")
+            remedy = "set the encoder's `weights` to file and `file` to its name, as `init --weights FILE` does"
+            state, origin = fetch(entry.architecture, material.weights_root, remedy)
             return trained(spec, state, {"origin": origin})
         assert entry.file is not None
         data, sha256 = material.weights(entry.file, entry.sha256)

@@ -9,6 +9,7 @@ import pickle
 import sys
 from collections.abc import Mapping
 from importlib import import_module
+from pathlib import Path
 from types import ModuleType
 from urllib.error import URLError
 
@@ -72,29 +73,29 @@ def parse(data: bytes, source: str) -> State:
             return safetensors.torch.load(data)
         state = torch.load(io.BytesIO(data), map_location="cpu", weights_only=True)
     except (safetensors.SafetensorError, pickle.UnpicklingError, RuntimeError, EOFError, KeyError, ValueError) as error:
-        reason = str(error).splitlines()[0] if str(error) else type(error).__name__
+        # torch's own message is left out, because it advises to let the file run code
         raise InputError(
-            f"{source} is neither a safetensors file nor a state dict that contains only tensors ({reason}). Save the"
-            " state_dict() of the network with safetensors."
+            f"{source} is neither a safetensors file nor a state dict that contains only tensors, or it is damaged."
+            " Save the state_dict() of the network with safetensors."
         ) from error
     if not isinstance(state, Mapping) or not all(isinstance(tensor, torch.Tensor) for tensor in state.values()):
         raise InputError(f"{source} is not a mapping of names to tensors. Save only the state_dict() of the network.")
     return state
 
 
-def fetch(architecture: str, remedy: str) -> tuple[State, str]:
+def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[State, str]:
     """Download torchvision's best weights for one of its models. Return the weights and their name.
 
-    Downloads are cached. `remedy` says, for the message, how the configuration names a file instead. Raises InputError
-    if the download fails.
+    Downloads are cached. `weights_root` and `remedy` are for the message: the folder in which a file can be put
+    instead, and how the configuration names this file. Raises InputError if the download fails.
     """
     weights = models.get_model_weights(architecture).DEFAULT
     try:
         return weights.get_state_dict(progress=True, check_hash=True), str(weights)
     except (URLError, OSError, RuntimeError) as error:
         raise InputError(
-            f"cannot download {weights.url} ({error}). Connect to the internet, or put this file under weights_root and"
-            f" {remedy}."
+            f"Cannot download {weights.url} ({error}). Connect to the internet, or put this file into the folder"
+            f" {Path(weights_root).absolute()} (weights_root) and {remedy}."
         ) from error
 
 

@@ -256,14 +256,14 @@ def _near_run(folder: Path) -> str | None:
 
     It is a run above or below `folder`, or a run next to `folder` with a similar name.
     """
-    around = [above for above in folder.absolute().parents[:3] if _is_run(above)]
-    below = [path for kind in ("*", "results/*") for path in sorted(folder.glob(kind)) if _is_run(path)]
+    around = [above for above in folder.absolute().parents[:3] if is_run(above)]
+    below = [path for kind in ("*", "results/*") for path in sorted(folder.glob(kind)) if is_run(path)]
     if found := [*around, *below]:
         return str(found[0]) if folder.is_absolute() else os.path.relpath(found[0])
-    return similar_name(str(folder), [str(path) for path in folder.parent.glob("*") if _is_run(path)])
+    return similar_name(str(folder), [str(path) for path in folder.parent.glob("*") if is_run(path)])
 
 
-def _is_run(folder: Path) -> bool:
+def is_run(folder: Path) -> bool:
     """Whether the folder is a run.
 
     A file with the name of the configuration is not enough, since other programs write such files too.

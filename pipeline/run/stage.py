@@ -221,9 +221,10 @@ class Stage:
             exact = [choice for choice in choices if choice[position] == name]
             choices = exact or [choice for choice in choices if choice[position].rpartition("/")[2] == name]
             if not choices:
+                listed = ", ".join(known)
                 raise UsageError(
-                    f"{self.command}: the configuration has no {self.names[position]} {name};"
-                    f" {meant(name, known)}there are {', '.join(known) or 'none'}"
+                    f"{self.command}: the configuration has no {self.names[position]} {name}."
+                    f" {meant(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
                 )
         if not choices:
             missing = f"has no {' and '.join(self.names)} to make" if self.names else "does not need this stage"

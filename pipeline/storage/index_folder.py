@@ -151,8 +151,7 @@ def shards_in(folder: Path) -> list[Path]:
     reason = f"is not an index: it has no {CARD}" if folder.exists() else "does not exist"
     near = [card.parent for above in folder.absolute().parents[:2] for card in _near(above)]
     known = {str(path) if folder.is_absolute() else os.path.relpath(path) for path in near}
-    remedy = meant(str(folder), known) or f"did you mean {min(known)}? " if known else ""
-    remedy = remedy[:1].upper() + remedy[1:]
+    remedy = meant(str(folder), known) or f"Did you mean {min(known)}? " if known else ""
     raise IntegrityError(f"{folder} {reason}. {remedy}Name the folder of an index, such as results/demo/index/ncca.")
 
 

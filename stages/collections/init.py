@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from pipeline.collections.detect import Detected
     from pipeline.collections.intake import Intake
     from pipeline.collections.records import Tally
+    from pipeline.config.names import Config
 
 MIN_IMAGES_FOR_REPORT = 200
 """Number of photos with captions below which the recalls in a report are too uncertain to compare."""
@@ -101,6 +102,8 @@ def command(
         )
     if weights and not weights.is_file():
         raise UsageError(f"--weights {weights} is not a file. Give the path of a file with the weights of a network.")
+    if output and not output.parent.is_dir():
+        raise UsageError(f"The folder {output.parent} does not exist. Create it, or give another file with --output.")
     found = detect(photographs.absolute())
     intake, tally = _read(found)
     with closing(intake):
@@ -132,7 +135,7 @@ def command(
             "refused": next(_refusals(intake), None),
         }
     if not as_json:
-        click.echo("\n".join(map(printable, _lines(seen, encoder))))
+        click.echo("\n".join(map(printable, _lines(seen, encoder, weights))))
     path = None
     commands = [["jointspace", "init", str(photographs), "--encoder", "clip"]]
     if found.format != VECTORS:
@@ -167,9 +170,10 @@ def command(
         raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}. {remedy}")
 
 
-def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: what --json prints
-    """Yield the lines that tell the user about the collection. `seen` has the findings of the command, as --json prints
-    them."""
+def _lines(
+    seen: dict[str, Any], encoder: str | None, weights: Path | None
+) -> Iterator[str]:  # Any: the findings of the command, as --json prints them
+    """Yield the lines that tell the user about the collection. `seen` has the findings of the command."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
@@ -181,6 +185,9 @@ def _lines(seen: dict[str, Any], encoder: str | None) -> Iterator[str]:  # Any: 
     yield from (f"  rejected: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
     if len(rejects) > MAX_SHOWN:
         yield f"  rejected: {len(rejects) - MAX_SHOWN:,} more, which the first `run` lists"
+    if not (encoder or weights or seen["format"] == VECTORS) and splits.keys() >= TRAINING_SPLITS:
+        yield "the first run downloads the weights of ResNet-50 (about 100 MB); later ones need no network"
+        yield "  without a connection, give a local file of weights: --weights FILE"
     if encoder:
         dual = DUAL_ENCODERS[encoder]
         yield f"{encoder} is OpenCLIP's {dual.architecture}, {dual.weights}: pip install 'jointspace[{dual.extras}]'"
@@ -372,7 +379,7 @@ def _configure(
 ) -> dict[str, Any]:  # fmt: skip
     """Return the keys of the new configuration that differ from config/default.yaml.
 
-    Raises UsageError if the keys are not a valid configuration.
+    Raises UsageError if the keys are not a valid configuration, and InputError if the weights do not fit.
     """
     from pipeline.config import loading
     from pipeline.config.section import as_name
@@ -406,8 +413,25 @@ def _configure(
             values["weights_root"] = str(weights.absolute().parent)
             entry = {"name": network, "architecture": network, "weights": "file", "file": weights.name}
         values["encoders"] = [entry]
-    loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values), "init")
+    config = loading.validate(loading.merge(loading.read_mapping(loading.default_path()), values), "init")
+    if "weights_root" in values:
+        _check_weights(config)
     return values
+
+
+def _check_weights(config: "Config") -> None:
+    """Raise InputError if the file of the only image encoder cannot be read or does not fit its network.
+
+    The encoder is prepared as in a run, and discarded.
+    """
+    from pipeline.encoders.material import EncoderMaterial
+    from pipeline.errors import InputError
+
+    (entry,) = config.encoders
+    try:
+        entry.spec.load().prepare(entry, EncoderMaterial(config.seed, Path(config.weights_root)))
+    except InputError as error:
+        raise InputError(f"{error} Give another file with --weights, or its network with --architecture.") from error
 
 
 def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:

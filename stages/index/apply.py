@@ -6,7 +6,7 @@ from pathlib import Path
 
 import click
 
-from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
+from stages.commands import CONFIG, FOLDER, PATH, json_option, output, say_next
 
 
 @click.command("apply")
@@ -15,7 +15,7 @@ from stages.commands import FILE, FOLDER, PATH, json_option, output, say_next
 @output("New folder for the index and its intermediate files, which `search` accepts as INDEX.")
 @click.option("--name", help="Name of the new index. [default: the name of the folder of --output]")
 @click.option(
-    "-c", "--config", "config_path", type=FILE, metavar="FILE",
+    "-c", "--config", "config_path", type=CONFIG, metavar="FILE",
     help="Configuration whose keys override the settings of the command.",
 )  # fmt: skip
 @json_option

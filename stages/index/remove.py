@@ -15,7 +15,7 @@ from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.foreign.image_names import StoredPhoto, find_stored
 from pipeline.printable import counted, printable
 from pipeline.run import Run
-from stages.commands import FILE, FOLDER, Command, copy_option, say_next
+from stages.commands import FILE, PATH, Command, copy_option, require_order, say_next
 
 if TYPE_CHECKING:
     import faiss
@@ -30,7 +30,7 @@ MAX_LISTED_PHOTOS = 20
 
 
 @click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
-@click.argument("index", type=FOLDER)
+@click.argument("index", type=PATH)
 @click.argument("names", nargs=-1, metavar="NAME...")
 @click.option(
     "--from-file", "list_path", type=FILE, metavar="FILE",
@@ -54,9 +54,10 @@ def command(
     from pipeline.index.text_index import discard
     from pipeline.run.reading.results import search_command
     from pipeline.storage.index_changes import changing, photos_of
-    from pipeline.storage.index_folder import indexes_of_run
+    from pipeline.storage.index_folder import indexes_of_run, is_index
 
     log = logging.getLogger(__name__)
+    require_order(index, names, is_index, "remove")
     if where is not None and (names or list_path):
         raise UsageError("Give names of photos or --where CONDITION, not both.")
     lines = [*names, *(read_lines(list_path, from_pipe=True) if list_path else [])]

@@ -166,6 +166,7 @@ def command(
     INDEX is the folder of an index, such as results/demo/index/sae. If the folder results has only one index, INDEX may
     be left out. With --index, TEXT is the only argument.
     """
+    from pipeline.config import loading
     from pipeline.index.calibration import explain_missing_line
     from pipeline.index.queries import spell
     from pipeline.index.search import Searcher
@@ -176,6 +177,8 @@ def command(
     folders, sentence = _split_words(words, index_folders, needs_text)
     query = Query(sentence, **options)
     query.check(queries_path, batch_path)
+    if config_path is not None:
+        loading.load(config_path)  # a wrong configuration is an error, also if the query does not need it
     index = open_index(*(folders or [only_index(EXAMPLE)]), run=root, skip_verified=not verify)
     searcher = Searcher(index)
     if path:
@@ -203,7 +206,7 @@ def _split_words(
     """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
     A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of an
-    index. Raises UsageError if the text has several arguments, because it was not in quotes.
+    index. Raises UsageError if the text has several arguments, because it was not in quotes or precedes the index.
     """
     from pipeline.storage.index_folder import is_index
 
@@ -214,6 +217,11 @@ def _split_words(
             index_folders = (Path(first),)
             words = tuple(rest)
     if len(words) > 1:
+        *text, last = words
+        is_folder = (os.path.isdir(last) and is_index(Path(last))) or ("/" in last and " " in words[0])
+        if is_folder and not index_folders:
+            right = shlex.join(["jointspace", "search", last, " ".join(text)])
+            raise UsageError(f"The arguments are in the wrong order. The folder of the index comes first: {right}")
         index = shlex.quote(str(index_folders[0])) if index_folders else "INDEX"
         raise UsageError(f'Put the text in quotes: jointspace search {index} "{" ".join(words)}".')
     return index_folders, words[0] if words else None

@@ -15,7 +15,7 @@ from pipeline.compute import runtime
 from pipeline.errors import IntegrityError
 from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.reading.inputs import feature_shards
-from stages.commands import FILE, FOLDER
+from stages.commands import FILE, RUN
 
 if TYPE_CHECKING:
     import numpy as np
@@ -45,7 +45,7 @@ MIN_LISTED_CAPTIONS = 50
 
 
 @click.command("audit")
-@click.argument("root", type=FOLDER, metavar="RUN")
+@click.argument("root", type=RUN, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
     help="Write a takedown list, which the key collection.takedown can name. Less reliable findings are comments.",

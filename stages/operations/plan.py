@@ -17,7 +17,7 @@ from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
-from stages.commands import FILE, PATH, Command, json_option, runnable
+from stages.commands import CONFIG, PATH, Command, json_option, runnable
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -239,7 +239,7 @@ def draw_photographs(count: int, seed: int = 0) -> Sample:
 
 
 @click.command("doctor", cls=Command, former={"--config": "", "--folder": "--disk"})
-@click.argument("config_path", metavar="[CONFIG]", type=FILE, required=False)
+@click.argument("config_path", metavar="[CONFIG]", type=CONFIG, required=False)
 @click.option(
     "--disk", "folder", type=PATH, metavar="FOLDER",
     help="Check the free space of the disk of this folder. [default: results_root]",

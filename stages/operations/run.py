@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant
+from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant, similar_name
 from pipeline.printable import counted
 from pipeline.run import Run
-from stages.commands import FILE, Command, cores_option, json_option, runnable
+from stages.commands import CONFIG, Command, cores_option, json_option, runnable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -57,20 +57,32 @@ SHUTDOWN_SECONDS = 60
 
 
 class _WorkflowCommand(Command):
-    """A command whose arguments after `--` are the parameter `further`."""
+    """A command whose arguments after `--` are the parameter `further`. All other arguments must be its own."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
-        rest = super().parse_args(ctx, args[:at])
-        ctx.params["further"] += tuple(args[at + 1 :])
-        return rest
+        words = " ".join(["jointspace", str(self.name), *(["CONFIG"] if self.name == "run" else [])])
+        after = f"Options and targets of Snakemake follow after `--`, as in: {words} -- --keep-going"
+        ctx.allow_extra_args = True
+        try:
+            extra = super().parse_args(ctx, args[:at])
+        except click.NoSuchOption as error:
+            own = {name.strip("-"): name for option in self.get_params(ctx) for name in option.opts}
+            nearest = similar_name(error.option_name.strip("-"), own)
+            question = f"Did you mean {own[nearest]}? " if nearest else ""
+            raise UsageError(
+                f"`jointspace {self.name}` has no option {error.option_name}. {question}{after}"
+            ) from error
+        if extra:
+            raise UsageError(f"`jointspace {self.name}` does not accept the argument {extra[0]}. {after}")
+        ctx.params["further"] = tuple(args[at + 1 :])
+        return extra
+
+    def collect_usage_pieces(self, ctx: click.Context) -> list[str]:
+        return [*super().collect_usage_pieces(ctx), "[-- SNAKEMAKE OPTIONS...]"]
 
 
-further_argument = click.argument("further", nargs=-1, type=click.UNPROCESSED, metavar="[-- SNAKEMAKE OPTIONS...]")
-
-
-@click.command("demo", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
-@further_argument
+@click.command("demo", cls=_WorkflowCommand)
 @cores_option
 @json_option
 def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
@@ -82,9 +94,8 @@ def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
     run_workflow(None, further, cores, as_json)
 
 
-@click.command("run", cls=_WorkflowCommand, context_settings={"ignore_unknown_options": True})
-@click.argument("config_path", metavar="CONFIG", required=False, type=FILE)
-@further_argument
+@click.command("run", cls=_WorkflowCommand)
+@click.argument("config_path", metavar="CONFIG", required=False, type=CONFIG)
 @cores_option
 @json_option
 def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
@@ -93,8 +104,6 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
     CONFIG is a YAML file that `init` wrote. Finished work is kept. Options and targets of Snakemake follow after `--`,
     e.g. `-- --keep-going`. With such options, the command shows the output of Snakemake.
     """
-    if config_path is not None and str(config_path).startswith("-"):
-        config_path, further = None, (str(config_path), *further)
     if config_path is None:
         found = sorted(Path().glob("*.yaml"))
         if found:
@@ -107,7 +116,7 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
 @click.command("migrate", cls=Command, former={"--images": "--sample"})
 @click.argument("old")
 @click.argument("new")
-@click.argument("config_path", metavar="[CONFIG]", required=False, type=FILE)
+@click.argument("config_path", metavar="[CONFIG]", required=False, type=CONFIG)
 @click.option(
     "--sample", "images", type=click.IntRange(min=50), metavar="N", default=1000, show_default=True,
     help="Number of photos to encode with both encoders.",
@@ -128,7 +137,7 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
     if new not in inputs:
         raise UsageError(
-            f"The configuration has no encoder {new}; {meant(new, encoders)}add it to the key `encoders` and to the"
+            f"The configuration has no encoder {new}. {meant(new, encoders)}Add it to the key `encoders` and to the"
             " models that will use it."
         )
     if new not in encoders:
@@ -144,8 +153,8 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
     if not opened.layout.features(old).part(0).exists():
         there = sorted(path.name for path in opened.layout.features(old).folder.parent.glob("*") if path.name != new)
         raise UsageError(
-            f"{opened.root} has no features of the encoder {old}; {meant(old, there)}it has features of:"
-            f" {', '.join(there) or 'none'}"
+            f"{opened.root} has no features of the encoder {old}. {meant(old, there)}It has features of:"
+            f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
 
@@ -193,7 +202,7 @@ def run_workflow(
     root = Path(chosen.data_root)
     if not (chosen.demo.generate or root.exists()):
         beside = (str(one) for one in root.parent.glob("*") if one.is_dir())
-        raise UsageError(f"data_root {root} does not exist; {meant(str(root), beside)}correct it in {config_path}")
+        raise UsageError(f"data_root {root} does not exist. {meant(str(root), beside)}Correct it in {config_path}.")
     require_all(Run(folder, chosen), declared())
     words = [sys.executable, "-m", "snakemake", "-s", str(find_snakefile()), "--cores", str(cores or runtime.threads())]
     output = folder / "run.log"
@@ -205,7 +214,12 @@ def run_workflow(
             files.append(changed)
         words += further  # before --configfile, which accepts any number of values
         words += ["--configfile", *map(str, files)] if files else []
-        code = _watch(words, output, shown=bool(further))
+        try:
+            code = _watch(words, output, shown=bool(further))
+        except KeyboardInterrupt:
+            if changes:  # the command is `migrate`
+                raise
+            raise RunFailure("Interrupted. The same command continues the run.", 130) from None
     if code:
         raise _explain(output, code, _run_command(config_path))
     if as_json:

@@ -16,8 +16,8 @@ from pipeline.foreign.image_names import ID
 from pipeline.printable import counted, printable, printable_json
 from pipeline.run import Run
 from pipeline.run.layout import Layout, Shards
-from pipeline.run.run import not_a_run
-from stages.commands import FOLDER, Command, json_option
+from pipeline.run.run import is_run, not_a_run
+from stages.commands import PATH, RUN, Command, json_option, require_order
 
 if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
@@ -27,7 +27,7 @@ AUDIT = "audit"
 
 
 @click.command("verify")
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=RUN)
 @click.option("--sweep", is_flag=True, help="Also remove the temporary files and locks of processes that have ended.")
 @click.option("--quick", is_flag=True, help="Compare file sizes only, without hashing the files.")
 @json_option
@@ -162,7 +162,7 @@ def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
 
 
 @click.command("explain", cls=Command, former={"--run": ""})
-@click.argument("run", type=FOLDER)
+@click.argument("run", type=PATH)
 @click.argument("image")
 @json_option
 def explain(run: Path, image: str, as_json: bool) -> None:
@@ -173,6 +173,8 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_image, find_rejects, trace
 
+    require_order(run, [image], is_run, "explain")
+    RUN.convert(run, None, None)  # refuses a configuration
     found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)

@@ -10,6 +10,7 @@ from pathlib import Path
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import torch
 import yaml
 from click.testing import CliRunner
 from PIL import ExifTags, Image
@@ -17,10 +18,12 @@ from synthetic_run import ingest, run_command
 
 from pipeline.config import loading
 from pipeline.config.encoders import NETWORKS
+from pipeline.encoders.networks import build
 from pipeline.errors import InputError, JointspaceError, RejectLimitError, UsageError
 from pipeline.storage.demo_folder import MARK
 from pipeline.storage.manifest import Manifest
 from stages.cli import cli
+from stages.collections.init import _name_network
 
 
 @pytest.fixture
@@ -239,20 +242,46 @@ def test_a_table_with_titles_only_and_with_missing_photos(photos: Path, tmp_path
         ("densenet121.pt", "densenet121"),
     ],
 )
-def test_the_network_of_a_file_of_weights_is_named_without_importing_torch(
-    photos: Path, tmp_path: Path, file: str, network: str
-) -> None:
+def test_the_network_of_a_file_of_weights_is_named(file: str, network: str) -> None:
+    assert _name_network(Path(file)) == network
+
+
+def test_torch_is_not_imported_without_weights(photos: Path) -> None:
     caption(photos, "folder")
-    (tmp_path / file).touch()
     program = (
         "import sys; from stages.cli import cli; cli(sys.argv[1:], standalone_mode=False);"
         " print({'torch', 'torchvision'} & sys.modules.keys())"
     )
-    arguments = ["init", str(photos), "--weights", str(tmp_path / file)]
-    done = subprocess.run([sys.executable, "-c", program, *arguments], capture_output=True, text=True, timeout=300)
+    done = subprocess.run(
+        [sys.executable, "-c", program, "init", str(photos)], capture_output=True, text=True, timeout=300
+    )
     assert done.stdout.endswith("set()\n"), done.stderr
-    (encoder,) = yaml.safe_load(Path("my-photos.yaml").read_text())["encoders"]
-    assert (encoder["name"], encoder["architecture"]) == (network, network)
+    assert "the first run downloads the weights of ResNet-50 (about 100 MB)" in done.stdout
+    assert "--weights FILE" in done.stdout
+
+
+def test_weights_are_read_and_compared_with_the_network(photos: Path, tmp_path: Path, photograph) -> None:
+    caption(photos, "folder")
+    for name in ("squeezenet1_1-b8a52dc0.pth", "resnet18.pth"):
+        torch.save(build("squeezenet1_1", seed=1).state_dict(), tmp_path / name)
+    (tmp_path / "sheet.png").write_bytes(photograph(0))
+    torch.jit.script(torch.nn.Linear(2, 2)).save(str(tmp_path / "script.pt"))
+    for name, architecture, message in (
+        ("resnet18.pth", None, "resnet18.pth has the tensor classifier.1.bias, which the architecture does not have."),
+        ("sheet.png", "squeezenet1_1", "sheet.png is neither a safetensors file nor a state dict"),
+        ("script.pt", "squeezenet1_1", "script.pt is neither a safetensors file nor a state dict"),
+    ):
+        options = ["--architecture", architecture] if architecture else []
+        with pytest.raises(InputError) as caught:
+            run_command("init", photos, "--weights", tmp_path / name, *options)
+        said = str(caught.value)
+        assert said.startswith(message) and said.endswith("or its network with --architecture.")
+        assert "weights_only" not in said
+        assert list(Path.cwd().iterdir()) == []
+    said = run_command("init", photos, "--weights", tmp_path / "squeezenet1_1-b8a52dc0.pth")
+    assert "downloads" not in said
+    (encoder,) = loading.load(Path("my-photos.yaml")).encoders
+    assert (encoder.name, encoder.architecture) == ("squeezenet1_1", "squeezenet1_1")
 
 
 def test_the_networks_of_torchvision_are_known_without_importing_it() -> None:
@@ -272,6 +301,9 @@ def test_unusable_folders_are_refused_with_a_reason(photos: Path, tmp_path: Path
     ]:
         with pytest.raises(UsageError, match=match):
             run_command("init", photos, *arguments)
+    with pytest.raises(UsageError, match=r"The folder missing does not exist\. Create it"):
+        run_command("init", photos, "--output", "missing/mine.yaml")
+    assert not Path("missing").exists()
     Path("mine.yaml").write_text("mine")
     with pytest.raises(UsageError, match="mine.yaml exists"):
         run_command("init", photos, "--output", "mine.yaml")

@@ -54,7 +54,7 @@ def test_an_empty_split_and_an_unknown_protocol_are_named(run: Path) -> None:
     with pytest.raises(InputError, match=r"The dev split of .* has no photo with a caption \(photos: test 8, train 16"):
         evaluate(run, "dev", "all-sentences")
     with pytest.raises(
-        UsageError, match="the configuration has no protocol some; there are all-sentences, first-sentence"
+        UsageError, match="the configuration has no protocol some. The known names are all-sentences, first-sentence"
     ):
         evaluate(run, "test", "some")
     assert not list((run / "evaluation").glob("*dev*"))

@@ -25,7 +25,7 @@ def test_a_failure_exits_with_1_and_wrong_usage_with_2(
     monkeypatch.setattr("gc.disable", lambda: None)  # main() calls it, because the process normally ends then.
     for code, message, *words in (
         (1, "jointspace: 1 file of", "--quiet", "verify", str(run)),
-        (2, "jointspace: unknown command serch; did you mean search?", "serch", "a dog"),
+        (2, "jointspace: Unknown command serch. Did you mean search?", "serch", "a dog"),
     ):
         monkeypatch.setattr("sys.argv", ["jointspace", *words])
         with pytest.raises(SystemExit) as ended:

@@ -2,14 +2,18 @@
 
 import io
 import pickle
+from pathlib import Path
+from urllib.error import URLError
 
 import pytest
 import torch
 from pictures import make_encoder, make_spec
 from safetensors.torch import save
 
+from pipeline.config.encoders import NetworkEntry
 from pipeline.encoders import weights
-from pipeline.encoders.networks import build, trained
+from pipeline.encoders.material import EncoderMaterial
+from pipeline.encoders.networks import NetworkEncoder, build, trained
 from pipeline.errors import InputError
 
 SPEC = make_spec("squeezenet1_1")
@@ -78,3 +82,26 @@ class Intruder:
 def test_files_that_are_not_weights_are_refused(data: bytes, source: str) -> None:
     with pytest.raises(InputError, match=f"{source} is neither a safetensors file nor a state dict"):
         weights.parse(data, source)
+
+
+def test_torchs_advice_to_run_the_code_in_a_file_is_not_passed_on() -> None:
+    """torch gives this advice in different exceptions for pickled objects and for TorchScript archives."""
+    script = io.BytesIO()
+    torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), script)
+    for data in (pickle.dumps(Intruder(), protocol=2), saved({"features.0.bias": Intruder()}), script.getvalue()):
+        with pytest.raises(InputError) as caught:
+            weights.parse(data, "net.pt")
+        assert "weights_only" not in str(caught.value) and "torch.load" not in str(caught.value)
+
+
+def test_a_failed_download_names_the_folder_for_the_file(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    def refuse(url: str, *arguments: object, **options: object) -> None:
+        raise URLError("no route to host")
+
+    monkeypatch.setattr("torchvision.models._api.load_state_dict_from_url", refuse)
+    entry = NetworkEntry(name="net", architecture="squeezenet1_1", weights="torchvision")
+    with pytest.raises(InputError) as caught:
+        NetworkEncoder.prepare(entry, EncoderMaterial(0, tmp_path))
+    said = str(caught.value)
+    assert said.startswith("Cannot download https://download.pytorch.org/models/squeezenet1_1-")
+    assert f"into the folder {tmp_path} (weights_root)" in said and "init --weights FILE" in said

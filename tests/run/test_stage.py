@@ -67,9 +67,9 @@ def test_an_unknown_name_lists_the_known_names() -> None:
     config = load()
     assert STAGES["embed"].select(config, ["sae"]) == [("sae",)]
     assert STAGES["embed"].select(config, []) == [("cca",), ("ncca",), ("sae",)]
-    with pytest.raises(UsageError, match="embed: the configuration has no model gru; there are cca, ncca, sae"):
+    with pytest.raises(UsageError, match="the configuration has no model gru. The known names are cca, ncca, sae"):
         STAGES["embed"].select(config, ["gru"])
-    with pytest.raises(UsageError, match="evaluate: the configuration has no split weak; there are train, dev, test"):
+    with pytest.raises(UsageError, match="has no split weak. The known names are train, dev, test"):
         STAGES["evaluate"].select(config, ["ncca", "weak"])
     with pytest.raises(UsageError, match="pool-regions: the configuration has no encoder to make"):
         STAGES["pool_regions"].select(config, [])

@@ -49,7 +49,7 @@ def test_a_variant_of_a_generator_has_its_own_cell(run: Path) -> None:
 
 
 def test_unknown_and_missing_inputs_are_refused(run: Path, tmp_path: Path) -> None:
-    with pytest.raises(UsageError, match="has no subject weak; there are train, dev, test"):
+    with pytest.raises(UsageError, match="has no subject weak. The known names are train, dev, test"):
         describe(run, "mrnn", "weak")
     with pytest.raises(InputError, match="The split test of .* has no image"):
         describe(run, "mrnn", "test")

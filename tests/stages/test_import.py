@@ -106,7 +106,7 @@ def test_a_faulty_row_is_reported_with_its_image_and_no_shard_is_written(
     with pytest.raises(InputError, match=message):
         import_features(made)
     assert not list((made / "features").rglob("*.h5"))
-    with pytest.raises(UsageError, match="has no encoder strange; there are features/precomputed"):
+    with pytest.raises(UsageError, match="has no encoder strange. The known names are features/precomputed"):
         make_stage("import_vectors", made, "strange")
 
 

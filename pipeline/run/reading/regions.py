@@ -196,7 +196,7 @@ def _open_detector(
         source = str(settings.file)
         state = states.parse(data, source)
     else:
-        state, source = states.fetch(settings.architecture, "name it in regions.detector.file")
+        state, source = states.fetch(settings.architecture, run.config.weights_root, "name it in regions.detector.file")
     network = build_detector(settings.architecture, state, source)
     device = run.device
 

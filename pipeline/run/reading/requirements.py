@@ -5,6 +5,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pipeline.config.messages import listed
 from pipeline.errors import InputError, JointspaceError, UsageError, similar_name
 from pipeline.plan import machine
 from pipeline.run.jobs import Jobs
@@ -15,8 +16,6 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.run import Run, Stage
 
-MAX_LISTED = 10
-"""Largest number of missing files and extras that a message lists."""
 MIN_TRAIN_FOR_TENTH = 10
 """Smallest number of photos in train of which a tenth is at least one photo."""
 
@@ -35,8 +34,7 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
         for line in (*_missing_files(run, stage, names), *_missing_extras(run.config, stage, *names))
     }
     if missing:
-        more = [f"and {len(missing) - MAX_LISTED} more"] if len(missing) > MAX_LISTED else []
-        raise UsageError("; ".join([*missing][:MAX_LISTED] + more))
+        raise UsageError(listed([*missing]))
     splits: Mapping[str, int] = {}  # if `ingest` has not run yet, it will check the splits itself
     with suppress(JointspaceError):
         jobs = Jobs(run)
@@ -129,7 +127,9 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
         if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # make-demo writes these
-            yield f"{' '.join([stage.command, *names])} reads {file.path}, which does not exist"
+            keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "its path in"
+            remedy = f"Put the file there, or correct {keys} the configuration."
+            yield f"{' '.join([stage.command, *names])} reads {file.path.absolute()}, which does not exist. {remedy}"
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
