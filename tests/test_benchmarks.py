@@ -20,6 +20,7 @@ WITHOUT_TINY = {
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 LINE_KEYS = {
+    "build_memory.py": "mebibytes",
     "cold_search.py": "cpu_seconds_ratio",
     "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",

@@ -98,7 +98,7 @@ def test_the_models_have_learned_and_search_answers_in_both_directions(run: Path
         assert result.returncode == 0, result.stderr
         return json.loads(result.stdout)
 
-    scores = [item["score"] for item in search("--top-k", "3", "a dog on the grass")]
+    scores = [item["score"] for item in search("--top-k", "3", "--no-match-text", "a dog on the grass")]
     assert len(scores) == 3 and scores == sorted(scores, reverse=True)
     sentences = search("--top-k", "4", "--image", f"{DATA}/images/scene-00000.jpg")
     assert len(sentences) == 4 and all(item["text"] for item in sentences)

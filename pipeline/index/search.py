@@ -250,15 +250,18 @@ class Searcher(QueryEncoder):
     def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
         """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
 
-        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if no image matches and
-        the index has no text encoder.
+        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if the index has a text
+        encoder that cannot be used here, or if it has none and no image matches.
         """
         try:
             self.require_known(sentence)
             return None
         except (InputError, UsageError) as error:
+            cannot_embed = isinstance(error, UsageError)
+            if cannot_embed and self.index.card.text_encoders:  # For example, its code is not allowed.
+                raise
             matches = self._match(sentence, self.allowed("images", where)) if match_text else None
-            if matches is None and isinstance(error, UsageError):
+            if matches is None and cannot_embed:
                 raise
             if matches is None:
                 return Answer(error=str(error))

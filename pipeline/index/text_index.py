@@ -23,7 +23,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import PurePosixPath
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -32,6 +32,7 @@ from pipeline.errors import IntegrityError, UsageError
 from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
+from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
@@ -104,10 +105,10 @@ class TextQuery:
         is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
         return cls(key_of(text), tuple(phrases)) if is_short else None
 
-    def fields_of(self, row: Mapping[str, Any]) -> tuple[str, ...]:
+    def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
         """Return why a photo with the columns `row` matches: the columns that have words of the query, or, if a column
         is equal to the query, only this column. Words that no column has are words of a caption."""
-        names = [row[name] for name in ("path", "member") if row.get(name)]
+        names = [str(row[name]) for name in ("path", "member") if row.get(name)]
         own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
         forms = {NAME: [form for name in names for form in names_of(name)], **own}
         if same := [field for field in forms if self.key and self.key in map(key_of, forms[field])]:

@@ -27,8 +27,8 @@ log = logging.getLogger(__name__)
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
     """Compare the models of several runs with confidence intervals.
 
-    The figures are printed, and also written as an HTML page. All models are compared with the best model of the first
-    RUN. Several seeds of a model are one system. A CSV table adds published results: its columns are model,
+    The command shows the recalls with their intervals, and also writes them as an HTML page. All models are compared
+    with the best model of the first RUN. Several seeds of a model are one system. A CSV table adds published results: its columns are model,
     image_to_sentence_recall@1, @5 and @10, and sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap

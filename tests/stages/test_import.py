@@ -273,7 +273,7 @@ def test_an_index_without_the_text_encoder_answers_only_queries_by_photo(caption
     searcher = Searcher(bundle := open_index(build_bundle(captioned)))
     assert len(searcher.sentences(features_of("dog"), 3)) == 3
     with pytest.raises(UsageError, match="vectors of its text encoder tfidf were precomputed"):
-        searcher.images("a dog", 3)
+        searcher.images("a dog", 3, match_text=False)
     *words, photograph = example_search(bundle)
     assert words == ["search", str(bundle.folder), "--image"]
     Path(photograph).unlink()
