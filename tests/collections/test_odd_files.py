@@ -71,7 +71,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
 def test_an_odd_list_is_refused_by_name(name: str, kind: str, collection: Path, place, gather) -> None:
     place(kind, collection / name)
     form, named = LISTS[name]
-    with pytest.raises(InputError, match=rf"{name} cannot be read: .*{ODD[kind]}"):
+    with pytest.raises(InputError, match=rf"{name} cannot be read .*{ODD[kind]}"):
         gather(collection, form, files=named)
 
 

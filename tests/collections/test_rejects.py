@@ -83,7 +83,7 @@ def test_names_that_an_index_cannot_store_are_rejected_with_the_remedy(tmp_path:
     (tmp_path / "captions.tsv").write_text("Strand/Ebbe.jpg\tlow tide\nStrand.jpg\thigh tide\n")
     result, inside = gather(tmp_path, default="gallery"), gather(tmp_path, "webdataset")
     rejected = [*result.rejected("images"), *inside.rejected("images")]
-    assert len(rejected) == 3 and all(reason.endswith("Rename the file.") for _, _, reason in rejected)
+    assert len(rejected) == 3 and all(reason.endswith("Rename the file") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():
         assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
     require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # Every index is read with this check.
@@ -163,7 +163,7 @@ def test_a_broken_photo_is_not_drawn_for_a_split(tmp_path: Path, photograph, gat
     assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 8, "dev": 1}
     for number in range(9):
         (tmp_path / f"{number}.jpg").write_bytes(b"<html>")
-    with pytest.raises(InputError, match="none of the 10 images can be used"):
+    with pytest.raises(InputError, match="None of the 10 photos can be used"):
         gather(tmp_path, "table", default="divided").check(1, "rejects.jsonl")
 
 
