@@ -84,9 +84,13 @@ def read_mapping(path: Path) -> dict[str, Any]:
             count_nodes(document, {})
         values = loader.construct_document(document) if document else None
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
-        raise UsageError(f"configuration {path} cannot be read: {' '.join(str(error).split())}") from error
+        raise UsageError(
+            f"configuration {path} cannot be read as YAML: {' '.join(str(error).split())}. Correct the file."
+        ) from error
     if not isinstance(values, dict):
-        raise UsageError(f"configuration {path} must be a mapping of keys to values")
+        raise UsageError(
+            f"configuration {path} must be a mapping of keys to values, such as `data_root: photos`. Correct the file."
+        )
     return values
 
 

@@ -137,7 +137,9 @@ def _read(
             index = read(np.frombuffer(data, np.uint8))
         require_known_types(index, name)
         if flaw := next((fact for fact, holds in _facts(index) if not holds), None):
-            raise IntegrityError(f"{name} contradicts itself: its {flaw} does not fit its other parts. {REBUILD}")
+            raise IntegrityError(
+                f"{name} is damaged: its FAISS attribute `{flaw}` does not fit its other attributes. {REBUILD}"
+            )
         _compute_tables(index)
     except (RuntimeError, MemoryError, RecursionError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index. {REBUILD}") from error

@@ -266,7 +266,7 @@ def test_a_forged_model_of_open_clip_is_refused(tmp_path: Path, forge: Forge, me
     [
         (change("config.json", architecture="local-dir:/etc"), "it names 'local-dir:/etc'"),
         (change("config.json", architecture="evil"), "its architecture is not a network of timm"),
-        (change("config.json", model_args={"checkpoint_path": "/etc/evil.pth"}), "its model_args name checkpoint_path"),
+        (change("config.json", model_args={"checkpoint_path": "/etc/evil.pth"}), "its model_args set checkpoint_path"),
         (change("config.json", pretrained_cfg={"file": "local-dir:/etc"}), "it names 'local-dir:/etc'"),
         (write("pytorch_model.bin", "pickle"), "it contains pytorch_model.bin"),
         (swap_tensors("model.safetensors"), ""),
