@@ -84,8 +84,8 @@ class Tagger:
 
         if not treebank:
             raise InputError(
-                "The treebank has no tagged words. Name a CoNLL-U file with universal parts of speech (such as NOUN)"
-                " in column 4 in language_text.treebank."
+                "The treebank has no tagged words. Set language_text.treebank to a CoNLL-U file with universal parts of"
+                " speech, such as NOUN, in column 4."
             )
         before = random.getstate()
         random.seed(seed)  # The tagger shuffles with Python's global random number generator.

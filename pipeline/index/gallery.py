@@ -275,8 +275,8 @@ class MultiVectorGallery(Gallery):
         if computed != stored.shape[1]:
             raise IntegrityError(
                 f"{self.name} stores one vector of {stored.shape[1]} dimensions for each whole photo or caption, but"
-                f" its model computes {'no such vector' if computed is None else f'{computed} dimensions'} for a"
-                f" query, so the two are of different versions. {REBUILD}"
+                f" its model computes {'none' if computed is None else f'one of {computed} dimensions'} for a query."
+                f" The index and the model do not belong together. {REBUILD}"
             )
         return self.rule.global_weight * (stored[items] @ query.globals[0])
 

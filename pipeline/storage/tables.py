@@ -111,7 +111,9 @@ class PackedTable:
                 )
             self.schema = self.schema.set(number, field.with_type(kind))
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
-            raise IntegrityError(f"{path} was not written by jointspace. {REMEDY}")
+            raise IntegrityError(
+                f"{path} was not written by jointspace, because its row groups have other sizes. {REMEDY}"
+            )
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
@@ -199,7 +201,9 @@ class PackedTable:
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:
-            raise IntegrityError(f"{self.path} would unpack to {unpacked:,} bytes, which exceeds the limit. {REMEDY}")
+            raise IntegrityError(
+                f"{self.path} would unpack to {unpacked:,} bytes, but at most {self._most:,} are allowed. {REMEDY}"
+            )
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:

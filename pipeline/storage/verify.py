@@ -95,7 +95,10 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     result = survey.found
     records = _records(survey.files)
     if not records and all(fault.path == run for fault in result.faults):
-        raise NoCommitsError(f"{run} has no commit record, so it is not the folder of a run.")
+        raise NoCommitsError(
+            f"{run} has no commit record, so it is not the folder of a run. Name the folder of a run, such as"
+            " results/demo."
+        )
 
     # If the folder is an index without its run, no rule can make its files again.
     is_lone_index = bool(records) and all(path.name == CARD for path in records)

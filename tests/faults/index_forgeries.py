@@ -354,7 +354,7 @@ def _remap_dimensions(index: faiss.Index) -> None:
 
 UNFIT_INDEXES: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "wide refinement": ("PQ4x4fs,Refine(SQ8)", _widen_refinement, "its refine_index dimension does not fit"),
-    "far ids in a refinement": ("IVF2,SQ8,RFlat", _raise_ids, "has ids beyond the"),
+    "far ids in a refinement": ("IVF2,SQ8,RFlat", _raise_ids, "has ids that are not in 0 to"),
     "remapped dimensions": ("RR8,Flat", _remap_dimensions, "contains an RemapDimensionsTransform"),
     "short rotation": ("RR8,SQ8", _resize_transform("A"), "its transform does not fit"),
     "short bias": ("PCA2,Flat", _resize_transform("b"), "its transform does not fit"),

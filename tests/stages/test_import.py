@@ -224,7 +224,7 @@ def test_rows_are_matched_by_the_words_of_the_sentences(captioned: Path, tmp_pat
     ("old", "new", "message"),
     [
         ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1\."),
-        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both for cat-1\.png#0\. Remove one"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 both have a vector for cat-1\.png#0\. Remove one"),
         (
             "cat-1.png#1",
             "cat-1.png#2",

@@ -150,8 +150,8 @@ def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> 
     ("features", "names", "said"),
     [
         (ROWS, NAMES[:4], "5 rows, but 4 names"),
-        (ROWS[0], NAMES, r"float32 and the shape \(3,\)\. Give a matrix of floating-point"),
-        (np.arange(10).reshape(5, 2), NAMES, r"int64 and the shape \(5, 2\)\. Give a matrix of floating-point"),
+        (ROWS[0], NAMES, r"float32 and the shape \(3,\)\. Write a matrix of floating-point"),
+        (np.arange(10).reshape(5, 2), NAMES, r"int64 and the shape \(5, 2\)\. Write a matrix of floating-point"),
         (np.array([[{}]], dtype=object), ["a"], "cannot read features from .*Python objects"),
     ],
 )
@@ -256,7 +256,7 @@ def test_a_row_without_a_vector_is_named(tmp_path: Path, kind: pa.DataType, row:
     vectors = [[1.0, 2, 3], [4.0, 5, 6], [7.0, 8, 9]]
     vectors[row] = None
     pq.write_table(pa.table({"vector": pa.array(vectors, kind), "file": ["a", "b", "c"]}), tmp_path / "f.parquet")
-    with pytest.raises(InputError, match=rf"f\.parquet: vector row {row} is empty. Remove the row"):
+    with pytest.raises(InputError, match=rf"f\.parquet: row {row} has no vector in the column vector\\. Remove it"):
         read(tmp_path / "f.parquet")
 
 

@@ -160,7 +160,10 @@ def read_extra_text(config: "Config") -> list[str]:
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.split("\t")
         if len(columns) <= column:
-            raise InputError(f"{file}, line {number} does not have a column {column}. Correct language_text.column.")
+            raise InputError(
+                f"{file}, line {number} has {len(columns)} columns between tabs, so it has no column {column}, counted"
+                " from 0. Correct language_text.column."
+            )
         sentences.append(columns[column])
     return sentences
 
