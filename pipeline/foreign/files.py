@@ -57,13 +57,15 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
         raise UnopenedFile("missing", f"there is no file {path}") from None
     except OSError as error:
         is_socket = error.errno == errno.ENXIO
-        raise UnopenedFile("unreadable", "not a regular file" if is_socket else str(error.strerror)) from error
+        raise UnopenedFile(
+            "unreadable", "it is a socket, but must be a regular file" if is_socket else str(error.strerror)
+        ) from error
     status = os.fstat(descriptor)
     fault = None
     if kind := kind_of(status.st_mode):
-        fault = UnopenedFile("unreadable", f"not a regular file but {kind}")
+        fault = UnopenedFile("unreadable", f"it is {kind}, but must be a regular file")
     elif status.st_size > most_bytes:
-        fault = UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")
+        fault = UnopenedFile("too-large", f"the file has {status.st_size} bytes, of {most_bytes:.0f} allowed")
     if fault:
         os.close(descriptor)
         raise fault
@@ -84,7 +86,9 @@ def _open(root: str, path: str, follow_links: bool) -> int:
                 raise
     resolved = os.path.realpath(name)
     if os.path.commonpath([base, resolved]) != base:
-        raise UnopenedFile("outside", "a link leads out of the collection (collection.follow_links)")
+        raise UnopenedFile(
+            "outside", "a link leads out of the collection. Set collection.follow_links to true if you trust it"
+        )
     return os.open(resolved, OPEN_FLAGS)
 
 

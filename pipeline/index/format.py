@@ -146,9 +146,9 @@ def _read(
     expected = (card.count, card.dim, METRICS[card.metric])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
-            f"{name} contains {index.ntotal} vectors of {index.d} dimensions with the FAISS metric"
+            f"{name} contains {index.ntotal} vectors of {index.d} dimensions with the FAISS metric number"
             f" {index.metric_type}, but its card declares {card.count} vectors of {card.dim} dimensions with the metric"
-            f" {METRICS[card.metric]}. {REBUILD}"
+            f" number {METRICS[card.metric]} ({card.metric}). {REBUILD}"
         )
     return index
 

@@ -230,7 +230,9 @@ class ChainedTables:
             schema = pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             names = " and ".join(str(table.path) for table in tables)
-            raise UsageError(f"{names} have a column of different types ({error}). Search them one by one.") from error
+            raise UsageError(
+                f"{names} have a column of the same name with different types ({error}). Search them one by one."
+            ) from error
         self.schema: pa.Schema = schema.append(pa.field(SHARD, pa.int64()))
 
     @property

@@ -201,7 +201,7 @@ def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
     """Add the files to the result. They are not listed in any commit record."""
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
-            reason = "uncommitted: no commit record vouches for it, because its writer did not finish"
+            reason = "uncommitted: no commit record lists it, because its writer did not finish"
             result.faults.append(FaultyFile(path, reason, path))
         else:
             result.unvouched.append(path)

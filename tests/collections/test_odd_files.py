@@ -27,12 +27,12 @@ LISTS = {
     "t.parquet": ("table", {"table": "t.parquet"}),
 }
 ODD = {
-    "pipe": "not a regular file but a pipe",
-    "socket": "not a regular file",
-    "folder": "not a regular file but a folder",
-    "link to a device": "leads out of the collection .collection.follow_links.",
-    "link to /etc/passwd": "leads out of the collection .collection.follow_links.",
-    "sparse": "17179869184 bytes, more than ",
+    "pipe": "it is a pipe, but must be a regular file",
+    "socket": "it is a socket, but must be a regular file",
+    "folder": "it is a folder, but must be a regular file",
+    "link to a device": "leads out of the collection. Set collection.follow_links to true",
+    "link to /etc/passwd": "leads out of the collection. Set collection.follow_links to true",
+    "sparse": "17179869184 bytes, of ",
 }
 
 

@@ -195,7 +195,7 @@ FORGED_INDEXES = {
     "a member outside": (forge_cell("images", "member", "a/../../b"), "images.parquet row 3: its member", ("export",)),
     "a negative offset": (forge_cell("images", "offset", -1), "images.parquet row 3: its offset", ("serve",)),
     "a huge id": (forge_cell("images", "image_id", 3 * 10**9), "images.parquet row 3: its image_id", ("remove",)),
-    "an id twice": (forge_cell("images", "image_id", 2), "another row has the same image_id 2", ("add",)),
+    "an id twice": (forge_cell("images", "image_id", 2), "its image_id 2 is repeated in an earlier row", ("add",)),
     "a huge sentence_id": (forge_cell("sentences", "sentence_id", -7), "sentences.parquet row 3", ("export",)),
     "long texts": (long_texts, "would unpack to", ("serve",)),
     "wide bytes": (wide_bytes, "would unpack to", ("serve",)),

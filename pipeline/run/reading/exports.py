@@ -39,8 +39,8 @@ def export(index: Path, kind: str, output: Path) -> dict[str, int]:
     card = stored.card
     if card.kind == "fragments":
         raise UsageError(
-            f"{card.model} has several vectors per image, which other programs cannot compare. Export the index of"
-            " another model."
+            f"The model {card.model} has several vectors per image, which other programs cannot compare. Export the"
+            " index of another model."
         )
     about = {
         "model": card.model,

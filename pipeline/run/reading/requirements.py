@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -35,8 +36,8 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
         for line in (*_missing_files(run, stage, names), *_missing_extras(run.config, stage, *names))
     }
     if missing:
-        more = [f"and {len(missing) - MAX_LISTED} more"] if len(missing) > MAX_LISTED else []
-        raise UsageError("; ".join([*missing][:MAX_LISTED] + more))
+        more = [f"There are {len(missing) - MAX_LISTED} more."] if len(missing) > MAX_LISTED else []
+        raise UsageError(" ".join([f"{line.rstrip('.')}." for line in islice(missing, MAX_LISTED)] + more))
     splits: Mapping[str, int] = {}  # if `ingest` has not run yet, it will check the splits itself
     with suppress(JointspaceError):
         jobs = Jobs(run)
@@ -129,7 +130,8 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
         if not isinstance(file, Outside) or file.path.exists():
             continue
         if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # make-demo writes these
-            yield f"{' '.join([stage.command, *names])} reads {file.path}, which does not exist"
+            job = " ".join([stage.command, *names])
+            yield f"The stage {job} reads {file.path}, which does not exist. Put it there, or correct its name"
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
@@ -147,4 +149,4 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
         case _:
             return
     if extra in machine.EXTRAS and not machine.is_installed(module := machine.EXTRAS[extra][0]):
-        yield f"{user} needs {module}: pip install 'jointspace[{extra}]'"
+        yield f"The {user} needs {module}. Install it with `pip install 'jointspace[{extra}]'`"

@@ -118,7 +118,9 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
-        log.warning("%s: %s; %s", name, coverage, remedy)
+        log.warning(
+            "%s does not know many words of the collection: %s. %s%s.", name, coverage, remedy[:1].upper(), remedy[1:]
+        )
     elif coverage.sentences:
         log.info("%s: %s", name, coverage)
     return asdict(coverage)
