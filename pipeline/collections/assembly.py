@@ -86,12 +86,12 @@ class Collection:
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
         broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS_REASONS)
-        for kind, count in (("images", images["rejected"]), ("sentences", broken)):
+        for kind, word, count in (("images", "photos", images["rejected"]), ("sentences", "captions", broken)):
             given = self.counts[kind]["given"]
             if too_many(count, given, reject_limit):
                 reason, most = self.left_out.most_frequent(kind)
                 raise RejectLimitError(
-                    f"{count} of {given} {kind} are rejected, which is more than the share of {reject_limit:g} that"
+                    f"{count} of {given} {word} are rejected, which is more than the share of {reject_limit:g} that"
                     f" collection.reject_limit allows. The most frequent reason, for {most} of them, is: {reason}."
                     f" {report} lists them. Repair them, or raise collection.reject_limit."
                 )
@@ -108,7 +108,7 @@ class Collection:
             if not summary.kept and split != "gallery":
                 raise InputError(
                     f"The split {split} is empty, because none of the {summary.given} photos that {summary.file}"
-                    f" assigns to it can be used. The reason for the first of them is:"
+                    " assigns to it can be used. The reason for the first of them is:"
                     f" {summary.reason}.{reasons} Repair these photos, or assign others to the split."
                 )
         if "train" not in self.splits:

@@ -103,7 +103,7 @@ def reject_unusable_records(tables: Tables) -> None:
     for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
-            SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
+            SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}} is not a photo of the collection'),
                 CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
             FROM {kind} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
         )
@@ -245,7 +245,7 @@ def judge_images(tables: Tables) -> None:
         )
         SELECT seq, reason, asked, split, drawn, width, height, sha256,
             CASE WHEN reason LIKE '{DUPLICATE}%' THEN 'duplicate image'
-                WHEN reason IS NOT NULL THEN 'image rejected' END AS fate,
+                WHEN reason IS NOT NULL THEN 'image rejected: its photo cannot be used' END AS fate,
             CASE WHEN reason IS NULL THEN row_number() OVER (PARTITION BY reason IS NULL ORDER BY seq) - 1 END
                 AS image_id
         FROM reasons"""

@@ -152,7 +152,7 @@ class Intake:
 
     def _document_fault(self, fields: tuple[str, ...]) -> str | None:
         if all(not field or field.isspace() for field in fields):
-            return "empty"
+            return "empty: the title, the tags and the description have no words"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
 
     def _assign_owners(self) -> None:
@@ -274,7 +274,7 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
     return (
         None
         if text.isascii() or is_unicode(text)
-        else f"{NOT_UTF8}: the text contains bytes of another encoding. Save the file as UTF-8"
+        else f"{NOT_UTF8}: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
     )
 
 

@@ -10,7 +10,7 @@ LATIN = "not UTF-8: the text is probably WINDOWS-1252 (Latin-1). Convert the fil
     "iconv -f WINDOWS-1252 -t UTF-8 OLD > NEW"
 )
 OTHER = "not UTF-8: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
-BYTES = "not UTF-8: the text contains bytes of another encoding. Save the file as UTF-8"
+BYTES = "not UTF-8: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
 EMPTY = "empty: the caption has no words. Its photo is used without it"
 FIELDS = "wrong number of fields: the row has {} between tabs, but must have {}"
 NUMBER = "wrong number of the caption: the second field must be a whole number from 0, not {!r}"
@@ -42,7 +42,7 @@ CAPTIONS = {
         b"a.jpg\t9999999999\tA dog .\n",
         "wrong number of the caption: 9999999999 is larger than 2147483647",
     ),
-    "missing image": (b"x.jpg\t0\tA dog .\n", "image rejected"),
+    "missing image": (b"x.jpg\t0\tA dog .\n", "image rejected: its photo cannot be used"),
 }
 
 
@@ -81,7 +81,11 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
     result = gather(collection, "table", files={"table": f"t.{kind}"})
     expected = {
         "csv": {4: LATIN, 5: "wrong number of fields: the row has 1, but the header has 2", 8: TOO_LONG},
-        "jsonl": {2: LATIN, 4: "not a JSON object", 7: "not JSON: the key 'file' is repeated"},
+        "jsonl": {
+            2: LATIN,
+            4: 'not a JSON object: each row must be one, such as {"file": "a.jpg"}',
+            7: "not JSON: the key 'file' is repeated",
+        },
     }
     assert {row: reason for _, row, reason in result.rejected("sentences")} == expected[kind]
     assert result.counts["sentences"]["kept"] == 2
@@ -133,7 +137,7 @@ def test_bad_boxes(collection: Path, gather) -> None:
     rows = ["file\tx1\ty1\tx2\ty2\tscore\tlabel", good, *(f"a.jpg\t{numbers}\tdog" for numbers in BOXES), good]
     (collection / "boxes.tsv").write_text("\n".join([*rows, good.replace("a.jpg", "z.jpg")]))
     result = gather(collection)
-    reasons = [*BOXES.values(), None, "unknown image: 'z.jpg'"]
+    reasons = [*BOXES.values(), None, "unknown image: 'z.jpg' is not a photo of the collection"]
     expected = [("boxes.tsv", row, reason) for row, reason in enumerate(reasons, 3) if reason]
     assert sorted(result.rejected("boxes")) == expected
     assert result.counts["boxes"]["kept"] == 2

@@ -85,7 +85,7 @@ def test_with_too_many_rejects_only_the_reasons_are_published(root: Path, tmp_pa
     for name in ("03.jpg", "04.jpg"):
         (root / "images" / name).write_bytes(b"<html>")
     with pytest.raises(
-        RejectLimitError, match=r"2 of 20 images .* share of 0\.05 that collection\.reject_limit .*rejects\.jsonl"
+        RejectLimitError, match=r"2 of 20 photos .* share of 0\.05 that collection\.reject_limit .*rejects\.jsonl"
     ):
         ingest(tmp_path, root)
     assert not (tmp_path / "manifest").exists()

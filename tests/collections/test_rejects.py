@@ -38,8 +38,10 @@ def test_texts_of_bad_images_are_rejected_with_them(collection: Path, photograph
         "images/tiny.png": "too-small",
         "images/no.jpg": "missing",
     }
-    assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6, 7)]
-    assert result.rejected("boxes") == [("boxes.tsv", 2, "image rejected")]
+    assert result.rejected("sentences") == [
+        ("captions.tsv", row, "image rejected: its photo cannot be used") for row in (4, 5, 6, 7)
+    ]
+    assert result.rejected("boxes") == [("boxes.tsv", 2, "image rejected: its photo cannot be used")]
     result.check_counts()
 
 
@@ -67,7 +69,9 @@ def test_names_outside_the_collection_are_never_opened(collection: Path, photogr
     result = gather(collection)
     rejected = [(file, row, reason.partition(":")[0]) for file, row, reason in result.rejected("images")]
     assert rejected == [("captions.tsv", row, "outside") for row in (4, 5, 6)]
-    assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6)]
+    assert result.rejected("sentences") == [
+        ("captions.tsv", row, "image rejected: its photo cannot be used") for row in (4, 5, 6)
+    ]
     result.check_counts()
 
 
@@ -104,7 +108,7 @@ def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
     result = gather(tmp_path, "text-files")
     ((file, _, reason),) = result.rejected("images")
     assert file == "b\udcf6d.jpg" and reason.startswith("not UTF-8: ")
-    assert result.rejected("sentences") == [("b\udcf6d.txt", 1, "image rejected")]
+    assert result.rejected("sentences") == [("b\udcf6d.txt", 1, "image rejected: its photo cannot be used")]
     result.check_counts()
 
 

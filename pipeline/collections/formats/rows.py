@@ -32,6 +32,8 @@ FREE_ROWS = 1_000_000
 ROWS_PER_BYTE = 8
 """Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
 bit."""
+NOT_AN_OBJECT = 'not a JSON object: each row must be one, such as {"file": "a.jpg"}'
+"""The reason for rejecting a row of JSON."""
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
@@ -277,7 +279,7 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
             if isinstance(value, dict):
                 yield TableRow(number, value)
             else:
-                yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else "not a JSON object")
+                yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else NOT_AN_OBJECT)
 
 
 def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
@@ -285,7 +287,7 @@ def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Nam
         yield from _read_jsonl(folder, path, columns, needed)
         return
     for number, row in enumerate(lists.json_items(folder, path), 1):
-        yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
+        yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, NOT_AN_OBJECT)
 
 
 def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
