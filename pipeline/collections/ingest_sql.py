@@ -103,7 +103,8 @@ def reject_unusable_records(tables: Tables) -> None:
     for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
-            SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}} is not a photo of the collection'),
+            SELECT seq, '{kind}',
+                coalesce(ambiguous.reason, fault, 'unknown image: {{!r}} is not a photo of the collection'),
                 CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
             FROM {kind} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
         )

@@ -95,7 +95,7 @@ def test_with_too_many_rejects_only_the_reasons_are_published(root: Path, tmp_pa
     assert not (tmp_path / "rejects.jsonl").exists()
     (root / "images/04.jpg").write_bytes(photograph(4))
     ingest(tmp_path / "one", root, {"collection": {"reject_limit": 0.01}})
-    with pytest.raises(RejectLimitError, match="1 of 20 images"):
+    with pytest.raises(RejectLimitError, match="1 of 20 photos"):
         ingest(tmp_path / "none", root, {"collection": {"reject_limit": 0}})
 
 

@@ -366,7 +366,7 @@ UNFIT_INDEXES: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
     "no lists visited": ("IVF2,Flat", _set("nprobe", 0), "images.faiss"),
     "many lists visited": ("IVF2,Flat", _set("nprobe", 1 << 40), "`nprobe` does not fit"),
     "more centroids than lists": ("IVF2,Flat", _add_centroids, "`quantizer count` does not fit"),
-    "endless search of a graph": ("HNSW8", lambda index: _set("efSearch", (1 << 31) - 1)(index.hnsw), "`efSearch` does"),
+    "endless search of a graph": ("HNSW8", lambda index: _set("efSearch", (1 << 31) - 1)(index.hnsw), "`efSearch`"),
     "an id twice": ("IVF2,SQ8", _repeat_id, "different ids, so an id is repeated"),
     "links to a lower level": ("HNSW4", _link_to_lower_level, "`graph` does not fit"),
     "a graph without an entry": ("HNSW4", lambda index: _set("entry_point", -1)(index.hnsw), "`graph` does not fit"),
