@@ -241,7 +241,7 @@ def _read_for_trial(trial: Trial) -> None:
             " or download it again."
         ) from None
     except Exception as error:
-        raise InputError(f"{trial.path} cannot be read ({error!r}). Write or download it again.") from error
+        raise InputError(f"cannot read {trial.path} ({error!r}). Write or download it again.") from error
 
 
 def is_remembered(digest: str) -> bool:

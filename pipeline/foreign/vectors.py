@@ -269,7 +269,7 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
         raise InputError(
             f"{source.path}: the vector of row {odd[0]} in the column {columns[0]} has {lengths[odd[0]]} numbers, but"
-            f" that of row 0 has {lengths[0]}. Write vectors of the same length."
+            f" the vector of row 0 has {lengths[0]}. Write vectors of the same length."
         )
     matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
     return source.path, matrix, list(map(str, _strings(source.path, names)))

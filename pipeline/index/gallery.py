@@ -271,14 +271,14 @@ class MultiVectorGallery(Gallery):
         if stored is None or not self.rule.global_weight:
             return 0.0
         assert isinstance(stored, np.ndarray)
-        computed = query.globals.shape[1] if isinstance(query.globals, np.ndarray) else None
-        if computed != stored.shape[1]:
+        own = query.globals
+        if not isinstance(own, np.ndarray) or own.shape[1] != stored.shape[1]:
             raise IntegrityError(
                 f"{self.name} stores one vector of {stored.shape[1]} dimensions for each whole photo or caption, but"
-                f" its model computes {'none' if computed is None else f'one of {computed} dimensions'} for a query."
+                f" its model computes {'none' if own is None else f'one of {own.shape[1]} dimensions'} for a query."
                 f" The index and the model do not belong together. {REBUILD}"
             )
-        return self.rule.global_weight * (stored[items] @ query.globals[0])
+        return self.rule.global_weight * (stored[items] @ own[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and the scores of the `top` best of the rows `items` (k,)."""

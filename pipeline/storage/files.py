@@ -53,7 +53,7 @@ def open_regular(path: Path) -> BufferedReader:
     file = open(path, "rb", opener=_without_waiting)  # noqa: SIM115 (the caller closes it)
     if (other := kind_of(os.fstat(file.fileno()).st_mode)) is not None:
         file.close()
-        raise OSError(errno.EINVAL, f"it is {other}, but must be a file", str(path))
+        raise OSError(errno.EINVAL, f"it is {other}, not a file", str(path))
     return file
 
 
