@@ -129,7 +129,7 @@ def test_the_encoder_of_precomputed_features_is_kept_for_queries_if_it_agrees(ma
     )
     with pytest.raises(
         InputError,
-        match="f.npy has vectors of 2 dimensions, but the encoder maker computes vectors of 512 dimensions",
+        match="f.npy has vectors of 2 .* vectors of 512 dimensions. Correct the key made_by of precomputed",
     ):
         make_stage("prepare_encoder", made, "precomputed")
     images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
@@ -253,7 +253,7 @@ def test_the_text_encoder_of_precomputed_vectors_is_kept_if_it_agrees(captioned:
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
     with pytest.raises(
         InputError,
-        match="s.npy has vectors of 2 dimensions, but the encoder maker computes vectors of 4 dimensions",
+        match="s.npy has vectors of 2 .* vectors of 4 dimensions. Correct the key made_by of precomputed",
     ):
         make_stage("prepare_encoder", captioned, "text/encoders/precomputed")
     rows = 5 * maker.encode(open_run(captioned).manifest.sentences["text"].to_pylist())[::-1]
