@@ -134,7 +134,8 @@ def to_views(
     views = {key: to_rows(block, key, dims.get(key), keep_sparse) for key, block in blocks.items()}
     counts = [row_count(block) for block in views.values()]
     if len(set(counts)) != 1:
-        raise InputError(f"The encoders have different numbers of {name} vectors: {counts}. Pass equally many.")
+        listed = ", ".join(f"{key} has {count}" for key, count in zip(views, counts, strict=True))
+        raise InputError(f"The encoders have different numbers of {name} vectors: {listed}. Pass equally many.")
     return views
 
 

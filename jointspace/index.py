@@ -228,7 +228,7 @@ class Index:
         except IntegrityError as error:
             model = self.stored.card.model
             raise InputError(
-                f"{str(error).rstrip('.')}. Pass vectors of the encoders that {model} was fitted to."
+                f"{str(error).rstrip('.')}. Pass vectors of the encoders with which {model} was fitted."
             ) from error
 
     def apply(self, photographs: str | Path, output: str | Path, name: str | None = None) -> "Index":

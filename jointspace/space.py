@@ -403,7 +403,10 @@ def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     Raises InputError if `owners` is None and n != m, or if `owners` does not have m row numbers from 0 to n - 1.
     """
     if owners is None and n != m:
-        raise InputError(f"There are {n} images and {m} texts. Pass owners, the row of the image of each text.")
+        raise InputError(
+            f"There are {n} images and {m} texts. Pass owners, a list with the row of the image of each text, such as"
+            " [0, 0, 1] for two texts of image 0 and one text of image 1."
+        )
     owners = np.arange(m) if owners is None else to_numpy(owners)
     if owners.shape != (m,) or owners.dtype.kind not in "iu":
         raise InputError(

@@ -82,7 +82,7 @@ def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: P
     )  # the folder is not locked, and the run continues
     assert done.returncode == 3 and done.stdout == ""
     (said,) = done.stderr.splitlines()
-    assert said.startswith("jointspace: ingest: 5 of 45 images are rejected, more than collection.reject_limit")
+    assert said.startswith("jointspace: ingest: 5 of 45 photos are rejected, which is more than the share of")
     assert said.endswith("(details: results/mine/run.log)")
     assert "CalledProcessError" in (folder / "results/mine/run.log").read_text()
 

@@ -105,7 +105,7 @@ def test_results_are_in_order_of_items(processes: int) -> None:
 
 def test_every_failure_costs_only_its_item() -> None:
     results = list(isolated_map(misbehave, range(40), 2))
-    expected = {7: KILLED, 11: "its worker process died", 13: "ValueError: thirteen"}
+    expected = {7: KILLED, 11: "its worker process ended unexpectedly", 13: "ValueError: thirteen"}
     expected |= {17: "seventeen: no such image"}
     for item, result in enumerate(results):
         if item == 19:

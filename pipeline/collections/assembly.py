@@ -75,44 +75,47 @@ class Collection:
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not images["given"]:
-            raise InputError(f"no image was found.{reasons} Set data_root to the folder of your collection.")
+            raise InputError(f"No photo was found.{reasons} Set data_root to the folder of your collection.")
         if not images["kept"]:
             assert self.left_out.images is not None
             reason, count = self.left_out.images
             raise InputError(
-                f"none of the {images['given']} images can be used. The most frequent reason, for {count} of them, is:"
-                f" {reason}.{reasons}"
+                f"None of the {images['given']} photos can be used. The most frequent reason, for {count} of them, is:"
+                f" {reason.rstrip('.')}.{reasons} Repair the photos, or set data_root to another folder."
             )
         if learned_from and (sentences["kept"] or sentences["given"]):
             self._require_pairs(reasons)
         broken = self.left_out.of("sentences", "") - self.left_out.of("sentences", *HARMLESS_REASONS)
-        for kind, count in (("images", images["rejected"]), ("sentences", broken)):
+        for kind, word, count in (("images", "photos", images["rejected"]), ("sentences", "captions", broken)):
             given = self.counts[kind]["given"]
             if too_many(count, given, reject_limit):
                 reason, most = self.left_out.most_frequent(kind)
                 raise RejectLimitError(
-                    f"{count} of {given} {kind} are rejected, more than collection.reject_limit {reject_limit:g} allows"
-                    f" ({most}: {reason}). {report} lists them. Repair them, or raise collection.reject_limit."
+                    f"{count} of {given} {word} are rejected, which is more than the share of {reject_limit:g} that"
+                    f" collection.reject_limit allows. The most frequent reason, for {most} of them, is: {reason}."
+                    f" {report} lists them. Repair them, or raise collection.reject_limit."
                 )
 
     def _require_pairs(self, reasons: str) -> None:
         images, sentences = self.counts["images"], self.counts["sentences"]
         if not sentences["kept"]:
             raise InputError(
-                f"none of the {images['kept']} images has a usable sentence. {sentences['given']} sentences were read."
-                f"{reasons}"
+                f"None of the {images['kept']} photos has a usable caption. {sentences['given']} captions were read."
+                f"{reasons} Repair the captions, or set collection.default_split to gallery to index the photos without"
+                " captions."
             )
         for split, summary in self.splits.items():
             if not summary.kept and split != "gallery":
                 raise InputError(
-                    f"split {split} is empty: none of the {summary.given} images that {summary.file} assigns to it can"
-                    f" be used ({summary.reason}).{reasons} Repair these images, or assign others to the split."
+                    f"The split {split} is empty, because none of the {summary.given} photos that {summary.file}"
+                    " assigns to it can be used. The reason for the first of them is:"
+                    f" {summary.reason}.{reasons} Repair these photos, or assign others to the split."
                 )
         if "train" not in self.splits:
             file = next(iter(self.splits.values())).file
             raise InputError(
-                f"split train is empty, because {file} assigns no image to it. Assign images to train, or set"
-                " collection.default_split."
+                f"The split train is empty, because {file} does not assign any photo to it. Assign photos to train, or"
+                " set collection.default_split to train."
             )
 
     def describe(self) -> Iterator[str]:

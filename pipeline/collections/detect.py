@@ -82,8 +82,8 @@ def _detect_file(path: Path) -> Detected:
     suffix = path.suffix.lower()
     if not path.is_file() or suffix not in (".tar", *rows.READERS):
         kinds = f"a folder of photos, a .tar shard or a table ({', '.join(rows.READERS)})"
-        end = f"is not {kinds}. Unpack an archive first." if path.exists() else f"does not exist. Give {kinds}."
-        raise UsageError(f"{path} {end}")
+        end = "does not exist. Name" if not path.exists() else "cannot be read. Unpack it if it is an archive, or name"
+        raise UsageError(f"{path} {end} {kinds}.")
     if suffix == ".tar":
         return Detected(path.parent, "webdataset", {DIVIDED: glob.escape(path.name)})
     folder = CollectionFolder(path.parent, NO_OPTIONS)
@@ -249,7 +249,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
     if recognised := recognise(survey):
         return recognised
     arrow = [SAVED_TO_DISK] if folder.glob("**/*.arrow") else []
-    raise folder.lacks("tar shard or table of them", "; ".join([*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]))
+    steps = [*arrow, NOTHING_FOUND, *_name_unused(survey.unused)]
+    raise folder.lacks("tar shard or table of them", ". ".join(f"{step[:1].upper()}{step[1:]}" for step in steps))
 
 
 def recognise(survey: Survey) -> Detected | None:
@@ -323,9 +324,12 @@ def _with_folder_of_images(detected: Detected) -> Detected:
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
     if len(splits) > 1 and not splits.isdisjoint(detected.files):  # the table of each split means its own folder
+        shared = min(named[also[0]])
+        example = f"{posixpath.join(folder, shared)} in place of {shared}"
         raise UsageError(
-            f"{folder} and {also[0]} in {detected.root} have photos of the same names. Write the folders into the names"
-            " in the tables."
+            f"The folders {folder or '.'} and {also[0] or '.'} in {detected.root} both have a photo named {shared!r},"
+            f" so the photos that {', '.join(detected.files.values())} name are ambiguous. Put the folder before each"
+            f" name there, such as {example}."
         )
     notes = [f"the photos are read from {folder}, since {other} has files of the same names" for other in also]
     files = {**detected.files, "images": folder or "."}
@@ -366,4 +370,4 @@ def _table_fault(folder: CollectionFolder, path: Path) -> str:
         return str(error).removeprefix(str(path)).lstrip(": ")
     if any(map(folder.has, names)) or any(folder.matcher.match(names, folder.spellings, Reading.OTHER_FOLDER)):
         return ""
-    return f"no photo of this folder has a name of its column {column}, such as {next(iter(names), '')!r}"
+    return f"none of the names in its column {column}, such as {next(iter(names), '')!r}, is a photo of this folder"

@@ -182,7 +182,8 @@ class CollectionFolder:
         """
         if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
             raise UsageError(
-                f"collection.files: {pattern} must be a pattern relative to {self.root}. Remove the folder from it."
+                f"collection.files names {pattern}, but must name files relative to {self.root}, such as captions.tsv"
+                " or shards/*.tar."
             )
         paths = {*self.root.glob(pattern)}
         if not paths or "*" in pattern:
@@ -207,7 +208,9 @@ class CollectionFolder:
     def check_keys(self, known: Mapping[str, object] | tuple[str, ...]) -> None:
         """Raise UsageError if collection.files has a key that is not in `known`."""
         if unknown := set(self._given) - set(known):
-            raise UsageError(f"collection.files: unknown key {min(unknown)}. This format has {', '.join(known)}.")
+            raise UsageError(
+                f"collection.files has the unknown key {min(unknown)}. Use the keys of this format: {', '.join(known)}."
+            )
 
     def _locate_one(self, key: str, usual: tuple[str, ...]) -> Path | None:
         given = self._given.get(key)
@@ -217,13 +220,16 @@ class CollectionFolder:
                 paths = [] if Path(given).is_absolute() else self.glob(given)
                 if paths and (len(paths) == 1 or key == PATTERN_KEY):
                     return paths[0]
-                raise UsageError(f"{path} does not exist. Correct collection.files.{key}.")
+                raise UsageError(f"{path}, which collection.files.{key} names, does not exist. Correct its name there.")
             return path
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]
             if len(paths) > 1:
                 names = ", ".join(path.name for path in paths[:MAX_NAMED])
-                raise UsageError(f"{self.root} has several files {pattern} ({names}): set collection.files.{key}")
+                raise UsageError(
+                    f"{self.root} has several files that match {pattern}: {names}. Name one of them in"
+                    f" collection.files.{key}."
+                )
             if paths:
                 return paths[0]
         return None
@@ -241,12 +247,13 @@ class CollectionFolder:
 
     def lacks(self, what: str, remedy: str) -> UsageError:
         """Return an error for a folder that does not contain `what`. Its message lists the contents of the folder."""
-        packed = [f"{name} is an archive: unpack it first; " for name in self.archives() if not name.endswith(".tar")]
+        packed = [f" Unpack the archive {name} first." for name in self.archives() if not name.endswith(".tar")]
         kinds = self._count()
         photographs = kinds.pop(PHOTO_KIND, 0)
         counts = [f"{count} {suffix}" for suffix, count in kinds.most_common(MAX_NAMED) if suffix]
         contents = ", ".join([f"{photographs or 'no'} photo{'s' * (photographs != 1)}", *counts])
-        return UsageError(f"{self.root} holds {contents} and no {what}: {''.join(packed[:1])}{remedy}")
+        step = f"{remedy[:1].upper()}{remedy[1:]}"
+        return UsageError(f"{self.root} contains {contents}, and no {what}.{''.join(packed[:1])} {step}.")
 
     def archives(self) -> list[str]:
         """List the archives in the folder, at any depth."""
@@ -272,8 +279,8 @@ class CollectionFolder:
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(
-                f"the folder of the images, {folder}, is outside {self.root}. Set data_root to a folder that contains"
-                " both."
+                f"The folder of the photos, {folder}, is outside data_root, {self.root}. Set data_root to a folder that"
+                " contains both."
             )
         return "" if prefix == "." else prefix
 
@@ -329,8 +336,8 @@ class CollectionFolder:
         def fail(error: OSError) -> None:
             if not (reason := reasons.get(error.filename)):
                 raise InputError(
-                    f"{error.filename} cannot be read: {error.strerror}. Correct its permissions, or give a folder that"
-                    " has only your photos."
+                    f"{error.filename} cannot be read ({error.strerror}). Allow this user to read it, add it to"
+                    " collection.exclude, or give a folder that has only your photos."
                 ) from error
             closed.append((os.path.relpath(error.filename, folder), reason))
 
@@ -360,7 +367,7 @@ class CollectionFolder:
                 return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
             return self.open_below(name, most_bytes)
         except UnopenedFile as error:
-            raise InputError(f"{path} cannot be read: {error.detail}") from error
+            raise InputError(f"{path} cannot be read ({error.detail}). Put a readable file there.") from error
 
     def open_below(self, name: str, most_bytes: float) -> BinaryIO:
         """Open a file as `open` does, by its name relative to the root. Raises UnopenedFile, the reason to reject only

@@ -41,7 +41,7 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
     whole = f"""reading = {Reading.OTHER_FOLDER:d}
         AND regexp_matches({slashed}, '^({WHOLE_PATH.pattern})', 'is')"""
     tables.run(
-        f"""UPDATE respelt SET file = NULL, fault = 'ambiguous: several names may be ' || file
+        f"""UPDATE respelt SET file = NULL, fault = 'ambiguous: several names of the list may mean the photo ' || file
         WHERE {whole} AND file IN (
             SELECT file FROM respelt WHERE {whole} GROUP BY file HAVING count(DISTINCT lower({slashed})) > 1
         )"""
@@ -103,7 +103,8 @@ def reject_unusable_records(tables: Tables) -> None:
     for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
-            SELECT seq, '{kind}', coalesce(ambiguous.reason, fault, 'unknown image: {{!r}}'),
+            SELECT seq, '{kind}',
+                coalesce(ambiguous.reason, fault, 'unknown image: {{!r}} is not a photo of the collection'),
                 CASE WHEN ambiguous.reason IS NULL AND fault IS NULL THEN key END, file, "row"
             FROM {kind} LEFT JOIN ambiguous USING (key) WHERE fault IS NOT NULL OR owner IS NULL"""
         )
@@ -245,7 +246,7 @@ def judge_images(tables: Tables) -> None:
         )
         SELECT seq, reason, asked, split, drawn, width, height, sha256,
             CASE WHEN reason LIKE '{DUPLICATE}%' THEN 'duplicate image'
-                WHEN reason IS NOT NULL THEN 'image rejected' END AS fate,
+                WHEN reason IS NOT NULL THEN 'image rejected: its photo cannot be used' END AS fate,
             CASE WHEN reason IS NULL THEN row_number() OVER (PARTITION BY reason IS NULL ORDER BY seq) - 1 END
                 AS image_id
         FROM reasons"""
@@ -326,7 +327,7 @@ OWNED = {
         """WITH repeated AS (
             SELECT seq FROM sentences QUALIFY row_number() OVER (PARTITION BY owner, number ORDER BY seq) > 1
         ) SELECT seq, file, "row", image_id, number, text, coalesce(fate, CASE WHEN seq IN (FROM repeated)
-            THEN 'repeated: this image has another sentence of this number' END) AS reason""",
+            THEN 'repeated: this image has another caption of this number' END) AS reason""",
         "image_id, text",
     ),
     "documents": OwnedKind(
@@ -335,7 +336,7 @@ OWNED = {
         """WITH repeated AS (
             SELECT seq FROM documents QUALIFY row_number() OVER (PARTITION BY owner ORDER BY seq) > 1
         ) SELECT seq, file, "row", image_id, title, tags, description, coalesce(fate, CASE WHEN seq IN (FROM repeated)
-            THEN 'repeated: this image has another document' END) AS reason""",
+            THEN 'repeated: this image has another weak text' END) AS reason""",
         "image_id, title, tags, description",
     ),
     "boxes": OwnedKind(
@@ -348,9 +349,11 @@ OWNED = {
             TRY_CAST(greatest(least(y2, height), 0) AS FLOAT) AS bottom_y,
             coalesce(fate, CASE
                 WHEN NOT (isfinite(x1) AND isfinite(y1) AND isfinite(x2) AND isfinite(y2)
-                    AND abs(score) <= {np.finfo(np.float32).max}::DOUBLE) THEN 'not finite'
-                WHEN x2 <= x1 OR y2 <= y1 THEN 'no area: x2 and y2 must exceed x1 and y1'
-                WHEN right_x <= left_x OR bottom_y <= top_y THEN 'outside of the image'
+                    AND abs(score) <= {np.finfo(np.float32).max}::DOUBLE)
+                THEN 'not finite: a number is NaN, infinite or too large'
+                WHEN x2 <= x1 OR y2 <= y1 THEN 'no area: x2 must be larger than x1, and y2 larger than y1'
+                WHEN right_x <= left_x OR bottom_y <= top_y
+                THEN 'outside of the image: the box does not overlap the photo'
             END) AS reason""",
         "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
     ),

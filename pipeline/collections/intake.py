@@ -121,7 +121,7 @@ class Intake:
         fault = fault or (name_fault(image.path) if there else None)
         split = image.split if image.split in SPLITS or image.split == DIVIDED else None
         if split is None:
-            fault = fault or f"unknown split {image.split!r}; there are {', '.join(SPLITS)}"
+            fault = fault or f"unknown split {image.split!r}: use one of {', '.join(SPLITS)}"
         self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _unescape(self, record: Described, *fields: str) -> Described:
@@ -143,16 +143,16 @@ class Intake:
 
     def _sentence_fault(self, sentence: SentenceRecord) -> str | None:
         if not isinstance(sentence.text, str):
-            return f"not a text but {type(sentence.text).__name__}"
+            return f"not a text: the caption is a value of the type {type(sentence.text).__name__}. Write it as text"
         if not sentence.text or sentence.text.isspace():
-            return "empty: it has no words, and its photo is read without it"
+            return "empty: the caption has no words. Its photo is used without it"
         if sentence.number is not None and sentence.number > MAX_SENTENCE_NUMBER:
-            return f"the number of a sentence is at most {MAX_SENTENCE_NUMBER}"
+            return f"wrong number of the caption: {sentence.number} is larger than {MAX_SENTENCE_NUMBER}"
         return _text_fault(sentence.text, self.max_chars)
 
     def _document_fault(self, fields: tuple[str, ...]) -> str | None:
         if all(not field or field.isspace() for field in fields):
-            return "empty"
+            return "empty: the title, the tags and the description have no words"
         return next(filter(None, (_text_fault(field, self.max_chars) for field in fields)), None)
 
     def _assign_owners(self) -> None:
@@ -187,7 +187,7 @@ class Intake:
         for path in missing:
             match = matches.get(path)
             if match is None and (path.startswith("/") or "://" in path):
-                fault = f"outside: {path!r} leads out of the collection; use names relative to it"
+                fault = f"outside: {path!r} leads out of the collection. Use names that are relative to it"
                 self.tables.append("respelt", (path, None, fault, None))
             elif match and match.ambiguous:
                 self.tables.append("respelt", (path, None, f"ambiguous: {path!r} {match.choice}", None))
@@ -268,10 +268,14 @@ def unescape(text: str) -> str:
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:
     """Return the reason why a text cannot be used, or None if it can."""
     if max_chars is not None and len(text) > max_chars:
-        return f"too long: {len(text)} characters, more than {max_chars}"
+        return f"too long: the text has {len(text)} characters, of {max_chars} allowed. Shorten it"
     if "\0" in text:
-        return "NUL character"
-    return None if text.isascii() or is_unicode(text) else f"{NOT_UTF8}: lone surrogate"
+        return "NUL character: the text contains a character of value 0. Remove it"
+    return (
+        None
+        if text.isascii() or is_unicode(text)
+        else f"{NOT_UTF8}: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
+    )
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:

@@ -245,7 +245,8 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
         if not ((features * again).sum(axis=1) >= MIN_COSINE * lengths).all():
             log.warning(
-                "on this GPU, a batch of %d images gives other features than a batch of %d images, so %d are used",
+                "On this GPU, batches of %d images have other features than batches of %d images, so batches of %d"
+                " images are used. You need not do anything.",
                 2 * size, size, size,
             )  # fmt: skip
             break
@@ -283,14 +284,18 @@ class OomBatcher:
                     raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(
-                        f"the GPU's memory is too small for a single {self.row_name}. Set device to cpu"
+                        f"The GPU's memory is too small for a single {self.row_name}. Set device to cpu."
                     ) from error
             import torch  # A machine without a GPU never reaches this import.
 
             # The memory of the failed call is freed only after the `except` block, which drops the exception.
             torch.cuda.empty_cache()
             self.size = (rows.stop - rows.start) // 2
-            log.warning("the GPU's memory is full, so only %d %ss are computed at once", self.size, self.row_name)
+            log.warning(
+                "The GPU's memory is full, so batches now have %d %ss. To start with smaller batches, lower"
+                " batch_size.",
+                self.size, self.row_name,
+            )  # fmt: skip
         return results
 
 

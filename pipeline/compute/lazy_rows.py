@@ -64,7 +64,10 @@ class Chained:
         if rows.dtype == bool and rows.shape == (count,):
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
-            raise IndexError(f"rows are chosen by whole numbers (k,), a mask ({count},) or a slice, not by {rows!r}")
+            raise IndexError(
+                f"rows must be whole numbers of the shape (k,), a bool array of the shape ({count},) or a slice, not"
+                f" {rows!r}"
+            )
         rows = rows.astype(np.int64)  # The differences of unsigned numbers could not be negative.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]

@@ -76,7 +76,9 @@ def connect(cluster: "str | Cluster", name: str) -> "Iterator[Client]":
     try:
         client = distributed.Client(cluster, timeout=MAX_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
-        raise UsageError(f"no Dask scheduler answers at {name}. Start a scheduler with `dask scheduler`") from error
+        raise UsageError(
+            f"No Dask scheduler answers at {name}. Start one with `dask scheduler`, or correct its address."
+        ) from error
     with client:
         yield client
 
@@ -86,4 +88,4 @@ def import_extra(module: str, extra: str) -> ModuleType:
     try:
         return importlib.import_module(module)
     except ImportError as error:
-        raise UsageError(f"{module} is not installed. Install it by: pip install 'jointspace[{extra}]'") from error
+        raise UsageError(f"{module} is not installed. Install it with `pip install 'jointspace[{extra}]'`.") from error

@@ -43,9 +43,9 @@ class ScoreRule(NamedTuple):
         sum_rule = value.get("sum")
         weight = value.get("global_weight")
         if sum_rule not in SUMS:
-            raise IntegrityError(f"unknown score {sum_rule}. The known scores are {', '.join(SUMS)}")
+            raise IntegrityError(f"the card has the unknown score {sum_rule}. The known scores are {', '.join(SUMS)}")
         if not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise IntegrityError(f"the global_weight of the score is {weight!r}, not a finite number")
+            raise IntegrityError(f"the global_weight of the score is {weight!r}, but must be a finite number")
         return cls(str(sum_rule), float(weight))
 
 
@@ -140,30 +140,34 @@ def concatenate(parts: Sequence[Items]) -> Items:
 
 
 def read_outline(
-    path: Path, arrays: Mapping[str, np.ndarray], item: str, count: int, total: int | None = None
+    path: Path, arrays: Mapping[str, np.ndarray], item: str, count: int, total: int | None, remedy: str
 ) -> MultiVectors:
     """Return `count` items without their vectors: their offsets, globals and boxes, from the stored `arrays`.
 
     `item` is `image` or `sentence`. The arrays are ITEM_offsets, ITEM_globals if the model has globals, and `boxes` for
-    images. Raises IntegrityError, which names the file `path`, if the arrays do not fit `count` items, or do not fit
-    `total` vectors if it is given.
+    images. Raises IntegrityError, which names the file `path` and ends with the `remedy`, if the arrays do not have one
+    entry for each of `count` items, or do not divide `total` vectors if it is given.
     """
     offsets = arrays.get(f"{item}_offsets")
     item_globals = arrays.get(f"{item}_globals")
     boxes = arrays.get("boxes") if item == "image" else None
     if offsets is None or not divides(offsets, count, total):
         raise IntegrityError(
-            f"{path} is damaged: its offsets do not fit {count} {item}s. Rebuild the index with build-index"
+            f"{path} is damaged: its offsets must divide {'its' if total is None else total} vectors among"
+            f" {count} {item}s, but do not. {remedy}"
         )
     if item_globals is not None and (
         item_globals.ndim != 2 or len(item_globals) != count or item_globals.dtype.kind != "f"
     ):
         raise IntegrityError(
-            f"{path} is damaged: it does not have one global vector for each of {count} {item}s. Rebuild the index with"
-            " build-index"
+            f"{path} is damaged: {item}_globals has the shape {item_globals.shape} and the type {item_globals.dtype},"
+            f" but must have one vector of floating-point numbers for each of {count} {item}s. {remedy}"
         )
     if item == "image" and (boxes is None or boxes.shape != (offsets[-1], 4) or boxes.dtype.kind != "f"):
         raise IntegrityError(
-            f"{path} is damaged: it does not have {offsets[-1]} boxes. Rebuild the index with build-index"
+            f"{path} is damaged: its boxes must be a table of {offsets[-1]} rows and 4 columns of floating-point"
+            " numbers, but"
+            f" {'are missing' if boxes is None else f'have the shape {boxes.shape} and the type {boxes.dtype}'}."
+            f" {remedy}"
         )
     return MultiVectors(None, np.asarray(offsets, np.int64), item_globals, boxes)

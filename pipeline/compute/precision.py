@@ -112,5 +112,6 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
     if len(bad):
         raise IntegrityError(
-            f"{source}: {name} row {bad[0]} is not finite ({len(bad)} such rows). Repair or remove its source"
+            f"{source}: {name} row {bad[0]} is not finite (it contains NaN or infinity, as {len(bad)} rows do). Repair"
+            " or exclude the photo or caption from which it was computed, and compute it again."
         )

@@ -32,7 +32,7 @@ CHUNK_ITEMS = 16
 """Number of items that are sent to a process together."""
 CHUNKS_AHEAD = 2
 """Number of chunks per process that are read ahead."""
-DIED = "its worker process died"
+DIED = "its worker process ended unexpectedly"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
 """Size of the smallest array that is passed in shared memory."""
@@ -353,12 +353,14 @@ class Worker(Generic[Item, Result]):
     def _start(self) -> tuple[BaseProcess, Connection]:
         with _PROCESSES:
             if self._closed:
-                raise JointspaceError("the worker process was stopped")
+                raise JointspaceError(
+                    "The worker process was stopped before it had finished. Run the same command again."
+                )
             try:
                 process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
-                reason = f"a worker process cannot be started ({error.strerror})"
-                raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them") from error
+                reason = f"A worker process cannot be started ({error.strerror})"
+                raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them.") from error
             self._running = process, connection
         try:
             connection.send(self._function)
@@ -366,8 +368,8 @@ class Worker(Generic[Item, Result]):
         except (EOFError, OSError):
             self._bury(process, connection)
             raise JointspaceError(
-                "the worker processes die before they begin. Their messages above give the reason. Set the number of"
-                " processes to 0 to work without them"
+                "The worker processes end before they begin to work. Their messages above give the reason. Set the"
+                " number of processes to 0 to work without them."
             ) from None
         return process, connection
 
@@ -379,7 +381,7 @@ class Worker(Generic[Item, Result]):
         connection.close()
         self._running = None
         if self._closed:
-            raise JointspaceError("the worker process was stopped")
+            raise JointspaceError("The worker process was stopped before it had finished. Run the same command again.")
         reasons = {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}
         return reasons.get(process.exitcode or 0, DIED)
 

@@ -13,7 +13,9 @@ MAX_COLUMN_NAME = 64
 
 def _name_column(value: str) -> str:
     if not value.strip() or UNSAFE.search(value):
-        raise ValueError("the name of a column must not be empty or have unprintable characters")
+        raise ValueError(
+            f"the name of a column, {value!r}, must not be empty or have unprintable characters. Correct it"
+        )
     return value
 
 
@@ -111,7 +113,7 @@ class CollectionSettings(Section):
     @model_validator(mode="after")
     def _one_name_per_column(self) -> "CollectionSettings":
         if len(self.kept_columns or ()) < len(self.own_columns or ()):
-            raise ValueError("own_columns names a column twice")
+            raise ValueError("own_columns names a column twice. Name each column once")
         return self
 
 

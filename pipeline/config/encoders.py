@@ -157,10 +157,15 @@ class ImageEntry(EncoderEntry):
     @model_validator(mode="after")
     def _has_a_geometry(self) -> "ImageEntry":
         if self.crop is not None and self.crop > (self.resize or 0):
-            raise ValueError(f"crop ({self.crop}) exceeds resize ({self.resize}). Raise resize or lower crop")
+            raise ValueError(
+                f"crop ({self.crop} pixels) exceeds resize ({self.resize} pixels). Raise resize or lower crop"
+            )
         for name in () if self.spec.library else OWN_PREPROCESSING:
             if getattr(self, name) is None:
-                raise ValueError(f"kind {self.kind} needs `{name}`. Do not set it to null")
+                raise ValueError(
+                    f"encoders of the kind {self.kind} need `{name}`, which is null. Set it, or remove the key to use"
+                    " its default"
+                )
         return self
 
 
@@ -272,7 +277,7 @@ class StandardEntry(ImageEntry):
     def _fits_its_patches(self) -> "StandardEntry":
         side = self.crop or self.resize or 0
         if self.patch > side:
-            raise ValueError(f"patch ({self.patch}) exceeds the side of the image ({side}). Lower patch")
+            raise ValueError(f"patch ({self.patch} pixels) exceeds the side of the image ({side} pixels). Lower patch")
         return self
 
 

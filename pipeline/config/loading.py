@@ -85,9 +85,11 @@ def read_mapping(path: Path) -> dict[str, Any]:
         values = loader.construct_document(document) if document else None
     except (yaml.YAMLError, ValueError, ArithmeticError, RecursionError) as error:
         reason = " ".join(str(error).split()).replace('"<unicode string>"', str(path))
-        raise UsageError(f"configuration {path} cannot be read: {reason}") from error
+        raise UsageError(f"configuration {path} cannot be read as YAML: {reason}. Correct the file.") from error
     if not isinstance(values, dict):
-        raise UsageError(f"configuration {path} must be a mapping of keys to values")
+        raise UsageError(
+            f"configuration {path} must be a mapping of keys to values, such as `data_root: photos`. Correct the file."
+        )
     return values
 
 

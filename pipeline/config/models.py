@@ -117,7 +117,9 @@ class TransferSettings(Section):
     @model_validator(mode="after")
     def _frequencies_are_whole(self) -> "TransferSettings":
         if "cosine-sine" in self.rule and self.features % 2:
-            raise ValueError("features must be even for the rule cosine-sine, which uses every frequency twice")
+            raise ValueError(
+                "features must be even for the rule cosine-sine, which uses every frequency twice. Add or subtract 1"
+            )
         return self
 
 

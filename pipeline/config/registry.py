@@ -145,7 +145,12 @@ def _import_with_former_names(place: str) -> Any:
     except ModuleNotFoundError as error:
         if error.name not in FORMER_MODULES:
             raise
-        log.warning("%s imports %s, which is now called %s", place, error.name, FORMER_MODULES[error.name])
+        log.warning(
+            "%s imports %s, which is now called %s. Import it by its new name.",
+            place,
+            error.name,
+            FORMER_MODULES[error.name],
+        )
         sys.modules[error.name] = importlib.import_module(FORMER_MODULES[error.name])
     return _import_with_former_names(place)
 

@@ -37,7 +37,7 @@ def _require_place(text: str) -> str:
     Snakemake interprets brackets, and a path that begins with a dash would be read as an option of the command.
     """
     if not text:
-        raise ValueError("must not be empty")
+        raise ValueError("the path must not be empty. Write a path, or remove the key to use its default")
     if URL.match(text):
         raise ValueError(f"{text!r} must be a folder or file of this machine. Mount or copy it (docs/own-data.md)")
     if text[0] in "-~" or text != text.strip():
@@ -155,7 +155,9 @@ def file_goes_with(name: str) -> Any:
     @model_validator(mode="after")
     def check(section: Section) -> Section:
         if (getattr(section, name) == "file") != (getattr(section, "file", None) is not None):
-            raise ValueError(f"set `file` if `{name}` is file, and only then")
+            raise ValueError(
+                f"`file` must be set if `{name}` is file, and must not be set otherwise. Set or remove `file`"
+            )
         return section
 
     return check

@@ -63,7 +63,7 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
                 size = args[0] if args and isinstance(args[0], tuple | list | torch.Size) else args
                 self.room -= max(MIN_COUNTED_ELEMENTS, math.prod(side for side in size if isinstance(side, int)))
                 if self.room < 0:
-                    raise ValueError("its settings ask for larger layers than were stored")
+                    raise ValueError("its settings describe larger layers than its stored tensors have")
             return function(*args, **(kwargs or {}))
 
     return Limit()

@@ -37,7 +37,10 @@ class WordsEncoder(KnownTerms, TextEncoder):
     def __init__(self, split: TermSettings, vectors: WordVectors) -> None:
         count = len(vectors.words)
         if vectors.matrix.ndim != 2 or len(vectors.matrix) != count or len(set(vectors.words)) != count:
-            raise ValueError("a word is repeated, or the words do not have one vector each")
+            raise ValueError(
+                f"there must be one vector for each of {count} different words, but there are"
+                f" {len(set(vectors.words))} different words and vectors of the shape {vectors.matrix.shape}"
+            )
         self.split = split
         self.terms = vectors.words
         self.vectors = vectors.matrix.astype(np.float32, copy=False)
@@ -54,7 +57,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
         malformed."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
-            raise ValueError("the words are not text, or the vectors are not finite")
+            raise ValueError("a word is not a text, or a vector contains NaN or infinity")
         return split, WordVectors(tuple(settings["words"]), tensors["vectors"])
 
 
@@ -102,7 +105,10 @@ class AveragedEncoder(WordsEncoder):
         super().__init__(split, vectors)
         self.idf = np.ones(len(self.terms), np.float32) if idf is None else idf
         if self.idf.shape != (len(self.terms),) or not ((self.idf > 0) & np.isfinite(self.idf)).all():
-            raise ValueError("the words do not have one positive idf each")
+            raise ValueError(
+                f"there must be {len(self.terms)} positive idf weights, one per word, but there are {len(self.idf)},"
+                " or one is not positive"
+            )
         self.dim = self.vectors.shape[1]
 
     @classmethod

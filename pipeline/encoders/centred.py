@@ -27,7 +27,10 @@ class Centred(TextEncoder):
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
         if mean.shape != (encoder.dim,) or (matrix is not None and matrix.shape != (encoder.dim, encoder.dim)):
-            raise ValueError("the mean or the matrix does not fit the vectors")
+            raise ValueError(
+                f"the mean has the shape {mean.shape} and the matrix {None if matrix is None else matrix.shape}, but"
+                f" the vectors have {encoder.dim} dimensions"
+            )
         self.encoder = encoder
         self.mean = mean
         self.matrix = matrix

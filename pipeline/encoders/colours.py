@@ -65,7 +65,7 @@ class ColourHistograms(ImageEncoder):
         limits = {"levels": MAX_LEVELS, "bands": MAX_BANDS, "band_levels": MAX_LEVELS}
         for name, limit in limits.items():
             if not isinstance(settings[name], int) or not 1 <= settings[name] <= limit:
-                raise ValueError(f"{name} is {settings[name]!r}, not a whole number from 1 to {limit}")
+                raise ValueError(f"{name} is {settings[name]!r}, but must be a whole number from 1 to {limit}")
         return cls(Preprocessing.from_dict(settings["preprocessing"]), bins)
 
 

@@ -77,7 +77,8 @@ def build_detector(architecture: str, state: State, source: str) -> Detector:
     classes, corners = len(state[CLASSES]), len(state[CORNERS])
     if corners != 4 * classes:
         raise InputError(
-            f"{source} scores {classes} classes, but has boxes for {corners / 4:g} classes. Give an intact file."
+            f"{source} has scores for {classes} classes, but boxes for {corners / 4:g} classes. Download the file"
+            " again."
         )
     with warnings.catch_warnings(), torch.random.fork_rng(devices=[]):
         warnings.simplefilter("ignore")

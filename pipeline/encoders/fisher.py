@@ -38,7 +38,11 @@ class FisherEncoder(WordsEncoder):
         positive = (variances > 0).all() and (weights > 0).all()
         finite = all(np.isfinite(part).all() for part in (weights, means, variances))
         if means.shape != shape or variances.shape != shape or not positive or not finite:
-            raise ValueError("the mixture does not fit the word vectors")
+            raise ValueError(
+                f"the mixture must have means and variances of the shape {shape} for these word vectors, all finite,"
+                f" and positive weights and variances. The means have the shape {means.shape}, the variances"
+                f" {variances.shape}"
+            )
         self.mixture = GaussianMixture(shape[0], covariance_type="diag")
         self.mixture.weights_, self.mixture.means_, self.mixture.covariances_ = weights, means, variances
         self.mixture.precisions_cholesky_ = 1 / np.sqrt(variances)

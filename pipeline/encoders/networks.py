@@ -32,7 +32,8 @@ def build(architecture: str, seed: int) -> nn.Module:
     """
     if architecture not in models.list_models():
         raise UsageError(
-            f"the installed version of torchvision does not have the network {architecture!r}. Install another version."
+            f"the installed version of torchvision does not have the network {architecture!r}. Install the version"
+            " with which the encoder was made."
         )
     with torch.random.fork_rng(devices=[]), warnings.catch_warnings():
         warnings.simplefilter("ignore", FutureWarning)  # googlenet and inception announce a new initialisation

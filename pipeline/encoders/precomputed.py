@@ -56,7 +56,8 @@ def require_made_by(
     remedy = f"Correct the key made_by of {entry}, or remove it."
     if made.shape[1] != given.shape[1]:
         raise InputError(
-            f"{path} has {given.shape[1]} dimensions, but the encoder {maker} has {made.shape[1]}. {remedy}"
+            f"{path} has vectors of {given.shape[1]} dimensions, but the encoder {maker} computes vectors of"
+            f" {made.shape[1]} dimensions. {remedy}"
         )
     pairs = np.stack([given, made]).astype(np.float64)
     lengths = np.linalg.norm(pairs, axis=2)

@@ -351,7 +351,10 @@ class PooledEncoder(ImageEncoder):
     def restore(cls, stored: StoredEncoder) -> "PooledEncoder":
         settings = stored.settings
         if (settings["regions"]["crop_side"] or 1) > MAX_CROP_SIDE:
-            raise ValueError(f"crop_side is more than {MAX_CROP_SIDE}")
+            raise ValueError(
+                f"crop_side is {settings['regions']['crop_side']} pixels, but at most {MAX_CROP_SIDE} pixels are"
+                " allowed"
+            )
         network = restore_encoder(ImageEncoder, EncoderParts(settings["network"], stored.tensors, stored.library))
         return cls(_require_network(network), settings["regions"], settings["pooling"])
 

@@ -112,7 +112,10 @@ class StandardEncoder(ImageEncoder):
         preprocessing = Preprocessing.from_dict(settings["preprocessing"])
         spec = StandardSpec(preprocessing, PatchGrid(**settings["grid"]), settings["flip"])
         if not (0 < spec.grid.patch <= preprocessing.side and preprocessing.side <= MAX_POINTS * spec.grid.step):
-            raise ValueError(f"the grid does not fit an image of {preprocessing.side} x {preprocessing.side} pixels")
+            raise ValueError(
+                f"the patches of {spec.grid.patch} pixels, one every {spec.grid.step} pixels, must fit in an image of"
+                f" {preprocessing.side} x {preprocessing.side} pixels, with at most {MAX_POINTS} patches per side"
+            )
         codebooks = {kind: Codebook(*(tensors[f"{kind}.codebook.{n}"] for n in Codebook._fields)) for kind in LOCAL}
         parts = {part: (tensors[f"{part}.mean"], tensors[f"{part}.directions"]) for part in (*GLOBAL, *LOCAL)}
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
@@ -185,7 +188,8 @@ def learn_projection(
             short.append(f"{part} {len(components)} instead of {dims[part]}")
     if short:
         log.warning(
-            "%d images are too few for the dimensions of the configuration: %s. Add images to the split train.",
+            "%d images are too few for the numbers of dimensions in the configuration: %s. Add photos to the split"
+            " train.",
             len(described), ", ".join(short),
         )  # fmt: skip
     return PartwiseProjection(parts)

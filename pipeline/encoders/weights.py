@@ -119,9 +119,9 @@ def select(state: State, needed: State, known: State, source: str) -> dict[str, 
             raise InputError(f"{source} lacks the tensor {name}, which the architecture needs. Correct `architecture`.")
         # Check the shape first: a file of a few bytes can claim a tensor of any size.
         if state[name].shape != expected.shape:
-            shapes = f"{tuple(state[name].shape)} and not {tuple(expected.shape)}"
-            raise InputError(f"{source}: {name} has the shape {shapes}. Correct `architecture`.")
+            shapes = f"{tuple(state[name].shape)}, but the architecture needs {tuple(expected.shape)}"
+            raise InputError(f"{source}: the tensor {name} has the shape {shapes}. Correct `architecture`.")
         chosen[name] = state[name].to(expected.dtype).contiguous()
         if not torch.isfinite(chosen[name]).all():
-            raise InputError(f"{source}: {name} contains NaN or infinity. Download the file again.")
+            raise InputError(f"{source}: the tensor {name} contains NaN or infinity. Download the file again.")
     return chosen

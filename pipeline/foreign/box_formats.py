@@ -65,8 +65,8 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
         raise InputError(
-            f"{source}: a file of boxes must be .xml (Flickr30k Entities), .json (COCO) or .tsv. Rename or convert the"
-            " file."
+            f"{source} has the suffix .{ending}, but a file of boxes must be .xml (Flickr30k Entities), .json (COCO) or"
+            " .tsv. Rename or convert the file."
         )
     text = decode_text(data, source)
     yield from PARSERS[ending](text, source)
@@ -114,10 +114,13 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
         where = f"annotation {number}"
         box = row.get("bbox") if isinstance(row, dict) else None
         if not isinstance(box, list) or len(box) != 4:
-            raise InputError(f"{source}: {where} has no bbox of four numbers. Repair or remove the annotation.")
+            raise InputError(
+                f"{source}: {where} has no bbox of four numbers, such as [10, 20, 50, 80]. Correct or remove it."
+            )
         if any(isinstance(row.get(name), list | dict) for name in ("image_id", "category_id")):
             raise InputError(
-                f"{source}: {where} has an id that is not a number or name. Repair or remove the annotation."
+                f"{source}: {where} has an image_id or category_id that is a list or an object. Write a number or a"
+                " name."
             )
         x, y, width, height = _numbers(box, source, where)
         file = row.get("file_name") or images.get(row.get("image_id"), row.get("image_id"))
@@ -130,7 +133,9 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
     """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score and label."""
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
-        raise InputError(f"{source}: the first row does not name the column {missing[0]}. Add a header row.")
+        raise InputError(
+            f"{source}: the first row must name the columns {', '.join(COLUMNS)}, but lacks {missing[0]}. Correct it."
+        )
     for number, row in enumerate(rows, start=2):
         values = [*(row[name] for name in COLUMNS[1:]), row.get("score") or 1.0]
         x1, y1, x2, y2, score = _numbers(values, source, f"row {number}")

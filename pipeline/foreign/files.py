@@ -57,13 +57,15 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
         raise UnopenedFile("missing", f"there is no file {path}") from None
     except OSError as error:
         is_socket = error.errno == errno.ENXIO
-        raise UnopenedFile("unreadable", "not a regular file" if is_socket else str(error.strerror)) from error
+        raise UnopenedFile(
+            "unreadable", "it is a socket, but must be a regular file" if is_socket else str(error.strerror)
+        ) from error
     status = os.fstat(descriptor)
     fault = None
     if kind := kind_of(status.st_mode):
-        fault = UnopenedFile("unreadable", f"not a regular file but {kind}")
+        fault = UnopenedFile("unreadable", f"it is {kind}, but must be a regular file")
     elif status.st_size > most_bytes:
-        fault = UnopenedFile("too-large", f"{status.st_size} bytes, more than {most_bytes:.0f}")
+        fault = UnopenedFile("too-large", f"the file has {status.st_size} bytes, of {most_bytes:.0f} allowed")
     if fault:
         os.close(descriptor)
         raise fault
@@ -84,7 +86,9 @@ def _open(root: str, path: str, follow_links: bool) -> int:
                 raise
     resolved = os.path.realpath(name)
     if os.path.commonpath([base, resolved]) != base:
-        raise UnopenedFile("outside", "a link leads out of the collection (collection.follow_links)")
+        raise UnopenedFile(
+            "outside", "a link leads out of the collection. Set collection.follow_links to true if you trust it"
+        )
     return os.open(resolved, OPEN_FLAGS)
 
 
@@ -115,8 +119,7 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
             yield line.removeprefix(codecs.BOM_UTF8) if number == 1 else line
         if len(rest) > MAX_LINE_BYTES:
             raise InputError(
-                f"{source}: line {number + 1} has more than {MAX_LINE_BYTES} bytes. Give a text file with shorter"
-                " lines."
+                f"{source}: line {number + 1} has more than {MAX_LINE_BYTES} bytes. Use a text file with shorter lines."
             )
 
 
@@ -201,14 +204,17 @@ def try_first(
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
-            f"{path} must first be read for trial, which a daemonic process cannot do. Open the file once in a process"
-            " that is not daemonic. If your home directory cannot be written, set XDG_STATE_HOME to a folder that can."
+            f"{path} must be read for trial in a separate process before it is used, and a daemonic process, such as a"
+            " worker of multiprocessing.Pool, cannot start one. Open the file once in your main process. If your home"
+            " directory cannot be written, set XDG_STATE_HOME to a folder that can, where the trial is remembered."
         )
     most_bytes = MAX_TRIAL_BYTES + (path.stat().st_size if path.is_file() else 0)
     trial = Trial(path, partial(read, *arguments, **named), os.getcwd(), most_bytes)
     outcome = _worker(os.getpid())(trial)
     if isinstance(outcome, Failure):
-        died = f"{path} crashed the process that read it for trial. The file is damaged, or cannot be trusted."
+        died = (
+            f"{path} crashed the process that read it for trial, so it is damaged or cannot be trusted. Get it again."
+        )
         raise InputError(died if outcome.reason in (DIED, KILLED) else outcome.reason)
 
 
@@ -231,10 +237,11 @@ def _read_for_trial(trial: Trial) -> None:
     except MemoryError:
         limit = f"{trial.most_bytes / 2**30:.2g} GB"
         raise InputError(
-            f"{trial.path} needs more than {limit} of memory to be read. The file is damaged, or cannot be trusted."
+            f"{trial.path} needs more than {limit} of memory to be read, so it is damaged or cannot be trusted. Write"
+            " or download it again."
         ) from None
     except Exception as error:
-        raise InputError(f"cannot read {trial.path} ({error!r}). Write the file again.") from error
+        raise InputError(f"cannot read {trial.path} ({error!r}). Write or download it again.") from error
 
 
 def is_remembered(digest: str) -> bool:

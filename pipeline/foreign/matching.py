@@ -178,7 +178,9 @@ def _put(rows: np.ndarray, position: int, row: int, names: Sequence[str], labels
     other = int(rows[position])
     if other >= 0:
         spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"
-        raise InputError(f"rows {other} and {row} are both for {labels[position]}{spelt}. Remove one of the two rows.")
+        raise InputError(
+            f"rows {other} and {row} both have a vector for {labels[position]}{spelt}. Remove one of the two rows."
+        )
     rows[position] = row
 
 

@@ -72,12 +72,12 @@ def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
     Raises ValueError for a dataset that would read other files.
     """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):  # the target of a link is not opened
-        raise ValueError(f"{name} is a link")
+        raise ValueError(f"the dataset {name} is a link, which is not followed")
     dataset = file[name]
     if not isinstance(dataset, h5py.Dataset):
         return None
     if dataset.external or dataset.is_virtual:
-        raise ValueError(f"{name} reads other files")
+        raise ValueError(f"the dataset {name} reads other files, which is not allowed")
     return dataset
 
 

@@ -117,9 +117,11 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
-        raise InputError(f"{rows} have lists of {count} values, more than {MAX_BATCH_VALUES}. Shorten the lists.")
+        raise InputError(
+            f"{rows} have lists with {count} values in total, of {MAX_BATCH_VALUES} allowed. Shorten them."
+        )
     if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
-        raise InputError(f"{rows} have {size} bytes in one column, more than {MAX_BATCH_BYTES}. Shorten the texts.")
+        raise InputError(f"{rows} have {size} bytes in one column, of {MAX_BATCH_BYTES} allowed. Shorten the texts.")
     if not pa.types.is_dictionary(column.type):
         return _representable(column)
     values = column.dictionary
@@ -216,9 +218,9 @@ class ParquetPhotographs:
                 value = self._find(row)
             except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, LookupError) as error:
                 self._state = ()
-                raise InputError(f"unreadable: row {row + 1} of the Parquet file: {error}") from error
+                raise InputError(f"unreadable: row {row + 1} of the Parquet file cannot be read ({error})") from error
         if not value:
-            raise InputError(f"missing: row {row + 1} has no bytes of a photo in its column {self._column}")
+            raise InputError(f"missing: row {row + 1} has no photo in the column {self._column}")
         return value
 
     def _open(self, descriptor: int) -> None:
@@ -227,7 +229,7 @@ class ParquetPhotographs:
         self._column = photograph_column(schema) or ""
         self._struct = bool(self._column) and pa.types.is_struct(schema.field(self._column).type)
         if not self._column:
-            raise ValueError("no column of photos")
+            raise ValueError("the file has no column of photos")
         self._file = pq.ParquetFile(file, read_dictionary=[self._leaf])  # a value that is repeated is held once
         groups = range(self._file.metadata.num_row_groups)
         self._group_ends = np.cumsum([self._file.metadata.row_group(number).num_rows for number in groups], dtype=int)
@@ -242,7 +244,7 @@ class ParquetPhotographs:
         assert self._file is not None
         count = self._group_ends[-1] if len(self._group_ends) else 0
         if not 0 <= row < count:
-            raise LookupError(f"there are {count} rows")
+            raise LookupError(f"the file has only {count} rows")
         group = int(np.searchsorted(self._group_ends, row, "right"))
         if group != self._group or row < self._first:
             self._group = group

@@ -130,7 +130,7 @@ def open_foreign(source: Source) -> ForeignFeatures:
     """
     path = source.path
     if not path.exists():
-        raise InputError(f"{path} does not exist. Give the file or folder of the features.")
+        raise InputError(f"{path} does not exist. Correct the path in the configuration.")
     kind = "folder" if path.is_dir() else path.suffix
     if kind not in READERS:
         raise UsageError(
@@ -261,12 +261,15 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     features, names = (column.combine_chunks() for column in _read_columns(source.path, columns))
     features = features.storage if isinstance(features, pa.ExtensionArray) else features
     if features.null_count:
-        raise InputError(f"{source.path}: {columns[0]} row {features.is_null().index(True)} is empty. Remove the row.")
+        raise InputError(
+            f"{source.path}: row {features.is_null().index(True)} has no vector in the column {columns[0]}. Remove it."
+        )
     flat = features.flatten().to_numpy(zero_copy_only=False)
     lengths = features.value_lengths().to_numpy(zero_copy_only=False)
     if len(odd := np.flatnonzero(lengths != lengths[:1])):
         raise InputError(
-            f"{source.path}: {columns[0]} row {odd[0]} has another length than row 0. Give vectors of the same length."
+            f"{source.path}: the vector of row {odd[0]} in the column {columns[0]} has {lengths[odd[0]]} numbers, but"
+            f" the vector of row 0 has {lengths[0]}. Write vectors of the same length."
         )
     matrix = flat.reshape(len(features), lengths[0] if len(lengths) else 0)
     return source.path, matrix, list(map(str, _strings(source.path, names)))
@@ -327,8 +330,8 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
         names = datasets[_only(source, "names", strings)]
         if names.shape != features.shape[:1]:
             raise InputError(
-                f"{source.path} has {features.shape[0]} rows, but names of the shape {names.shape}. Give one name"
-                " per row."
+                f"{source.path} has {features.shape[0]} vectors, but an array of names of the shape {names.shape}."
+                " Write one name per vector."
             )
         if (offset := features.id.get_offset()) is None:
             _require_modest(source.path, math.prod(features.shape) * features.dtype.itemsize)
@@ -354,15 +357,15 @@ def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> Foreign
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
             raise InputError(
-                f"{path} has an array of the type {matrix.dtype} and the shape {matrix.shape}. Give a matrix of"
+                f"{path} has an array of the type {matrix.dtype} and the shape {matrix.shape}. Write a matrix of"
                 " floating-point numbers, with one row per name."
             )
         if names is not None and len(matrix) != len(names):
-            raise InputError(f"{path} has {len(matrix)} rows, but {len(names)} names. Give one name per row.")
+            raise InputError(f"{path} has {len(matrix)} vectors, but {len(names)} names. Write one name per vector.")
         if matrix.shape[1] != parts[0][1].shape[1]:
             raise InputError(
-                f"{path} has {matrix.shape[1]} dimensions, but {parts[0][0]} has {parts[0][1].shape[1]}. Give vectors"
-                " of the same length in all files."
+                f"{path} has vectors of {matrix.shape[1]} numbers, but {parts[0][0]} of {parts[0][1].shape[1]}. Write"
+                " vectors of the same length in all files."
             )
     named = [part for _, _, part in parts if part is not None]
     paths, matrices, _ = zip(*parts, strict=True)

@@ -49,7 +49,10 @@ class JointSpace:
             self.model.to(gpu)
         if self.model.metric != "inner_product":
             name = index.card.model
-            raise UsageError(f"{name} does not compare by cosine. Give the index of a model that does, such as ncca")
+            raise UsageError(
+                f"The model {name} of the index does not compare by cosine. Name the index of a model that does, such"
+                " as ncca."
+            )
         self.forms = QueryForms(index, self.model)
 
     def images(self, features: Features) -> np.ndarray:
@@ -81,7 +84,8 @@ class Tagger:
 
         if not treebank:
             raise InputError(
-                "the treebank has no tagged words. Give a CoNLL-U file with universal parts of speech in column 4"
+                "The treebank has no tagged words. Set language_text.treebank to a CoNLL-U file with universal parts of"
+                " speech, such as NOUN, in column 4."
             )
         before = random.getstate()
         random.seed(seed)  # The tagger shuffles with Python's global random number generator.

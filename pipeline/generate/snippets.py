@@ -75,17 +75,21 @@ def region_pairs(
     image_id = np.array([snippet.image_id for snippet in snippets], np.int64)
     boxes = np.array([snippet.box for snippet in snippets])
     region_rows = {name: find_regions(stored, image_id, boxes) for name, stored in regions.items()}
-    for found in region_rows.values():
+    for name, found in region_rows.items():
         for missing in np.flatnonzero(found < 0)[:1]:
             raise InputError(
-                f"snippet {missing} (sentence {snippets[missing].sentence_id}) has a box that is not a region of image"
-                f" {image_id[missing]}. Align with the same regions from which the generator learns"
+                f"The snippet {missing} (a part of the caption {snippets[missing].sentence_id}) has a box that is not"
+                f" a region of the image {image_id[missing]} for the encoder {name}. The regions have changed since"
+                " the snippets were made. Run `jointspace stage align --run RUN` again, and then this stage."
             )
     pairs = {}
     for split in ("train", "dev"):
         rows = np.flatnonzero((splits[image_id] == split) & (tokens.lengths > 0))
         if not len(rows):
-            raise InputError(f"there are no snippets of the split {split}. Align the sentences of train and of dev")
+            raise InputError(
+                f"The split {split} has no snippets. Add captioned photos to it, or align its captions with"
+                " `jointspace stage align --run RUN`."
+            )
         features = {name: stored.take(region_rows[name][rows], whole) for name, stored in regions.items()}
         pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)
     return pairs

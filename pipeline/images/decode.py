@@ -30,7 +30,7 @@ from pipeline.images.opening import ImageLimits
 Result = TypeVar("Result")
 
 FIRST_BYTES = {"JPEG": opening.JPEG_START, "PNG": opening.PNG_START, "GIF": b"GIF8"}
-LACKS_MEMORY = "decoding it takes more memory than there is, or than a photo of its size may take"
+LACKS_MEMORY = "decoding the photo takes more memory than is free, or than a photo of this size may take"
 MAX_EXIF_CHARACTERS = 100
 """Length of the longest name of a camera that is stored."""
 SIDEWAYS = (5, 6, 7, 8)
@@ -146,14 +146,17 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         if opening.brands(data) & opening.AVIF_BRANDS and not features.check("avif"):
-            raise UnreadableImage(opening.NEEDS_AVIF, "this Pillow cannot read it") from None
+            raise UnreadableImage(opening.NEEDS_AVIF, "the installed Pillow cannot read it") from None
         for kind, start in FIRST_BYTES.items():
             if data.startswith(start):
-                raise UnreadableImage("damaged", f"a {kind} whose header cannot be read") from None
+                raise UnreadableImage("damaged", f"the header of this {kind} cannot be read") from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
-        raise UnreadableImage("not-an-image", f"no {', '.join(opening.FORMATS)}; {start}") from None
+        known = f"{', '.join(opening.FORMATS[:-1])} or {opening.FORMATS[-1]}"
+        raise UnreadableImage("not-an-image", f"the file is not {known}, since {start}") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
-        raise UnreadableImage("too-large", f"more than {limits.max_pixels} pixels") from error
+        raise UnreadableImage(
+            "too-large", f"the photo or one of its frames exceeds {opening.PIXELS_KEY}, {limits.max_pixels}"
+        ) from error
     except Exception as error:  # any other failure on hostile bytes is the image's fault
         text = f"{type(error).__name__}: {error}"
         if isinstance(error, MemoryError) or "out of memory" in text.lower():  # as libavif's errors say
@@ -260,7 +263,7 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 def check_header(data: bytes, limits: ImageLimits) -> None:
     """Read only the header of an image. Raises UnreadableImage as `decode` does if the bytes are not an image, or if
     its size is outside the limits."""
-    too_long = f"too-slow: its header takes longer than {MAX_HEADER_SECONDS} s to read"
+    too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
         opening.check_size(opening.open_image(data).size, limits)  # this names the size
 
@@ -272,15 +275,14 @@ class ImageProcess(Generic[Result]):
     close the process, or use it as a context manager.
     """
 
-    def __init__(self, function: Callable[[bytes], Result], key: str = "") -> None:
+    def __init__(self, function: Callable[[bytes], Result], key: str = opening.PIXELS_KEY) -> None:
         self._worker = Worker(function)
         self._key = key
 
     def __call__(self, data: bytes) -> Result:
         outcome = self._worker(data)
         if isinstance(outcome, Failure):
-            too_large = self._key and outcome.reason.startswith("too-large")
-            raise InputError(f"{outcome.reason} ({self._key})" if too_large else outcome.reason)
+            raise InputError(outcome.reason.replace(opening.PIXELS_KEY, self._key))
         return outcome
 
     def __enter__(self) -> "ImageProcess[Result]":

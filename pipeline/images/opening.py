@@ -35,8 +35,8 @@ HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
 AVIF_BRANDS = frozenset({b"avif", b"avis"})
 """Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
-NEEDS_HEIF = "HEIC, read after `pip install 'jointspace[heif]'`"
-NEEDS_AVIF = "AVIF, read after `pip install 'Pillow>=11.3'`"
+NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
+NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
 """Reasons of UnreadableImage. They contain the remedy, because for many images only the reasons are printed, with
 counts."""
 MAX_BRANDS_BYTES = 256
@@ -61,6 +61,8 @@ BASE_BYTES = 64 << 20
 BYTES_PER_PIXEL = 64
 """Number of further bytes of memory per pixel, by the size in the header. The real size may be different. Codecs take
 up to 20 bytes per pixel."""
+PIXELS_KEY = "collection.max_image_pixels"
+"""The configuration key of `ImageLimits.max_pixels`, as messages name it."""
 MAX_SCANS = 100
 """Largest number of scans in a JPEG. Each scan is a pass over all pixels, and may have as few as 14 bytes. Encoders
 write ten scans, and libtiff has this limit too."""
@@ -115,11 +117,13 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     factors = [1] * len(sides)
     if image.format == "JPEG":
         if has_more_scans(data, MAX_SCANS):
-            raise UnreadableImage("too-slow", f"a JPEG of more than {MAX_SCANS} scans")
+            raise UnreadableImage("too-slow", f"the JPEG has more than {MAX_SCANS} scans. Save it with fewer")
         factors = draft_jpeg(image, sides)
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
-        raise UnreadableImage("too-large", f"tiles of more than {limits.max_pixels} pixels")
+        raise UnreadableImage(
+            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save it with smaller tiles"
+        )
     lower = colour.lower_bytes(image)
     texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
     with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
@@ -130,11 +134,11 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
             raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
-        raise UnreadableImage("truncated", "the PNG lacks its end")
+        raise UnreadableImage("truncated", "the end of the PNG is missing. Copy the file again")
     note = None
     if lower and colour.is_dark(image):
         if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:  # Pillow returns only the upper bytes then
-            raise TiffLayout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
+            raise TiffLayout.from_tags(tags).refuse(", and values of only 12 or 14 of its 16 bits")
         lower_image = open_image(data)
         lower_image.tile = lower
         lower_image.load()
@@ -153,7 +157,7 @@ def open_image(data: bytes) -> ImageFile:
     if data.startswith(TIFF_STARTS):
         return open_tiff(data)
     if data.startswith(PNG_START) and data.count(b"iCCP") > MAX_PNG_PROFILES:
-        raise UnreadableImage("damaged", f"a PNG with more than {MAX_PNG_PROFILES} colour profiles")
+        raise UnreadableImage("damaged", f"the PNG has more than {MAX_PNG_PROFILES} colour profiles. Save it again")
     if data.startswith(JPEG_START):
         with suppress(SyntaxError):
             return JpegImagePlugin.JpegImageFile(io.BytesIO(data))
@@ -183,7 +187,9 @@ def _heif() -> str:
 
 
 def too_slow(seconds: float) -> UnreadableImage:
-    return UnreadableImage("too-slow", f"took longer than {seconds:g} s to decode (collection.decode_seconds)")
+    return UnreadableImage(
+        "too-slow", f"decoding takes more CPU time than collection.decode_seconds allows, {seconds:g} s"
+    )
 
 
 @contextmanager
@@ -206,11 +212,13 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
     short, long = sorted(size)
     shape = f"{size[0]} x {size[1]} pixels"
     if short * long > limits.max_pixels:
-        raise UnreadableImage("too-large", f"{shape}, more than {limits.max_pixels}")
+        raise UnreadableImage("too-large", f"the photo has {shape}, of {limits.max_pixels} that {PIXELS_KEY} allows")
     if short < limits.min_side:
-        raise UnreadableImage("too-small", f"{shape}, a side below {limits.min_side}")
+        raise UnreadableImage("too-small", f"the photo has {shape}, but each side needs at least {limits.min_side}")
     if long > limits.max_aspect * short:
-        raise UnreadableImage("too-elongated", f"{shape}, sides in a ratio above {limits.max_aspect:g}")
+        raise UnreadableImage(
+            "too-elongated", f"the photo has {shape}, so one side is over {limits.max_aspect:g} times the other"
+        )
 
 
 def has_more_scans(data: bytes, most: int) -> bool:
@@ -336,17 +344,19 @@ class TiffLayout(NamedTuple):
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
             "unsupported-tiff",
-            f"{self.bands} band{'s' * (self.bands > 1)} of {self.bits or 'various'} bits, {self.kind}, in"
+            f"the TIFF has {self.bands} band{'s' * (self.bands > 1)} of {self.bits or 'various'} bits, {self.kind}, in"
             f" {'separate planes' if self.planes else 'one plane'}, PhotometricInterpretation {self.photometric}"
-            f" ({self.colours.name}), ExtraSamples {', '.join(map(str, self.extras)) or 'not given'}{why}; save it as"
-            f" RGB or grey of 8 bits, for example by `gdal_translate {bands} -ot Byte -scale IN OUT`",
+            f" ({self.colours.name}), ExtraSamples {', '.join(map(str, self.extras)) or 'not given'}{why}. Save it"
+            f" as RGB or grey of 8 bits, for example with `gdal_translate {bands} -ot Byte -scale IN OUT`",
         )
 
 
 def open_tiff(data: bytes) -> ImageFile:
     """Open a TIFF file and read its header. Raises UnreadableImage for a layout that is not read."""
     if data.startswith(b"MM\0+"):
-        raise UnreadableImage("unsupported-tiff", "a BigTIFF in big-endian order; save it as a little-endian TIFF")
+        raise UnreadableImage(
+            "unsupported-tiff", "a BigTIFF in big-endian order is not read. Save it as a little-endian TIFF"
+        )
     file = io.BytesIO(data)
     try:
         tags = TiffImagePlugin.ImageFileDirectory_v2(file.read(16 if data[2] == 43 else 8))

@@ -48,7 +48,10 @@ class Preprocessing:
         """Return the preprocessing that was stored as `value`. Raises ValueError for sides that are too large."""
         preprocessing = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
         if not 0 < preprocessing.resize <= MAX_SIDE or not 0 < preprocessing.side <= MAX_SIDE:
-            raise ValueError(f"its resize or crop is not from 1 to {MAX_SIDE}")
+            raise ValueError(
+                f"its resize is {preprocessing.resize} and its crop {preprocessing.crop} pixels, but both must be from"
+                f" 1 to {MAX_SIDE}"
+            )
         return preprocessing
 
 

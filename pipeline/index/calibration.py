@@ -97,7 +97,11 @@ class Calibration:
             return None
         background = index.first.arrays(BACKGROUND).get("images")
         if background is None or background.shape[1:] != (card.dim,) or not np.isfinite(background).all():
-            raise IntegrityError(f"{BACKGROUND} in {index.folder} does not fit the model of the index. {REBUILD}")
+            found = "no vectors" if background is None else f"an array of the shape {background.shape}"
+            raise IntegrityError(
+                f"{BACKGROUND} in {index.folder} does not fit the model of the index: it has {found}, but must have"
+                f" finite vectors of {card.dim} dimensions. {REBUILD}"
+            )
         stored = card.calibration
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 

@@ -139,7 +139,9 @@ def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
     """Return the error for a column with these values that is compared with a literal of another `kind`."""
     own_kind = kind_of(values.type)
     if values.null_count == len(values):
-        return UsageError(f"The column {column} has no values, so it cannot be compared with {kind}.")
+        return UsageError(
+            f"The column {column} has no values, so it cannot be compared with {kind}. Leave it out of the condition."
+        )
     if own_kind == "nothing":
         return UsageError(
             f"The column {column} contains values of the type {values.type}, which cannot be compared. A condition can"

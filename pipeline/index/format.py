@@ -149,16 +149,18 @@ def _read(
             index = read(np.frombuffer(data, np.uint8))
         require_known_types(index, name)
         if flaw := next((fact for fact, holds in _facts(index) if not holds), None):
-            raise IntegrityError(f"{name} contradicts itself: its {flaw} does not fit its other parts. {REBUILD}")
+            raise IntegrityError(
+                f"{name} is damaged: its FAISS attribute `{flaw}` does not fit its other attributes. {REBUILD}"
+            )
         _compute_tables(index)
     except (RuntimeError, MemoryError, RecursionError) as error:
         raise IntegrityError(f"{name} is not a readable FAISS index. {REBUILD}") from error
     expected = (card.count, card.dim, METRICS[card.metric])
     if (index.ntotal, index.d, index.metric_type) != expected:
         raise IntegrityError(
-            f"{name} contains {index.ntotal} vectors of {index.d} dimensions with the FAISS metric"
+            f"{name} contains {index.ntotal} vectors of {index.d} dimensions with the FAISS metric number"
             f" {index.metric_type}, but its card declares {card.count} vectors of {card.dim} dimensions with the metric"
-            f" {METRICS[card.metric]}. {REBUILD}"
+            f" number {METRICS[card.metric]} ({card.metric}). {REBUILD}"
         )
     return index
 

@@ -144,14 +144,20 @@ class MultiVectorGallery(Gallery):
     ) -> None:
         typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
-            raise IntegrityError(f"The index of {modality} does not store its vectors exactly. {REBUILD}")
+            raise IntegrityError(
+                f"The index of {modality} is a {type(typed).__name__}, but a model with several vectors per item needs"
+                f" an index that stores them exactly (IndexFlat or IndexIVFFlat). {REBUILD}"
+            )
         super().__init__(index)
         self.means: ListMeans | None = None
         if isinstance(typed, faiss.IndexIVFFlat):
             typed.make_direct_map()  # FAISS needs it to reconstruct vectors.
             self.means = ListMeans(typed)
         elif shortlist is not None:
-            raise IntegrityError(f"The index of {modality} has no lists, which a shortlist needs. {REBUILD}")
+            raise IntegrityError(
+                f"The index of {modality} has no inverted lists, but its card sets a shortlist, which needs them."
+                f" {REBUILD}"
+            )
         self.of_images = modality == "images"
         self.outline = outline
         self.rule = rule
@@ -268,9 +274,14 @@ class MultiVectorGallery(Gallery):
         if stored is None or not self.rule.global_weight:
             return 0.0
         assert isinstance(stored, np.ndarray)
-        if not isinstance(query.globals, np.ndarray) or query.globals.shape[1] != stored.shape[1]:
-            raise IntegrityError(f"The global vectors in {self.name} do not fit its model. {REBUILD}")
-        return self.rule.global_weight * (stored[items] @ query.globals[0])
+        own = query.globals
+        if not isinstance(own, np.ndarray) or own.shape[1] != stored.shape[1]:
+            raise IntegrityError(
+                f"{self.name} stores one vector of {stored.shape[1]} dimensions for each whole photo or caption, but"
+                f" its model computes {'none' if own is None else f'one of {own.shape[1]} dimensions'} for a query."
+                f" The index and the model do not belong together. {REBUILD}"
+            )
+        return self.rule.global_weight * (stored[items] @ own[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the rows and the scores of the `top` best of the rows `items` (k,)."""
@@ -462,10 +473,15 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
             seen = np.zeros(limit, bool)
             for ids in found:
                 if not 0 <= ids.min(initial=0) <= ids.max(initial=0) < limit:
-                    raise IntegrityError(f"{path} has ids beyond the {limit} rows of its table. {REBUILD}")
+                    raise IntegrityError(
+                        f"{path} has ids that are not in 0 to {limit - 1}, the rows of its table. {REBUILD}"
+                    )
                 seen[ids] = True
             if found and seen.sum() < part.ntotal:
-                raise IntegrityError(f"{path} has an id twice. {REBUILD}")
+                raise IntegrityError(
+                    f"{path} has {part.ntotal} vectors, but only {seen.sum()} different ids, so an id is repeated."
+                    f" {REBUILD}"
+                )
             if isinstance(part, faiss.IndexIDMap | faiss.IndexRefine):
                 limit = index.ntotal  # FAISS uses the ids of their inner index as positions in an array.
         queries = np.random.default_rng(0).standard_normal((2, index.d)).astype(np.float32)
@@ -510,4 +526,4 @@ def _open_one(shard: "IndexShard", modality: "Modality") -> Gallery:
         rule = ScoreRule.from_dict({"sum": score.sum, "global_weight": score.global_weight})
         return MultiVectorGallery(modality, index, outline, rule, Shortlist.from_card(stored))
     except (*MALFORMED, IntegrityError) as error:
-        raise IntegrityError(f"{path} is not an index of {name} ({brief(error)}). {REBUILD}") from error
+        raise IntegrityError(f"{path} cannot be used as the index of {name} ({brief(error)}). {REBUILD}") from error

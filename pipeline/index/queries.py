@@ -96,12 +96,17 @@ class QueryEncoder:
             vectors = items.array if isinstance(items, MultiVectors) else items
         except (*MALFORMED, IntegrityError) as error:
             raise IntegrityError(
-                f"The model in {self.index.folder} does not fit its vocabulary or encoders ({brief(error)}). {REBUILD}"
+                f"The model in {self.index.folder} cannot compute vectors from its vocabulary or encoders"
+                f" ({brief(error)}). {REBUILD}"
             ) from error
         if isinstance(items, MultiVectors) != self.multi_vector:
-            raise IntegrityError(f"The model in {self.index.folder} does not fit the kind on its card. {REBUILD}")
+            raise IntegrityError(
+                f"The card of {self.index.folder} says that its model has"
+                f" {'several vectors' if self.multi_vector else 'one vector'} per item, but the model computes"
+                f" {'one' if self.multi_vector else 'several'}. {REBUILD}"
+            )
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"The model in {self.index.folder} computes vectors that are not finite. {REBUILD}")
+            raise IntegrityError(f"The model in {self.index.folder} computes vectors with NaN or infinity. {REBUILD}")
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:

@@ -276,7 +276,10 @@ class Searcher(QueryEncoder):
         known, and UsageError if the model has no regions.
         """
         if not self.multi_vector:
-            raise UsageError(f"{self.index.card.model} has no regions. Use the index of a region model, such as dvsa.")
+            raise UsageError(
+                f"The model {self.index.card.model} does not compare image regions. Use the index of a region model,"
+                " such as dvsa."
+            )
         self.require_known(snippet)
         words = several_vectors_each(self.embed_sentence(snippet))
         gallery = with_regions(self._require_fit("images", words))
@@ -289,7 +292,9 @@ class Searcher(QueryEncoder):
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
         """Find the `top` captions that are nearest to an image. Raises UsageError if the index has no captions."""
         if not self.has("sentences"):
-            raise UsageError(f"{self.index.card.model} has no captions. Search for similar photos with `--similar`.")
+            raise UsageError(
+                f"The index {self.index.card.model} has no captions. Search for similar photos with `--similar`."
+            )
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self.embed_photograph(photograph), top, allowed)[0]
 
@@ -504,7 +509,7 @@ class Searcher(QueryEncoder):
         rows = np.concatenate([rows for rows, _ in answers])
         if len(rows) and not 0 <= rows.min() <= rows.max() < count:
             raise IntegrityError(
-                f"The index of {modality} in {self.index.folder} has ids beyond the {count} rows of"
+                f"The index of {modality} in {self.index.folder} has ids that are not in 0 to {count - 1}, the rows of"
                 f" {modality}.parquet. {REBUILD}"
             )
         # Many small objects would start the garbage collection, although none of them is garbage.

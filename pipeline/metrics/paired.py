@@ -76,8 +76,8 @@ def compare_draws(
     images = first[0].images
     if not all(np.array_equal(draw.images, images) for draw in (*first, *second)):
         raise InputError(
-            "the two systems were measured on different images, so they cannot be compared. Evaluate both on the same"
-            " images"
+            "The two systems were measured on different images, so they cannot be compared. Evaluate both on the same"
+            " split of the same run."
         )
 
     def scores(weights: np.ndarray) -> list[np.ndarray]:

@@ -85,8 +85,9 @@ def measure_phrases(
     right = judge_pairs(within, regions.boxes, named, gold.boxes, least)
     if not right.any():
         raise UsageError(
-            "no region is right for any noun phrase, because no label of a box names a phrase, or because no region"
-            " overlaps such a box. Correct phrases.names, or add labelled boxes to the collection"
+            "Phrases cannot be evaluated, because no noun phrase has a correct region: no label of a box is a name of a"
+            f" phrase, or no region overlaps such a box with an intersection over union of {least:g} or more. Correct"
+            " phrases.names, or add labelled boxes to the collection."
         )
     require_finite("embeddings", "regions", regions.vectors)
     require_finite("embeddings", "phrases", phrases.vectors)

@@ -84,7 +84,9 @@ def _count(
     equal.
     """
     if (without := np.bincount(owners, minlength=n) == 0).any():
-        raise InputError(f"image row {without.argmax()} has no sentence. Leave such images out of the evaluation")
+        raise InputError(
+            f"The image in row {without.argmax()} has no caption. Leave images without captions out of the evaluation."
+        )
     m = len(owners)
     best = np.full(n, -np.inf)
     np.maximum.at(best, owners, targets)

@@ -151,7 +151,7 @@ def split_into_folds(owners: np.ndarray, count: int) -> list[Fold]:
     """
     n = int(owners[-1]) + 1
     if count > n:
-        raise InputError(f"{n} images cannot be divided into {count} folds. Lower evaluate.folds")
+        raise InputError(f"{n} images cannot be divided into {count} folds. Lower evaluate.folds to {n} or less.")
     image_bounds = np.arange(count + 1) * n // count
     sentence_bounds = np.searchsorted(owners, image_bounds)
     return [

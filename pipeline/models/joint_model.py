@@ -49,7 +49,7 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
     """
     value = settings.get(key)
     if not isinstance(value, kind):
-        raise ValueError(f"the setting {key} is {value!r}, which is not of the type {kind.__name__}")
+        raise ValueError(f"the setting {key} is {value!r}, but must be of the type {kind.__name__}")
     return value
 
 
@@ -57,7 +57,7 @@ def read_number(settings: Settings, key: str) -> float:
     """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
-        raise ValueError(f"the setting {key} is {value!r}, not a number")
+        raise ValueError(f"the setting {key} is {value!r}, but must be a number")
     return value
 
 
@@ -65,7 +65,7 @@ def read_list(settings: Settings, key: str) -> list:
     """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or not a list."""
     value = settings.get(key)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"the setting {key} is {value!r}, not a list")
+        raise ValueError(f"the setting {key} is {value!r}, but must be a list")
     return list(value)
 
 
@@ -75,7 +75,9 @@ def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
         vectors = {name: block for name, block in sentences.items() if not isinstance(block, Mapping | Ragged)}
         if len(vectors) == len(sentences):
             return vectors
-    raise TypeError(f"this model embeds vectors of text encoders, not {type(sentences).__name__}")
+    raise TypeError(
+        f"this model embeds a mapping of text encoders to vectors, but the sentences are a {type(sentences).__name__}"
+    )
 
 
 class RegionBlock(Protocol):

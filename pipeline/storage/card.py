@@ -211,11 +211,14 @@ class Card(MeasuredIndexes):
         if self.kind == "fragments":
             needed = [*indexes, self.score, *(index and index.shortlist for index in indexes)]
         if None in needed:
-            raise ValueError(f"its kind is {self.kind}, but the card lacks a key that this kind needs")
+            raise ValueError(f"its kind is {self.kind}, but it lacks a key that this kind needs")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
-            raise ValueError("its indexes do not have the dimensions and the metric of the card")
+            raise ValueError(
+                f"its indexes must have the {self.dim} dimensions and the metric {self.metric} of the card, but have"
+                " others"
+            )
         if self.registered not in {spec.name for spec in MODELS} and not re.match(IMPORT_PATH, self.registered):
-            raise ValueError(f"its model type {self.registered} is not registered")
+            raise ValueError(f"its model type {self.registered} is unknown to this version")
         return self
 
 

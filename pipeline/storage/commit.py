@@ -294,7 +294,8 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
         raise IntegrityError(
-            f"{path} contains {commit.kind or 'a record'}, but {kind} are expected. Name a file or folder of {kind}."
+            f"{path} contains {commit.kind or 'an unknown kind of file'}, but {kind} are expected. Name a file or"
+            f" folder of {kind}."
         )
     if kind is not None and not (
         isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
@@ -487,15 +488,15 @@ def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
     try:
         status = path.stat()
         if status.st_size < about["bytes"]:
-            return f"truncated: {status.st_size:,} of {about['bytes']:,} bytes"
+            return f"truncated: it has {status.st_size:,} of {about['bytes']:,} bytes"
         if status.st_size > about["bytes"]:
-            return f"changed: {status.st_size:,} bytes, but {about['bytes']:,} were written"
+            return f"changed: it has {status.st_size:,} bytes, but {about['bytes']:,} were written"
         if hashed and _sha256(str(path), status.st_mtime_ns, status.st_size, status.st_ino) != about["sha256"]:
             return "changed: its content is not what was written"
     except FileNotFoundError:
-        return "missing: its commit record exists"
+        return "missing: only its commit record exists"
     except OSError as error:
-        return f"unreadable: {error.strerror}"
+        return f"unreadable: reading it fails ({error.strerror})"
     return ""
 
 

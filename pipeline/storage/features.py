@@ -108,7 +108,9 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     configuration key that chooses the type.
     """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
-        raise InputError(f"The features of {names[bad[0]]} are not finite. Check the encoder's weights.")
+        raise InputError(
+            f"The features of {names[bad[0]]} are not finite (NaN or infinity). Download the encoder's weights again."
+        )
     with np.errstate(over="ignore", under="ignore"):
         stored = features.astype(dtype)
     largest = np.abs(features).max(axis=1, initial=0)
@@ -116,8 +118,8 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     if not fits.all():
         row = np.flatnonzero(~fits)[0]
         raise InputError(
-            f"The features of {names[row]} do not fit into {dtype} (the largest is {largest[row]:.3g})."
-            f" Set {key} to float32, or check the encoder's weights."
+            f"The features of {names[row]} are too large or too small for {dtype} (the largest absolute"
+            f" value is {largest[row]:.3g}). Set {key} to float32, or download the encoder's weights again."
         )
     return stored
 

@@ -201,13 +201,13 @@ def name_fault(name: str, listed: bool = False) -> str | None:
     if not UNPLAIN.search(name):
         return None
     if not name or "\0" in name:
-        return f"not a file name: {name!r}"
+        return f"not a file name: {name!r} is empty or contains a character of value 0"
     if name.startswith("/") or ".." in name.split("/"):
-        return f"outside: {name!r} leads out of the collection. Use names that are relative to it."
+        return f"outside: {name!r} leads out of the collection. Use names that are relative to it"
     if listed:
         return None
     odd = "has a backslash" if "\\" in name else "begins with a letter and a colon, as a drive of Windows does"
-    return f"unusable name: {name!r} {odd}. Rename the file."
+    return f"unusable name: {name!r} {odd}. Rename the file"
 
 
 def first_unplain(names: Sequence[str | None]) -> int | None:

@@ -92,7 +92,7 @@ def require_distinct(path: Path, table: pa.Table, name: str) -> None:
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
         row = int(np.setdiff1d(np.arange(len(ids)), first)[0])
-        raise IntegrityError(f"{path} row {row}: another row has the same {name} {ids[row]}. {DISTRUST}")
+        raise IntegrityError(f"{path} row {row}: its {name} {ids[row]} is repeated in an earlier row. {DISTRUST}")
 
 
 # --- folders

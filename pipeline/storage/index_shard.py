@@ -231,7 +231,7 @@ class IndexShard:
         rows = self.packed_table(modality).num_rows
         card = self.card.index_of(modality)
         total = card.count if card else None
-        return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total)
+        return read_outline(self.folder / OUTLINES, self.arrays(OUTLINES), SIDES[modality], rows, total, REBUILD)
 
     def table(self, modality: Modality) -> pa.Table:
         """Read the whole table of a modality.

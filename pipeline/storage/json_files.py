@@ -81,8 +81,8 @@ def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
     for name, value in others:
         if value != expected:
             raise IntegrityError(
-                f"{first} and {name} do not agree (compared: {what}), so they come from two different runs. Rebuild the"
-                " older one"
+                f"{first} and {name} do not agree (compared: {what}), so they were made from different inputs. Make the"
+                " older of the two again with `jointspace run CONFIG`."
             )
     return expected
 

@@ -208,7 +208,7 @@ class Manifest:
         numbers = np.asarray(numbers, np.int64)
         bounds = self.bounds(name)
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < bounds[-1] and (np.diff(numbers) >= 0).all()):
-            raise IndexError(f"row numbers of {name} must ascend and be at least 0 and below {bounds[-1]}")
+            raise IndexError(f"row numbers of {name} must be in ascending order and from 0 to {bounds[-1] - 1}")
         cuts = np.searchsorted(numbers, bounds)
         found = [
             self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
@@ -312,7 +312,10 @@ def write_manifest(
     for what, count in counts.items():
         fates = count["kept"] + count["rejected"] + count["duplicate"] + count.get("left_out", 0)
         if count["given"] != fates:
-            raise IntegrityError(f"the counts of {what} do not add up: {dict(count)}")
+            raise IntegrityError(
+                f"The counts of {what} are inconsistent: {dict(count)}. The number `given` must be the sum of the"
+                " others. This is an error in the reader of the collection. Report it."
+            )
     folder = Path(folder)
     batch = FileBatch()
     contents = []

@@ -52,7 +52,10 @@ class VocabularyForm(Form):
     @model_validator(mode="after")
     def _check_terms(self) -> Self:
         if len(self.idf) != len(self.terms) or len(set(self.terms)) != len(self.terms):
-            raise ValueError("its terms are not distinct, or their number differs from the number of idf weights")
+            raise ValueError(
+                f"its {len(self.terms)} terms must be different and have one idf weight each, but there are"
+                f" {len(set(self.terms))} different terms and {len(self.idf)} idf weights"
+            )
         return self
 
 
@@ -186,7 +189,7 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))
         if not rows:
-            raise ValueError("it has no job")
+            raise ValueError("it has no row")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
         log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete it.", path, error)

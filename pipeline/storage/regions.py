@@ -240,8 +240,8 @@ def read_names(path: Path) -> dict[str, frozenset[str]]:
         known = frozenset(" ".join(name.split()) for name in names.split(",")) - {""}
         if line.strip() and not (tab and known):
             raise InputError(
-                f"{path}, line {number} has another form than expected. Write a label, a tab, and names that are"
-                " separated by commas."
+                f"{path}, line {number} must be a label, a tab, and names that are separated by commas, such as"
+                " dog<TAB>dog, puppy. Correct the line."
             )
         if known:
             found[label.strip()] = known

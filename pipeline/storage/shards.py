@@ -113,18 +113,18 @@ class OpenedOnUse(Sequence[T]):
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(self._count))]
         if not 0 <= number < self._count:
-            raise IndexError(number)
+            raise IndexError(f"there are {self._count} shards, counted from 0, but shard {number} was requested")
         return self._open(number)
 
 
 def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
     if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
-        raise ValueError(f"{name} contains other values than numbers")
+        raise ValueError(f"the dataset {name} contains other values than numbers")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()
     if offset is None:
-        raise ValueError(f"{name} is not contiguous")
+        raise ValueError(f"the dataset {name} is stored in pieces, which is not supported")
     # The mode is copy-on-write: the file never changes, and torch accepts the array without a warning. HDF5 or the
     # memory map refuses a dataset whose declared size exceeds the file.
     return np.memmap(path, dataset.dtype, "c", offset, dataset.shape)

@@ -40,15 +40,15 @@ class ImageSource:
                 return self._rows.read(descriptor, offset)
             size = os.fstat(descriptor).st_size if size is None else size
             if size > MAX_PHOTO_BYTES:
-                raise InputError(f"too-large: {size} bytes, more than {MAX_PHOTO_BYTES}")
+                raise InputError(f"too-large: the photo has {size} bytes, of {MAX_PHOTO_BYTES} allowed")
             data = os.pread(descriptor, size, offset or 0)
         except OSError as error:
-            raise InputError(f"unreadable: {error.strerror or error}") from error
+            raise InputError(f"unreadable: the file cannot be read ({error.strerror or error})") from error
         finally:
             os.close(descriptor)
         if len(data) < size:
             raise InputError(
-                f"truncated: {path} ends before byte {(offset or 0) + size}. Copy the file again, or exclude it."
+                f"truncated: {path} ends before byte {(offset or 0) + size}. Copy the file again, or exclude it"
             )
         return data
 

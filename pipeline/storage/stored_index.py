@@ -53,7 +53,8 @@ class StoredIndex:
                 )
             if _comparison(other.card) != _comparison(first.card):
                 raise IntegrityError(
-                    f"{other.folder} has another metric or other dimensions than {first.folder}. {REBUILD}"
+                    f"{other.folder} has the metric {other.card.metric} and {other.card.dim} dimensions, but"
+                    f" {first.folder} has {first.card.metric} and {first.card.dim}. Search them one by one. {REBUILD}"
                 )
         self.shards = list(shards)
         self.folder = folder if others and folder else first.folder

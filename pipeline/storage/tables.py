@@ -111,7 +111,9 @@ class PackedTable:
                 )
             self.schema = self.schema.set(number, field.with_type(kind))
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
-            raise IntegrityError(f"{path} was not written by jointspace. {REMEDY}")
+            raise IntegrityError(
+                f"{path} was not written by jointspace, because its row groups have other sizes. {REMEDY}"
+            )
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
@@ -199,7 +201,9 @@ class PackedTable:
 
     def _require_modest(self, unpacked: int) -> None:
         if unpacked > self._most:
-            raise IntegrityError(f"{self.path} would unpack to {unpacked:,} bytes, which exceeds the limit. {REMEDY}")
+            raise IntegrityError(
+                f"{self.path} would unpack to {unpacked:,} bytes, but at most {self._most:,} are allowed. {REMEDY}"
+            )
 
     @contextmanager
     def _refusing(self) -> Iterator[None]:
@@ -226,7 +230,9 @@ class ChainedTables:
             schema = pa.unify_schemas(schemas, promote_options="permissive")
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             names = " and ".join(str(table.path) for table in tables)
-            raise UsageError(f"{names} have a column of different types ({error}). Search them one by one.") from error
+            raise UsageError(
+                f"{names} have a column of the same name with different types ({error}). Search them one by one."
+            ) from error
         self.schema: pa.Schema = schema.append(pa.field(SHARD, pa.int64()))
 
     @property

@@ -95,7 +95,10 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     result = survey.found
     records = _records(survey.files)
     if not records and all(fault.path == run for fault in result.faults):
-        raise NoCommitsError(f"{run} has no commit record, so it is not the folder of a run.")
+        raise NoCommitsError(
+            f"{run} has no commit record, so it is not the folder of a run. Name the folder of a run, such as"
+            " results/demo."
+        )
 
     # If the folder is an index without its run, no rule can make its files again.
     is_lone_index = bool(records) and all(path.name == CARD for path in records)
@@ -198,7 +201,7 @@ def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
     """Add the files to the result. They are not listed in any commit record."""
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
-            reason = "uncommitted: no commit record vouches for it, because its writer did not finish"
+            reason = "uncommitted: no commit record lists it, because its writer did not finish"
             result.faults.append(FaultyFile(path, reason, path))
         else:
             result.unvouched.append(path)

@@ -117,7 +117,9 @@ def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], 
         if key in wanted:
             index[key] = value
     if not seen:
-        raise InputError(f"{name} has no sentences. Give the output file of your parser.")
+        raise InputError(
+            f"{name} has no sentences. Name the output file of your parser in parse.conllu or parse.brackets."
+        )
     return index
 
 
@@ -171,7 +173,7 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
             words, spaces, tags = list(parse.words), list(parse.spaces), list(parse.xpos)
             corpus.add(Doc(vocab, words=words, spaces=spaces, tags=tags, heads=heads, deps=relations))
     if not len(corpus):
-        raise InputError(f"the {path.stem} treebank has no sentences. Give a CoNLL-U file with sentences.")
+        raise InputError(f"The treebank for {path.stem} has no sentences. Name a CoNLL-U file with sentences.")
     corpus.to_disk(path)
     return sum(map(len, parses))
 

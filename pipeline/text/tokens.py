@@ -95,12 +95,14 @@ class TermSettings:
         found = cls(**value)
         flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
-            raise ValueError("the rules for making terms have an unknown form")
+            raise ValueError("lemmatise and english must be true or false, and every stop word must be a text")
         if not all(isinstance(word, str) for pair in found.lemmas.items() for word in pair):
-            raise ValueError("the lemmas are not words")
+            raise ValueError("lemmas must map words to words")
         for longest in (found.max_ngram, found.max_characters):
             if longest not in range(1, LONGEST_NGRAM + 1):
-                raise ValueError(f"the length of the longest n-gram is not in 1 to {LONGEST_NGRAM}")
+                raise ValueError(
+                    f"the length of the longest n-gram is {longest!r}, but must be from 1 to {LONGEST_NGRAM}"
+                )
         return found
 
 

@@ -191,13 +191,16 @@ class Vocabulary(KnownTerms):
         settings = TermSettings.from_dict(value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
-            raise ValueError("the terms are not text, or normalise is not true or false")
+            raise ValueError("every term must be a text, and normalise must be true or false")
         if (
             len(idf) != len(terms)
             or len(set(terms)) != len(terms)
             or not (np.abs(np.array(idf, float)) < MAX_IDF).all()
         ):
-            raise ValueError("a term is repeated, or the terms do not have one finite idf each")
+            raise ValueError(
+                f"the {len(terms)} terms must be different and have one finite idf weight each, but there are"
+                f" {len(set(terms))} different terms and {len(idf)} weights"
+            )
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
 

@@ -66,7 +66,7 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
         dim = dim or len(parts) - 1
         numbers = len(parts) - 1 + _trailing_numbers(parts[0])
         if dim < 1 or numbers != dim:
-            raise reader.error(number, f"has a vector of {numbers} numbers, not {max(dim, 1)}")
+            raise reader.error(number, f"has a vector of {numbers} numbers, but {max(dim, 1)} are expected")
         try:
             vector = np.array(parts[1:], dtype=bytes).astype(np.float32)
         except ValueError:
@@ -102,7 +102,10 @@ def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
     Raises InputError if they are too large, before memory is allocated.
     """
     if any(len(part) > MAX_SIZE_DIGITS for part in parts) or not 1 <= int(parts[1]) <= MAX_DIM:
-        raise InputError(f"{source} begins with an impossible count or dimension. Download the file again.")
+        raise InputError(
+            f"{source} begins with an impossible count of words or number of dimensions (at most {MAX_DIM}). Download"
+            " it again."
+        )
     return int(parts[0]), int(parts[1])
 
 
@@ -151,7 +154,7 @@ class _VectorReader:
             shown = word.decode(errors="replace")
             raise self.error(number, f"repeats the word {shown!r} of {self.unit} {first}")
         if not np.isfinite(vector).all():
-            raise self.error(number, "has a number that is not finite")
+            raise self.error(number, "has a number that is not finite (NaN or infinity)")
         try:
             text = word.decode()
         except UnicodeDecodeError:
@@ -167,7 +170,10 @@ class _VectorReader:
                 " again."
             )
         if not self.words:
-            raise InputError(f"{self.source} has no vector for any word of the vocabulary. Give another file.")
+            raise InputError(
+                f"{self.source} has no vector for any word of the vocabulary. Name a file for the language of your"
+                " captions."
+            )
         return WordVectors(tuple(self.words), np.stack(self.vectors))
 
 

@@ -28,8 +28,9 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     """Compare the models of several runs with confidence intervals.
 
     The command shows the recalls with their intervals, and also writes them as an HTML page. All models are compared
-    with the best model of the first RUN. Several seeds of a model are one system. A CSV table adds published results: its columns are model,
-    image_to_sentence_recall@1, @5 and @10, and sentence_to_image_recall@1, @5 and @10, in percent.
+    with the best model of the first RUN. Several seeds of a model are one system. A CSV table adds published
+    results: its columns are model, image_to_sentence_recall@1, @5 and @10, and sentence_to_image_recall@1, @5 and @10,
+    in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.page import compared_as_text, render_compared

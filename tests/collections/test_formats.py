@@ -245,17 +245,17 @@ MAIN_FILES = {
 @pytest.mark.parametrize("kind", FORMATS)
 def test_message_names_missing_lists_and_existing_photos(kind: str, tmp_path: Path, photograph, gather) -> None:
     if kind == "text-files":
-        with pytest.raises(InputError, match="no image was found. Set data_root"):
+        with pytest.raises(InputError, match="No photo was found. Set data_root"):
             gather(tmp_path, kind).check(0, "rejects.jsonl")
     else:
-        with pytest.raises(UsageError, match=f"^{tmp_path} holds no photos and no .*: .*(collection.files|data_root)"):
+        with pytest.raises(UsageError, match=f"^{tmp_path} contains no photos, and no .*(collection.files|data_root)"):
             gather(tmp_path, kind)
     with pytest.raises(UsageError, match="elsewhere is not a folder. Set data_root to the folder of your collection"):
         gather(tmp_path / "elsewhere", kind)
     add_images(tmp_path / "2021" / "beach", photograph)
     (tmp_path / ".hidden.jpg").touch()
     for what in MAIN_FILES.get(kind, ()):
-        with pytest.raises(UsageError, match=f"holds 3 photos and no .*{re.escape(what)}"):
+        with pytest.raises(UsageError, match=f"contains 3 photos, and no .*{re.escape(what)}"):
             gather(tmp_path, kind)
 
 
@@ -280,7 +280,7 @@ def test_weak_text_and_boxes_are_read(tmp_path: Path, photograph, gather) -> Non
 
 def test_message_names_missing_column(tmp_path: Path, gather) -> None:
     (tmp_path / "a.csv").write_text("picture,sentence\nx.jpg,A dog .\n")
-    with pytest.raises(InputError, match="no column file. Name one of .*picture, sentence"):
+    with pytest.raises(InputError, match="no column file. Set collection.columns to .*: picture, sentence"):
         gather(tmp_path, "table")
 
 

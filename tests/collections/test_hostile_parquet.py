@@ -45,11 +45,11 @@ def hostile() -> dict[str, dict]:
             "file": [f"{row}.jpg" for row in range(REPETITIONS)],
             **{f"column {number}": repeated("x" * 30_000, REPETITIONS) for number in range(40)},
         },
-        "rows 1 to 1 have lists of 10000000 values": {
+        "rows 1 to 1 have lists with 10000000 values": {
             "file": ["a.jpg"],
             "sentence": pa.ListArray.from_arrays(end, texts),
         },
-        "declares 10000000 rows in ": {"file": repeated("a.jpg", len(texts)), "sentence": texts},
+        "declares 10000000 rows, but has only ": {"file": repeated("a.jpg", len(texts)), "sentence": texts},
     }
 
 

@@ -499,7 +499,7 @@ def test_obstacles_of_a_collection_are_reported_with_remedies(photos: Path, tmp_
     (packed / "photos.tar.gz").touch()
     assert "Unpack the archive photos.tar.gz first" in str(refuse(packed)[1])
     (packed / "list.csv").unlink()
-    assert "photos.tar.gz is an archive: unpack it first" in str(refuse(packed)[1])
+    assert "Unpack the archive photos.tar.gz first" in str(refuse(packed)[1])
     (packed / "data-0.arrow").touch()
     assert "load_from_disk" in str(refuse(packed)[1])
 
@@ -510,7 +510,7 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
     for number in range(3):
         (photos / f"{number}.HEIC").touch()
     said, error = refuse(photos)
-    assert "3 photos cannot be used: HEIC, read after `pip install 'jointspace[heif]'`" in said
+    assert "3 photos cannot be used: HEIC photos need `pip install 'jointspace[heif]'`" in said
     assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
 
 

@@ -297,7 +297,9 @@ def test_name_may_lack_its_ending_but_not_have_another_ending(tmp_path: Path, ph
     reasons = {reject.file: reject.reason for reject in result.rejects if reject.what == "images"}
     assert "b.jpg" in reasons["captions.tsv"] and "b.png" in reasons["captions.tsv"]
     assert "missing" in reasons["images/a.png"]
-    assert [reject.reason for reject in result.rejects if reject.what == "boxes"] == ["unknown image: 'gone.jpg'"]
+    assert [reject.reason for reject in result.rejects if reject.what == "boxes"] == [
+        "unknown image: 'gone.jpg' is not a photo of the collection"
+    ]
 
 
 def test_name_is_ambiguous_if_it_may_mean_two_photos_with_other_names() -> None:

@@ -28,12 +28,12 @@ LISTS = {
     "t.parquet": ("table", {"table": "t.parquet"}),
 }
 ODD = {
-    "pipe": "not a regular file but a pipe",
-    "socket": "not a regular file",
-    "folder": "not a regular file but a folder",
-    "link to a device": "leads out of the collection .collection.follow_links.",
-    "link to /etc/passwd": "leads out of the collection .collection.follow_links.",
-    "sparse": "17179869184 bytes, more than ",
+    "pipe": "it is a pipe, but must be a regular file",
+    "socket": "it is a socket, but must be a regular file",
+    "folder": "it is a folder, but must be a regular file",
+    "link to a device": "leads out of the collection. Set collection.follow_links to true",
+    "link to /etc/passwd": "leads out of the collection. Set collection.follow_links to true",
+    "sparse": "17179869184 bytes, of ",
 }
 
 
@@ -72,7 +72,7 @@ def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
 def test_an_odd_list_is_refused_by_name(name: str, kind: str, collection: Path, place, gather) -> None:
     place(kind, collection / name)
     form, named = LISTS[name]
-    with pytest.raises(InputError, match=rf"{name} cannot be read: .*{ODD[kind]}"):
+    with pytest.raises(InputError, match=rf"{name} cannot be read .*{ODD[kind]}"):
         gather(collection, form, files=named)
 
 

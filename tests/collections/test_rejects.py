@@ -38,8 +38,10 @@ def test_texts_of_bad_images_are_rejected_with_them(collection: Path, photograph
         "images/tiny.png": "too-small",
         "images/no.jpg": "missing",
     }
-    assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6, 7)]
-    assert result.rejected("boxes") == [("boxes.tsv", 2, "image rejected")]
+    assert result.rejected("sentences") == [
+        ("captions.tsv", row, "image rejected: its photo cannot be used") for row in (4, 5, 6, 7)
+    ]
+    assert result.rejected("boxes") == [("boxes.tsv", 2, "image rejected: its photo cannot be used")]
     result.check_counts()
 
 
@@ -67,7 +69,9 @@ def test_names_outside_the_collection_are_never_opened(collection: Path, photogr
     result = gather(collection)
     rejected = [(file, row, reason.partition(":")[0]) for file, row, reason in result.rejected("images")]
     assert rejected == [("captions.tsv", row, "outside") for row in (4, 5, 6)]
-    assert result.rejected("sentences") == [("captions.tsv", row, "image rejected") for row in (4, 5, 6)]
+    assert result.rejected("sentences") == [
+        ("captions.tsv", row, "image rejected: its photo cannot be used") for row in (4, 5, 6)
+    ]
     result.check_counts()
 
 
@@ -83,7 +87,7 @@ def test_names_that_an_index_cannot_store_are_rejected_with_the_remedy(tmp_path:
     (tmp_path / "captions.tsv").write_text("Strand/Ebbe.jpg\tlow tide\nStrand.jpg\thigh tide\n")
     result, inside = gather(tmp_path, default="gallery"), gather(tmp_path, "webdataset")
     rejected = [*result.rejected("images"), *inside.rejected("images")]
-    assert len(rejected) == 3 and all(reason.endswith("Rename the file.") for _, _, reason in rejected)
+    assert len(rejected) == 3 and all(reason.endswith("Rename the file") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():
         assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
     require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # Every index is read with this check.
@@ -104,7 +108,7 @@ def test_names_that_are_not_utf8(tmp_path: Path, photograph, gather) -> None:
     result = gather(tmp_path, "text-files")
     ((file, _, reason),) = result.rejected("images")
     assert file == "b\udcf6d.jpg" and reason.startswith("not UTF-8: ")
-    assert result.rejected("sentences") == [("b\udcf6d.txt", 1, "image rejected")]
+    assert result.rejected("sentences") == [("b\udcf6d.txt", 1, "image rejected: its photo cannot be used")]
     result.check_counts()
 
 
@@ -163,7 +167,7 @@ def test_a_broken_photo_is_not_drawn_for_a_split(tmp_path: Path, photograph, gat
     assert Counter(result.tables["images"]["split"].to_pylist()) == {"train": 8, "dev": 1}
     for number in range(9):
         (tmp_path / f"{number}.jpg").write_bytes(b"<html>")
-    with pytest.raises(InputError, match="none of the 10 images can be used"):
+    with pytest.raises(InputError, match="None of the 10 photos can be used"):
         gather(tmp_path, "table", default="divided").check(1, "rejects.jsonl")
 
 

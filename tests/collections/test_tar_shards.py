@@ -35,10 +35,10 @@ def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     result = gather(tmp_path, "webdataset")
     reasons = [(file, reason.partition(":")[0].partition(" ")[0]) for file, _, reason in result.rejected("images")]
     assert sorted(reasons) == [("0.tar", "duplicate"), ("0.tar", "not"), ("0.tar", "outside"), ("0.tar", "outside")]
-    assert [(file, reason.partition(" but")[0]) for file, _, reason in result.rejected("sentences")] == [
+    assert [(file, reason.partition(": the")[0]) for file, _, reason in result.rejected("sentences")] == [
         ("0.tar/5.txt", "not UTF-8"),
-        ("0.tar/6.txt", "unknown image: '0.tar/6'"),
-        ("0.tar/../1.txt", "image rejected"),
+        ("0.tar/6.txt", "unknown image: '0.tar/6' is not a photo of the collection"),
+        ("0.tar/../1.txt", "image rejected: its photo cannot be used"),
     ]
     assert [reason.partition(":")[0] for *_, reason in result.rejected("documents")] == ["not JSON"]
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog .", "A cat .", "Last ."]

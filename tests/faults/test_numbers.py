@@ -81,7 +81,7 @@ def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndar
 
 NOT_FINITE = {
     "ncca": "the moments of the image view are not finite",
-    "kcca": "the training rows of a view are not finite",
+    "kcca": "or the training captions, have features that are not finite",
     "wsabie-sgd": "the features of training image 3 .counted from 0. are not finite",
     "gru": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",
     "dvsa": r"the loss is nan in epoch 0, batch \d+ .* check the features of these sentences",

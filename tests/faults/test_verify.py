@@ -163,7 +163,7 @@ def test_verify_prints_the_command_that_rebuilds_a_file(run: Path) -> None:
     assert CliRunner().invoke(command, [str(run)]).exit_code == 0
     os.truncate(run / SHARD, 7)
     result = CliRunner().invoke(command, [str(run)])
-    assert f"{run / SHARD}: truncated: 7 of " in result.stdout
+    assert f"{run / SHARD}: truncated: it has 7 of " in result.stdout
     assert isinstance(result.exception, IntegrityError) and result.exception.exit_code == 1
     for_programs = json.loads(CliRunner().invoke(command, [str(run), "--json"]).stdout.splitlines()[0])
     assert for_programs["checked"] == examine(run).checked

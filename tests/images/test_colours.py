@@ -85,5 +85,5 @@ def test_a_stored_encoder_gives_equal_features() -> None:
 @pytest.mark.parametrize("change", [{"levels": 17}, {"levels": 0}, {"bands": 10**9}, {"band_levels": 2.5}])
 def test_settings_that_would_make_large_arrays_are_refused(change: dict) -> None:
     encoder = make_encoder()
-    with pytest.raises(IntegrityError, match=r"not a whole number from 1 to 16"):
+    with pytest.raises(IntegrityError, match=r"must be a whole number from 1 to 16"):
         restore_encoder(ImageEncoder, Stored({**encoder.settings(), **change}, {}))

@@ -92,7 +92,7 @@ def test_each_layout_is_decoded_correctly_or_refused_with_its_name(photometric: 
         except UnreadableImage as error:
             assert (photometric, type, bands, extras) not in READ or planes and further, layout
             names = (
-                f"unsupported-tiff: {bands} band{'s' * (bands > 1)} of {8 * np.dtype(type).itemsize} bits",
+                f"unsupported-tiff: the TIFF has {bands} band{'s' * (bands > 1)} of {8 * np.dtype(type).itemsize} bits",
                 {"u": "unsigned", "i": "signed", "f": "floating-point"}[np.dtype(type).kind],
                 "separate planes" if planes else "one plane",
                 f"PhotometricInterpretation {photometric}",
@@ -149,13 +149,16 @@ RGB = samples_of(SHARES[..., :3], "u1")
 @pytest.mark.parametrize(
     ("data", "reason"),
     [
-        (make_tiff(samples_of(SHARES[..., :3], "u2") // 16, 2, planes=True), "unsupported-tiff: .*only 12 or 14 bits"),
-        (make_tiff(samples_of(SHARES, "u1"), 1, True, [0] * 12), "unsupported-tiff: 13 bands of 8 bits"),
+        (
+            make_tiff(samples_of(SHARES[..., :3], "u2") // 16, 2, planes=True),
+            "unsupported-tiff: .*only 12 or 14 of its 16 bits",
+        ),
+        (make_tiff(samples_of(SHARES, "u1"), 1, True, [0] * 12), "unsupported-tiff: the TIFF has 13 bands of 8 bits"),
         (make_tiff(RGB, 2, tags={259: (3, [34887])}), "unsupported-tiff: .*Compression 34887"),
         (make_tiff(RGB, 2, tags={262: (3, [32803])}), "unsupported-tiff: .*PhotometricInterpretation 32803"),
-        (make_tiff(RGB, 2, tags={258: (3, [5, 6, 5])}), "unsupported-tiff: 3 bands of various bits"),
+        (make_tiff(RGB, 2, tags={258: (3, [5, 6, 5])}), "unsupported-tiff: the TIFF has 3 bands of various bits"),
         (b"MM\0+\0\x08\0\0" + bytes(99), "unsupported-tiff: a BigTIFF in big-endian order"),
-        (make_tiff(RGB, 2, tile=16, tags={322: (4, [65536]), 323: (4, [65536])}), "too-large: tiles"),
+        (make_tiff(RGB, 2, tile=16, tags={322: (4, [65536]), 323: (4, [65536])}), "too-large: its tiles"),
         (b"II*\0" + bytes(99), "damaged: the tags"),
         (make_tiff(RGB, 2)[:1000], "damaged: the tags"),
     ],

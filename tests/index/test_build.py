@@ -91,9 +91,9 @@ def test_parameters_that_reach_the_recall_floor_are_stored_in_the_file(factory: 
 
 def test_input_that_cannot_be_indexed_is_refused() -> None:
     vectors, queries = clustered(2000, 8)
-    with pytest.raises(InputError, match="There is nothing to index"):
+    with pytest.raises(InputError, match="The index would be empty, because there are"):
         make(vectors[:0], queries)
-    with pytest.raises(InputError, match="There is nothing to index"):
+    with pytest.raises(InputError, match="The index would be empty, because there are"):
         make(vectors, queries[:0])
     with pytest.raises(UsageError, match="index.candidates: FAISS .* cannot make an index PQ3"):
         make(vectors, queries, candidates=("PQ3",))

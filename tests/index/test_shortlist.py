@@ -111,11 +111,11 @@ def test_global_vectors_that_do_not_fit_the_query_are_refused() -> None:
     rng = np.random.default_rng(4)
     gallery = make_gallery("images", make_sets(rng, 20, 3), RULES[1])
     query = make_sets(rng, 1, 3)
-    for other in (None, np.ones((1, 3), np.float32)):
-        with pytest.raises(IntegrityError, match="global vectors in the index do not fit its model"):
+    for other, computed in ((None, "none"), (np.ones((1, 3), np.float32), "one of 3 dimensions")):
+        with pytest.raises(IntegrityError, match=f"whole photo or caption, but its model computes {computed} for a"):
             gallery.search(replace(query, globals=other), 3)
 
 
 def test_a_shortlist_of_an_index_without_lists_is_refused() -> None:
-    with pytest.raises(IntegrityError, match="has no lists, which a shortlist needs"):
+    with pytest.raises(IntegrityError, match="has no inverted lists, but its card sets a shortlist"):
         make_gallery("images", make_sets(np.random.default_rng(4), 20, 3), RULES[0], "Flat", Shortlist(3, 5))

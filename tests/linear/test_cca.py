@@ -106,7 +106,7 @@ def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: 
     solver = CCASolver(moments_of(x, y))
     if least:
         with pytest.raises(
-            InputError, match="covariance of the image view is singular at ridge 0. Raise fit.image_ridge"
+            InputError, match="covariance of the image view is singular at the ridge 0. Raise fit.image_ridge"
         ):
             solver.solve(0, 0, 10)
     for ridge in (least, 1e-12, 1e-6, 1e-2, 1):
@@ -130,7 +130,7 @@ def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
         return Moments(10.0, np.zeros(2), np.zeros(2), np.eye(2), np.diag([1 + excess, 0.5]), np.eye(2))
 
     assert CCASolver(moments(1e-4)).solve(0, 0, 2).values.tolist() == [1, 0.5]
-    with pytest.raises(InputError, match="not at most 1, .* Raise fit.image_ridge and fit.text_ridge"):
+    with pytest.raises(InputError, match="must be at most 1, .* Raise fit.image_ridge and fit.text_ridge"):
         CCASolver(moments(0.1)).solve(0, 0, 2)
 
 
@@ -171,7 +171,7 @@ def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, 
             accumulator.add(x[rows], text, np.arange(len(rows)))
             total += accumulator.result()
         with pytest.raises(
-            InputError, match=f"the {constant.split()[-1]} view is constant over all 600 training pairs"
+            InputError, match=f"The {constant.split()[-1]} view has the same vector for all 600 training pairs"
         ):
             CCASolver(total)
 
@@ -188,7 +188,7 @@ def test_too_few_or_constant_pairs_are_refused() -> None:
     x, y = make_views(n=5)
     with pytest.raises(InputError, match="at least 2"):
         CCASolver(moments_of(x[:1], y[:1]))
-    with pytest.raises(InputError, match="image view is constant"):
+    with pytest.raises(InputError, match="image view has the same vector for all"):
         CCASolver(moments_of(np.ones_like(x), y))
 
 

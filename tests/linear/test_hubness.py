@@ -138,7 +138,7 @@ def test_error_for_a_stored_model_of_a_removed_method_names_the_command_to_rerun
 def test_stored_model_of_an_unknown_statistic_names_the_known_ones() -> None:
     model = HubCorrected(ZeroShot("eyes", "words"), HubnessCorrection(BANK, NOTHING))
     settings = {**model.settings(), "hubness": {"images": [[1.0, "median", 7.0]], "sentences": []}}
-    with pytest.raises(IntegrityError, match="statistic median. The known statistics are nearest, balanced"):
+    with pytest.raises(IntegrityError, match="statistic median. Known are nearest, balanced"):
         restore("zero-shot", settings, model.tensors())
 
 

@@ -123,7 +123,7 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
         view.stack({"terms": texts["terms"]})
     with pytest.raises(IntegrityError, match="vectors of text encoder more have the shape"):
         view.stack({**texts, "more": texts["words"]})
-    with pytest.raises(IntegrityError, match="no vectors of text encoder other"):
+    with pytest.raises(IntegrityError, match="does not use the vectors of text encoder other, but only"):
         view.select(["other"])
 
 

@@ -147,7 +147,7 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
     [
         ({"sum": "mean", "global_weight": 0}, "unknown score mean. The known scores are words, mean-words, positive"),
         ({"global_weight": 0}, "unknown score None"),
-        ({"sum": "words", "global_weight": "1"}, "global_weight of the score is '1', not a finite number"),
+        ({"sum": "words", "global_weight": "1"}, "global_weight of the score is '1', but must be a finite number"),
         ({"sum": "words", "global_weight": float("nan")}, "global_weight of the score is nan"),
         ({"sum": "words"}, "global_weight of the score is None"),
     ],

@@ -129,7 +129,7 @@ def test_the_encoder_of_precomputed_features_is_kept_for_queries_if_it_agrees(ma
     )
     with pytest.raises(
         InputError,
-        match="f.npy has 2 dimensions, but the encoder maker has 512. Correct the key made_by of precomputed",
+        match="f.npy has vectors of 2 .* vectors of 512 dimensions. Correct the key made_by of precomputed",
     ):
         make_stage("prepare_encoder", made, "precomputed")
     images = [picture for picture, _ in open_photographs(open_run(made), list(range(COUNT)))]
@@ -224,13 +224,13 @@ def test_rows_are_matched_by_the_words_of_the_sentences(captioned: Path, tmp_pat
     ("old", "new", "message"),
     [
         ("cat-1.png#1", "cut-1.png#1", r"have no row in s\.npy: cat-1\.png#1\."),
-        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 are both for cat-1\.png#0\. Remove one"),
+        ("cat-1.png#1", "cat-1.png#0", r"s\.npy: rows 44 and 45 both have a vector for cat-1\.png#0\. Remove one"),
         (
             "cat-1.png#1",
             "cat-1.png#2",
             r"there is no sentence /elsewhere/cat-1\.png#2, because cat-1\.png has 2 sentences",
         ),
-        ("/elsewhere/cat-1.png#1\n", "", "has 48 rows, but 47 names"),
+        ("/elsewhere/cat-1.png#1\n", "", "has 48 vectors, but 47 names"),
     ],
 )
 def test_names_that_do_not_match_the_sentences_are_refused(
@@ -252,7 +252,8 @@ def test_the_text_encoder_of_precomputed_vectors_is_kept_if_it_agrees(captioned:
     about = {"settings": maker.settings(), "provenance": by_hand(captioned), "details": {"name": "maker", "dim": 4}}
     write_parameters(folder / "model.safetensors", TEXT_ENCODER, maker.tensors(), **about)
     with pytest.raises(
-        InputError, match="s.npy has 2 dimensions, but the encoder maker has 4. Correct the key made_by of precomputed"
+        InputError,
+        match="s.npy has vectors of 2 .* vectors of 4 dimensions. Correct the key made_by of precomputed",
     ):
         make_stage("prepare_encoder", captioned, "text/encoders/precomputed")
     rows = 5 * maker.encode(open_run(captioned).manifest.sentences["text"].to_pylist())[::-1]

@@ -118,7 +118,7 @@ def test_a_detector_is_read_from_a_file(run: Path) -> None:
     assert len(shard.commit.made_by["keys"]["brought"]["detector"]) == 64
     state["roi_heads.box_predictor.bbox_pred.weight"] = torch.zeros(12, 1024)
     torch.save(state, run / "detector.pt")
-    with pytest.raises(InputError, match=r"detector\.pt scores 4 classes, but has boxes for 3"):
+    with pytest.raises(InputError, match=r"detector\.pt has scores for 4 classes, but boxes for 3"):
         extract(run, proposals="faster-rcnn", detector=detector)
 
 

@@ -124,7 +124,7 @@ def test_word_vectors_come_from_a_file(run: Path) -> None:
     table = read_parameters(folder / "model.safetensors", MODEL).tensors["sentences.words"]
     np.testing.assert_array_equal(table[:-1, 0], np.arange(len(words)))
     (run / "v.txt").write_text("dog 1 2\ncat 1 2 3\n")
-    with pytest.raises(InputError, match=r"v.txt, line 2 has a vector of 3 numbers, not 2"):
+    with pytest.raises(InputError, match=r"v.txt, line 2 has a vector of 3 numbers, but 2"):
         train(run, "bow", config)
     config["word_vectors"]["file"] = "nowhere.txt"
     with pytest.raises(InputError, match="cannot read .*nowhere.txt"):

@@ -115,7 +115,7 @@ def test_masks_and_slices_choose_rows_as_in_numpy(rows: np.ndarray | slice) -> N
     ids=repr,
 )  # fmt: skip
 def test_rows_out_of_range_or_of_another_type_are_refused(rows: object) -> None:
-    with pytest.raises(IndexError, match="^(rows are chosen by|there are 7 rows)"):
+    with pytest.raises(IndexError, match="^(rows must be|there are 7 rows)"):
         Chained(PARTS)[rows]
 
 

@@ -35,13 +35,13 @@ def test_every_file_format_gives_the_same_vectors(form: str) -> None:
 @pytest.mark.parametrize(
     ("line", "message"),
     [
-        (b"cat 1 2\n", "v.txt, line 2 has a vector of 2 numbers, not 3"),
-        (b"cat 1 2 3 4 5\n", "v.txt, line 2 has a vector of 5 numbers, not 3"),
+        (b"cat 1 2\n", "v.txt, line 2 has a vector of 2 numbers, but 3"),
+        (b"cat 1 2 3 4 5\n", "v.txt, line 2 has a vector of 5 numbers, but 3"),
         (b"cat 1 2 x\n", "v.txt, line 2 has a value that is not a number"),
         (b"cat 1 2 nan\n", "v.txt, line 2 has a number that is not finite"),
         (b"dog 1 2 3\n", "v.txt, line 2 repeats the word 'dog' of line 1"),
         (b"\xff\xfe 1 2 3\n", "v.txt, line 2 has a word that is not UTF-8"),
-        (b"\n", "v.txt, line 2 has a vector of 0 numbers, not 3"),
+        (b"\n", "v.txt, line 2 has a vector of 0 numbers, but 3"),
     ],
 )
 def test_a_broken_line_is_named(line: bytes, message: str) -> None:

@@ -69,8 +69,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
     if not (listed or options.default_split == "gallery" or folder.only_photographs()):
-        remedy = "set collection.default_split to gallery if there are no captions, write it (file, number, sentence,"
-        remedy += " between tabs)"
+        remedy = "set collection.default_split to gallery if there are no captions, write this file with lines of a"
+        remedy += " file name, a number and a caption between tabs"
         folder.require(None, "captions", FOLDER["captions"], remedy)
     images = where["images"]
     prefix = folder.image_prefix(images)
@@ -111,7 +111,7 @@ def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None)
         if isinstance(name := values.get(key), str) and name:
             yield ColumnsRecord(name, other_values(values, path, (key,)), file, row)
         else:
-            yield Reject(file, row, "columns", fault or f"no file name in column {key}")
+            yield Reject(file, row, "columns", fault or f"no file name in column {key}: write one, or remove the row")
 
 
 def usual_names(columns: list[str]) -> dict[str, str]:
@@ -123,9 +123,14 @@ def _sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
     name, *numbers, text = fields
     value = lists.sentence_number(numbers[0]) if numbers else None
     if numbers and value is None:
-        raise ValueError(f"{numbers[0][:MAX_SHOWN_CHARACTERS]!r} is not the number of a sentence")
+        raise ValueError(
+            "wrong number of the caption: the second field must be a whole number from 0, not"
+            f" {numbers[0][:MAX_SHOWN_CHARACTERS]!r}"
+        )
     if not numbers and lists.sentence_number(text) is not None:
-        raise ValueError(f"a number and no sentence: {text}")
+        raise ValueError(
+            f"no caption: the row has only a file name and the number {text}. Write the caption after a tab"
+        )
     return SentenceRecord(name, value, text, file, row)
 
 
@@ -139,7 +144,7 @@ def _box(fields: list[str], file: str, row: int) -> BoxRecord:
     try:
         x1, y1, x2, y2, score = map(float, numbers)
     except ValueError:
-        raise ValueError(f"not five numbers: {', '.join(numbers)}") from None
+        raise ValueError(f"not five numbers: x1, y1, x2, y2 and score are {', '.join(numbers)}. Correct them") from None
     return BoxRecord(name, x1, y1, x2, y2, score, text, file, row)
 
 
@@ -181,7 +186,12 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
             if name in descriptions:
                 yield from _description(folder, path, descriptions[name])
     for file in unused.values():
-        yield Reject(file, None, "sentences", "unknown image: none of this name")
+        yield Reject(
+            file,
+            None,
+            "sentences",
+            "unknown image: no photo next to this file has its name. Rename the file like its photo",
+        )
 
 
 def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:

@@ -14,7 +14,6 @@ from pipeline.collections.records import NOT_UTF8, DocumentRecord, ImageRecord, 
 from pipeline.config.section import SPLITS
 from pipeline.errors import InputError
 from pipeline.foreign.files import UTF16_MARKS, each_line
-from pipeline.printable import counted
 
 SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "validate", "development", "eval", "evaluation"), "dev"),
@@ -129,9 +128,9 @@ def not_utf8(data: bytes | str) -> str:
     It has the probable encoding, and says how to convert the file.
     """
     if (name := encoding_of(data)) is None:
-        return f"{NOT_UTF8} but another encoding (such as GB18030 or WINDOWS-1251); save the file as UTF-8"
+        return f"{NOT_UTF8}: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
     also = " (Latin-1)" if name == "WINDOWS-1252" else ""
-    return f"{NOT_UTF8} but, by its looks, {name}{also}; convert the file by `iconv -f {name} -t UTF-8 OLD > NEW`"
+    return f"{NOT_UTF8}: the text is probably {name}{also}. Convert the file with `iconv -f {name} -t UTF-8 OLD > NEW`"
 
 
 def sentences(value: object, tally: Tally) -> list[Any]:
@@ -237,10 +236,11 @@ def headed_records(
         _, first = next(rows, (1, ""))
         header = first.split("\t") if isinstance(first, str) else []
         if repeated := repeated_name(header):
-            raise InputError(f"{path}: its first row names the column {repeated} twice. Rename one of the two.")
+            raise InputError(f"{path} names the column {repeated} twice in its first row. Rename one of the two.")
         if missing := [name for name in names if name not in header]:
             raise InputError(
-                f"{path}: its first row must name the columns {', '.join(names)}, but {missing[0]} is missing. Add it."
+                f"{path} lacks the column {missing[0]}. Its first row must name the columns {', '.join(names)},"
+                " separated by tabs. Add the column."
             )
         positions = [header.index(name) for name in names]
 
@@ -266,8 +266,9 @@ def _records(
 def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
     """Return why a line does not have one of these numbers of fields."""
     if len(fields) == 1 and (found := AFTER_FILE_NAME.search(line)):
-        return f"the file name is followed by {SEPARATORS[found[1] or ' ']}, and not by a tab"
-    return f"{counted(len(fields), 'field')} between tabs, not {' or '.join(map(str, widths))}"
+        return f"wrong separator: the file name is followed by {SEPARATORS[found[1] or ' ']}, and not by a tab"
+    wanted = " or ".join(map(str, widths))
+    return f"wrong number of fields: the row has {len(fields)} between tabs, but must have {wanted}"
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
@@ -304,7 +305,7 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
             mark, position = _list_mark(text, end)
             expected = ","
         if mark != "]" or position < len(text):
-            raise ValueError(f"no item, comma or end of the list before character {position}")
+            raise ValueError(f"a comma, an item or the end of the list is missing before character {position}")
 
 
 def _list_mark(text: str, position: int) -> tuple[str, int]:
@@ -336,7 +337,9 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except (ValueError, MemoryError, RecursionError) as error:
-        raise InputError(f"{path} is not usable JSON: {error or 'too large'}") from error
+        raise InputError(
+            f"{path} is not usable JSON ({error or 'it is too large'}). Correct it, or write it again."
+        ) from error
 
 
 def _json_text(folder: CollectionFolder, path: Path) -> str:
@@ -358,7 +361,7 @@ def parse_json(data: bytes | str) -> Any:
             data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
         )
     except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError("its lists and objects are nested too deeply") from None
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:

@@ -68,7 +68,10 @@ def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
     head, text = fields
     name, _, tail = head.rpartition("#")
     if not name or (number := lists.sentence_number(tail)) is None:
-        raise ValueError(f"{head[:MAX_SHOWN_CHARACTERS]!r} is not the name of an image, # and a number")
+        raise ValueError(
+            "wrong name: the first field must be the name of a photo, # and a number, such as a.jpg#0, but is"
+            f" {head[:MAX_SHOWN_CHARACTERS]!r}"
+        )
     return SentenceRecord(name, number, text, file, row)
 
 
@@ -82,7 +85,8 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
         raise InputError(
-            f"{path} is not an object with a list `images`. Give a dataset file of Karpathy, such as dataset_coco.json."
+            f"{path} is not a JSON object with a list `images`. Name a dataset file of Karpathy, such as"
+            " dataset_coco.json, in collection.files."
         )
     for row, image in enumerate(value["images"], 1):
         try:
@@ -90,7 +94,13 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
             split = lists.split_name(image.get("split", options.default_split))
             texts = [sentence["raw"] for sentence in image["sentences"]]
         except (KeyError, TypeError, AttributeError) as error:
-            yield Reject(file, row, "images", f"no image with filename and sentences ({type(error).__name__}: {error})")
+            yield Reject(
+                file,
+                row,
+                "images",
+                "missing key: an image needs the keys filename and sentences, and each sentence the key raw"
+                f" ({type(error).__name__}: {error})",
+            )
             continue
         yield ImageRecord(name, posixpath.join(prefix, name), split, file, row)
         for number, text in enumerate(texts):
@@ -121,7 +131,8 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
     file, value = folder.label(path), lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
         raise InputError(
-            f"{path} is not an object with the lists `images` and `annotations`. Give a captions file of COCO."
+            f"{path} is not a JSON object with the lists `images` and `annotations`. Name a captions file of COCO, such"
+            " as captions_train2017.json, in collection.files."
         )
     keys: dict[Any, str] = {}
     for row, image in enumerate(value["images"], 1):
@@ -129,16 +140,28 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
             key = keys[image["id"]] = posixpath.join(prefix, image["file_name"])
             yield ImageRecord(key, key, split, file, row)
         except (KeyError, TypeError) as error:
-            yield Reject(file, row, "images", f"no image with id and file_name ({type(error).__name__}: {error})")
+            yield Reject(
+                file,
+                row,
+                "images",
+                f"missing key: an image needs the keys id and file_name ({type(error).__name__}: {error})",
+            )
     numbers: Counter[str] = Counter()
     for row, annotation in enumerate(value["annotations"], 1):
         try:
             key, text = keys.get(annotation["image_id"]), annotation["caption"]
         except (KeyError, TypeError) as error:
-            yield Reject(file, row, "sentences", f"no image_id and caption ({type(error).__name__}: {error})")
+            yield Reject(
+                file,
+                row,
+                "sentences",
+                f"missing key: an annotation needs image_id and caption ({type(error).__name__}: {error})",
+            )
             continue
         if key is None:
-            yield Reject(file, row, "sentences", f"unknown image: no id {annotation['image_id']!r} among the images")
+            yield Reject(
+                file, row, "sentences", f"unknown image: the list `images` has no id {annotation['image_id']!r}"
+            )
             continue
         yield SentenceRecord(key, numbers[key], text, file, row)
         numbers[key] += 1
@@ -169,11 +192,11 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     with folder.open(path, MAX_PAGE_BYTES) as file:
         text = lists.decode_text(file.read())
     if isinstance(text, bytes):
-        raise InputError(f"{path}: {lists.not_utf8(text)}")
+        raise InputError(f"{path} cannot be read, because it is {lists.not_utf8(text)}.")
     page = _PascalPage()
     page.feed(text)
     if not page.images:
-        raise InputError(f"{path} does not show any image. Give the web page of the Pascal sentences.")
+        raise InputError(f"{path} does not show any image. Put the web page of the Pascal sentences there.")
     splits = {}
     sources = sorted({source for source, *_ in page.images}, key=lambda name: (posixpath.dirname(name), name))
     for _, category in groupby(sources, posixpath.dirname):

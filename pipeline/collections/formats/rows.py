@@ -32,6 +32,8 @@ FREE_ROWS = 1_000_000
 ROWS_PER_BYTE = 8
 """Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
 bit."""
+NOT_AN_OBJECT = 'not a JSON object: each row must be one, such as {"file": "a.jpg"}'
+"""The reason for rejecting a row of JSON."""
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
@@ -66,7 +68,7 @@ def read_rows(
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
-        raise UsageError(f"{path} is not a table of a known type. Known types are {', '.join(READERS)}.")
+        raise UsageError(f"{path} is not a table of a known type. Use one of the types {', '.join(READERS)}.")
     if any(name.endswith("#") or EITHER in name for name in columns):
         present = column_names(folder, path)
         parts = {name: name.split(EITHER) for name in columns if EITHER in name}
@@ -126,7 +128,8 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     first = list(islice(read_rows(folder, path, (), ()), MAX_SAMPLED_ROWS))
     names = list(dict.fromkeys(chain.from_iterable(row.values for row in first)))
     if first and not names:
-        raise InputError(f"{path}: row {first[0].number}: {first[0].fault or 'an object without keys'}")
+        fault = first[0].fault or "empty object: it has no keys"
+        raise InputError(f"{path} cannot be read. Its row {first[0].number} is rejected: {fault}. Correct this row.")
     return names
 
 
@@ -152,7 +155,8 @@ def _check_columns(path: Path, present: Names, needed: Names) -> None:
         raise InputError(f"{path} has two columns named {repeated}. Rename one of the two.")
     if missing := sorted(set(needed) - set(present)):
         raise InputError(
-            f"{path} has no column {missing[0]}. Name one of its columns in collection.columns: {', '.join(present)}."
+            f"{path} has no column {missing[0]}. Set collection.columns to columns that the table has:"
+            f" {', '.join(present)}."
         )
 
 
@@ -165,7 +169,7 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
         encoding = "utf-8"
         if not is_unicode(first):
             if lists.encoding_of(first) != "WINDOWS-1252":
-                raise InputError(f"{path}: its header is {lists.not_utf8(first)}")
+                raise InputError(f"{path} has a header that is {lists.not_utf8(first)}.")
             encoding = "cp1252"
             folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
@@ -185,8 +189,11 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 return
             except csv.Error as error:
                 if "unexpected end of data" in str(error) or "field larger" in str(error):
-                    raise InputError(f"{path}: the quotation mark opened in row {number} is never closed") from None
-                yield TableRow(number, {}, f"not CSV: {error}")
+                    raise InputError(
+                        f"{path} has a quotation mark in row {number} that is never closed. Close it, or double it"
+                        " if it is a part of the text."
+                    ) from None
+                yield TableRow(number, {}, f"not CSV: the row cannot be read ({error})")
                 continue
             if not header:
                 header = [name.strip() for name in values]
@@ -199,8 +206,9 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
             if len(values) == len(header):
                 yield TableRow(number, dict(zip(header, values, strict=True)))
             elif values:
-                remedy = f": put each field with {delimiter!r} in it into double quotes" * (len(values) > len(header))
-                yield TableRow(number, {}, f"{len(values)} fields, not {len(header)}{remedy}")
+                remedy = f". Put each field with {delimiter!r} in it into double quotes" * (len(values) > len(header))
+                counts = f"the row has {len(values)}, but the header has {len(header)}"
+                yield TableRow(number, {}, f"wrong number of fields: {counts}{remedy}")
 
 
 def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
@@ -271,7 +279,7 @@ def _read_jsonl(folder: CollectionFolder, path: Path, columns: Names, needed: Na
             if isinstance(value, dict):
                 yield TableRow(number, value)
             else:
-                yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else "not a JSON object")
+                yield TableRow(number, {}, lists.not_utf8(line) if isinstance(line, bytes) else NOT_AN_OBJECT)
 
 
 def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
@@ -279,7 +287,7 @@ def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Nam
         yield from _read_jsonl(folder, path, columns, needed)
         return
     for number, row in enumerate(lists.json_items(folder, path), 1):
-        yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, "not a JSON object")
+        yield TableRow(number, row) if isinstance(row, dict) else TableRow(number, {}, NOT_AN_OBJECT)
 
 
 def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
@@ -323,7 +331,8 @@ def _batches(
         size = os.fstat(file.fileno()).st_size
         if metadata.num_rows > FREE_ROWS + ROWS_PER_BYTE * size:
             raise InputError(
-                f"{path} declares {metadata.num_rows} rows in {size} bytes. The file is damaged, or cannot be trusted."
+                f"{path} declares {metadata.num_rows} rows, but has only {size} bytes, so it is damaged or cannot be"
+                " trusted. Write or download the file again."
             )
         present = metadata.schema.to_arrow_schema().names
         _check_columns(path, present, needed)
@@ -372,9 +381,11 @@ def _refusing(path: Path) -> Iterator[None]:
     try:
         yield
     except MemoryError:
-        raise InputError(f"{path} cannot be read as Parquet: there is not enough memory") from None
+        raise InputError(
+            f"{path} cannot be read as Parquet, because there is not enough memory. Divide it into smaller files."
+        ) from None
     except (pa.ArrowException, OSError, ValueError, OverflowError, RecursionError) as error:
-        raise InputError(f"{path} cannot be read as Parquet: {error}") from error
+        raise InputError(f"{path} cannot be read as Parquet ({error}). Write or download the file again.") from error
 
 
 READERS: Mapping[str, Callable[..., Iterator[TableRow]]] = {

@@ -89,7 +89,7 @@ def _read_rows(
             continue
         name = str(name) if type(name) is int else name
         if not isinstance(name, str):
-            yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}")
+            yield Reject(file, row, "sentences", fault or f"no file name in column {names['file']}: write one")
             continue
         name = posixpath.join(*parents, name)
         if name != last:
@@ -136,7 +136,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
-        raise UsageError(f"collection.columns: unknown key {min(unknown)}. There are {', '.join(ours)}.")
+        raise UsageError(f"collection.columns has the unknown key {min(unknown)}. Use the keys {', '.join(ours)}.")
     # A title that is read as the sentence is not the title, too.
     renamed = {name for theirs in options.columns.values() for name in theirs.split(rows.EITHER)}
     names = {column: column for column in ours if column not in lists.DOCUMENT or column not in renamed}
@@ -149,7 +149,10 @@ def _read_shard(
     fields = rows.schema(folder, path)
     shard = folder.label(path)
     if (column := photograph_column(fields)) is None:
-        raise InputError(f"{path} has no column of photos (bytes, or structs of bytes and path)")
+        raise InputError(
+            f"{path} has no column of photos. Write the photos into a column of bytes, or of structs with the fields"
+            " bytes and path."
+        )
     leaf = (column, "bytes") if pa.types.is_struct(fields.field(column).type) else (column,)
     without = rows.rows_without(folder, path, leaf)
     options.tally.notes["rows of Parquet files have no photo and are left out"] += len(without)

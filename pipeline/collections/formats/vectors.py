@@ -23,6 +23,8 @@ KEYS = {"images": "images", "sentences": "texts"}
 SUFFIXES = (".npy", ".npz", ".safetensors", ".pt", ".pth", ".h5", ".hdf5")
 """Suffixes of files of vectors, except Parquet."""
 SPLIT = "split"
+NAME_ROWS = "Name each row like the image and a number, such as a.jpg#0, or list the images in a column `file`"
+"""The remedy for vectors of texts whose images are unknown, in reasons of rejects."""
 MAX_SHOWN_CHARACTERS = 40
 """Number of characters of a name that a message shows."""
 
@@ -66,7 +68,8 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
     for key, names in named.items():
         if len(names) > 1:
             raise UsageError(
-                f"{folder.root} has several files with vectors for {key}: {', '.join(names)}. Keep one of them."
+                f"{folder.root} has several files with vectors for {key}: {', '.join(names)}. Name one of them in"
+                f" collection.files.{key}, or keep only one."
             )
     return {key: name for key, (name,) in named.items()} if "images" in named else {}
 
@@ -107,7 +110,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     vectors = foreign.open_foreign(texts)
     words = vectors.names or nameless(raw_names)
     if vectors.names is None and len(vectors) != len(names):
-        yield Reject(file, None, "sentences", f"{len(vectors)} rows for {len(names)} images; name the rows IMAGE#k")
+        yield Reject(
+            file, None, "sentences", f"nameless rows: there are {len(vectors)} for {len(names)} images. {NAME_ROWS}"
+        )
         return
     given = foreign.owner_names(texts)
     owners = [_owner(name) or relative_name(name) for name in given] if given else list(map(_owner, words))
@@ -120,9 +125,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
             yield Reject(file, row, "sentences", foreign.NOT_FINITE)
         elif owner is None:
             shown = text[:MAX_SHOWN_CHARACTERS]
-            reason = f"not named IMAGE#k: {shown!r}{column}, of {len(words)} texts for {len(names)} images"
-            remedy = "name all rows so, or give the image of each in a column file"
-            yield Reject(file, row, "sentences", f"{reason}; {remedy}")
+            reason = f"image not named: the row is named {shown!r}{column}, and {len(words)} texts are for {len(names)}"
+            yield Reject(file, row, "sentences", f"{reason} images. {NAME_ROWS}")
         else:
             yield SentenceRecord(owner, None, text, file, row)
 

@@ -78,7 +78,9 @@ class _Headers(io.RawIOBase):
     def read(self, size: int = -1) -> bytes:
         self.since_member += size
         if not 0 <= size <= MAX_HEADER_BYTES or self.since_member > MAX_HEADERS_BYTES:
-            raise DamagedTar(f"damaged: the headers at byte {self._position} are too many or too long for one member")
+            raise DamagedTar(
+                f"damaged: the headers at byte {self._position} are too many or too long for one member. Write it again"
+            )
         data = os.pread(self._descriptor, size, self._position)
         self._position += len(data)
         return data
@@ -99,7 +101,9 @@ def members(descriptor: int) -> Iterator[TarMember]:
                 stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
                 if size < 0 or header.offset_data + size > length:
-                    raise DamagedTar(f"truncated: the shard ends inside of {header.name[:99]!r}")
+                    raise DamagedTar(
+                        f"truncated: the shard ends within the member {header.name[:99]!r}. Copy the shard again"
+                    )
                 plain = header.isreg() and not header.issparse()
                 kind = "file" if plain else "folder" if header.isdir() else "other"
                 yield TarMember(header.name, header.offset_data, size, kind)
@@ -107,11 +111,15 @@ def members(descriptor: int) -> Iterator[TarMember]:
             at = tar.offset
     except tarfile.TarError as error:
         if at:
-            raise DamagedTar(f"damaged: {error} after byte {at}") from error
+            raise DamagedTar(
+                f"damaged: the header at byte {at} cannot be read ({error}). Copy the shard again"
+            ) from error
         start = ascii(os.pread(descriptor, 16, 0))[1:]
-        raise DamagedTar(f"not an uncompressed tar shard ({error}): it starts with {start}") from error
+        raise DamagedTar(
+            f"not an uncompressed tar shard: it begins with {start} ({error}). Write it as a tar without compression"
+        ) from error
     if os.pread(descriptor, tarfile.BLOCKSIZE, at) != bytes(tarfile.BLOCKSIZE):
-        raise DamagedTar(f"damaged: no header and no end of the shard at byte {at}")
+        raise DamagedTar(f"damaged: byte {at} begins neither a header nor the end of the shard. Copy the shard again")
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
@@ -142,7 +150,11 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) 
             for key, sample in samples.items():
                 yield from _read_sample(file.fileno(), shard, key, split, sample, tally)
     except (InputError, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-        reason = str(error) if isinstance(error, InputError) else f"damaged: {type(error).__name__}: {error}"
+        reason = (
+            str(error)
+            if isinstance(error, InputError)
+            else f"damaged: the shard cannot be read ({type(error).__name__}: {error})"
+        )
         yield Reject(shard, None, "images", reason)
 
 
@@ -165,7 +177,12 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
                 yield member
             else:
                 tally.add(None)
-                yield Reject(shard, None, _what(member), f"not a plain file but a link or the like: {member.name!r}")
+                yield Reject(
+                    shard,
+                    None,
+                    _what(member),
+                    f"not a plain file: {member.name!r} is a link or device. Store the file itself",
+                )
     except DamagedTar as error:
         yield Reject(shard, None, "images", str(error))
 
@@ -195,7 +212,7 @@ def _read_sample(
         suffix = _divide(member.name)[1]
         if suffix in members_by_suffix:
             tally.add(None)
-            yield Reject(shard, None, _what(member), f"duplicate: a second {suffix} of sample {stem!r}")
+            yield Reject(shard, None, _what(member), f"duplicate: sample {stem!r} has a second member {suffix}")
         else:
             members_by_suffix[suffix] = member
     images = [suffix for suffix in members_by_suffix if is_image(f"x{suffix}")]
@@ -206,7 +223,7 @@ def _read_sample(
     }
     if images and used["image"] is None:
         names = ", ".join(f"{stem}{suffix}" for suffix in images[:MAX_SHOWN_IMAGES])
-        reason = f"several images have the key {stem!r}, which ends at the first dot ({names}): name one {stem}.jpg"
+        reason = f"the images {names} all have the key {stem!r}, which ends at the first dot. Name one {stem}.jpg"
         yield Reject(shard, None, "images", f"ambiguous: {reason}")
     for suffix in members_by_suffix:
         ambiguous = used["image"] is None and suffix in images[:1]  # one Reject stands for all images
@@ -237,7 +254,9 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
     if member.size > lists.MAX_TEXT_BYTES:
-        yield Reject(file, None, "sentences", f"too long: {member.size} bytes, more than {lists.MAX_TEXT_BYTES}")
+        yield Reject(
+            file, None, "sentences", f"too long: the text has {member.size} bytes, of {lists.MAX_TEXT_BYTES} allowed"
+        )
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
@@ -252,7 +271,7 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
     try:
         value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
         if not isinstance(value, dict):
-            raise ValueError("not an object")
+            raise ValueError('it must be an object, such as {"caption": "A dog."}')
     except ValueError as error:
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return

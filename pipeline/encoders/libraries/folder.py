@@ -69,7 +69,7 @@ def check_folder(files: LibraryFiles) -> Path:
     of limited size, and not links. `require_plain_config` checks the configurations.
     """
     if files.folder.is_symlink():
-        raise ValueError("its folder is a link")
+        raise ValueError("its folder is a link, which is not followed")
     found = set()
     for parent, folders, names in os.walk(files.folder):
         for name in (*folders, *names):

@@ -280,7 +280,7 @@ def only_side(size: int | Sequence[int]) -> int:
     """
     sides = {size} if isinstance(size, int) else set(size)
     if len(sides) != 1:
-        raise ValueError(f"its input {size} is not a square")
+        raise ValueError(f"its images have {size} pixels, but must be square")
     return int(sides.pop())
 
 
@@ -292,4 +292,5 @@ def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Call
     """
     missing, unexpected = model.load_state_dict(state, strict=False)
     if wrong := [*(name for name in missing if not dropped(name)), *unexpected]:
-        raise ValueError(f"its weights lack, or should not have, {wrong[0]}")
+        fault = "lack" if wrong[0] in missing else "have the unknown tensor"
+        raise ValueError(f"its weights {fault} {wrong[0]}")

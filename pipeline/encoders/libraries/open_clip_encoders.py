@@ -135,7 +135,10 @@ class OpenClipTexts(LibraryTexts):
         if not isinstance(repository, Path) and not source.startswith(HUB):
             require_tag(source, tag)
         if "hf_model_name" in (open_clip.get_model_config(source) or {}).get("text_cfg", {}):
-            raise ValueError("its text side is a model of transformers: use that model with kind: transformers")
+            raise ValueError(
+                "its text side is a model of transformers, which is not supported. Use that model in an encoder of"
+                " kind: transformers"
+            )
         model = open_clip.create_model(source, pretrained=tag, require_pretrained=True).float()
         weights |= {"tag": tag} if tag else {}
         return cls(TextTower(model, config_of(source, model)), weights, open_clip.get_tokenizer(source))
@@ -184,7 +187,7 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]
     if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):
-        raise ValueError(f"its tokenizer has the option {min(unknown)}")
+        raise ValueError(f"its tokenizer has the option {min(unknown)}, which is not supported")
     plain = {"load_weights": False, "pretrained_image": False, "pretrained_text": False}
     logging.disable(logging.WARNING)  # OpenCLIP warns of missing weights, which are loaded next
     try:

@@ -55,7 +55,7 @@ class SentenceTransformersTexts(LibraryTexts):
     def __init__(self, whole: SentenceTransformer, weights: WeightsOrigin) -> None:
         first, pooling, *rest = whole
         if not isinstance(first, Transformer) or not isinstance(pooling, Pooling):
-            raise ValueError("it does not begin with a transformer and a pooling")
+            raise ValueError("its first two layers are not a Transformer and a Pooling")
         if others := [module for module in rest if not isinstance(module, Dense | Normalize)]:
             raise ValueError(f"its layer {type(others[0]).__name__} is not supported")
         if whole.default_prompt_name:
@@ -117,9 +117,9 @@ def check_modules(folder: Path) -> None:
         path = module["path"]
         name = str(module["type"]).rpartition(".")[2]
         if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
-            raise ValueError(f"its modules.json names the class {module['type']}")
+            raise ValueError(f"its modules.json names the class {module['type']}, which is not supported")
         if not isinstance(path, str) or not (path == "" or is_file_name(path)):
-            raise ValueError(f"its modules.json names the folder {path}")
+            raise ValueError(f"its modules.json names the folder {path}, which is not a folder in it")
         for file in Path(folder, path).glob("sentence_*_config.json"):
             settings = read_config(file.parent, file.name)
             if not isinstance(settings, dict) or settings.get("model_args"):
@@ -128,7 +128,7 @@ def check_modules(folder: Path) -> None:
             config = read_config(folder / path, "config.json")
             activation = str(config["activation_function"]) if isinstance(config, dict) else ""
             if not activation.startswith("torch.nn.modules.") or activation.rpartition(".")[2] not in ACTIVATIONS:
-                raise ValueError(f"its dense layer names the activation {activation}")
+                raise ValueError(f"its dense layer has the activation {activation!r}, which is not supported")
 
 
 def known_types(module: type) -> tuple[str, ...]:

@@ -51,13 +51,13 @@ class TimmImages(LibraryImages):
     def load(folder: Path, about: Settings) -> nn.Module:
         config = read_config(folder, "config.json")
         if not isinstance(config, dict) or not timm.is_model(name := str(config["architecture"])):
-            raise ValueError("its architecture is not a network of timm")
+            raise ValueError("its config.json does not name a network of timm in `architecture`")
         arguments = config.get("model_args") or {}
         if not isinstance(arguments, dict):
-            raise ValueError("its model_args are not a mapping")
+            raise ValueError("its model_args must be a mapping")
         plain = {"pretrained": False, "pretrained_cfg": None, "pretrained_cfg_overlay": None, "checkpoint_path": None}
         if repeated := plain.keys() & arguments.keys():
-            raise ValueError(f"its model_args name {min(repeated)}")
+            raise ValueError(f"its model_args set {min(repeated)}, which is not allowed")
         body = timm.create_model(name, **plain, **{**arguments, "num_classes": 0})
         body.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
         return body

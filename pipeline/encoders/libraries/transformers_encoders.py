@@ -148,7 +148,7 @@ class TransformersTexts(LibraryTexts):
         weights: WeightsOrigin,
     ) -> None:
         if getattr(tokenizer, "backend_tokenizer", None) is None:
-            raise ValueError("it has no tokenizer.json")
+            raise ValueError("it has no tokenizer.json, which is needed")
         self.model = model
         self.tokenizer = tokenizer
         self.dual = hasattr(model, "get_text_features")
@@ -198,7 +198,7 @@ def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreT
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
     if (length := int(min(limits))) < 1:
-        raise ValueError(f"its length is {length} tokens")
+        raise ValueError(f"its longest text has {length} tokens, but must have at least 1")
     return length
 
 
@@ -235,7 +235,7 @@ def load_model(
     with quiet():
         model, loading = transformers.AutoModel.from_pretrained(repository, **options, output_loading_info=True)
     if wrong := sorted(map(str, [*loading["mismatched_keys"], *loading["error_msgs"]])):
-        raise ValueError(f"its weights do not fit its configuration ({wrong[0]})")
+        raise ValueError(f"its weights have other shapes than its configuration says ({wrong[0]})")
     return model.float().eval(), sorted(loading["missing_keys"])
 
 
@@ -286,10 +286,12 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
     theirs = np.asarray(processor(images=gradient, return_tensors="pt")["pixel_values"])
     name = type(processor).__name__
     if theirs.shape != (1, 3, *ours.shape[:2]):
-        raise ValueError(f"{name} makes {theirs.shape} where {ours.shape[:2]} is expected")
+        raise ValueError(
+            f"{name} makes an array of the shape {theirs.shape}, but {(1, 3, *ours.shape[:2])} is expected"
+        )
     difference = (np.abs(theirs[0].transpose(1, 2, 0) - ours) * std).max()
     if not difference < PIXEL_TOLERANCE + 1 / preprocessing["resize"]:
-        raise ValueError(f"{name} makes pixels that differ by {difference:.2f} of their range")
+        raise ValueError(f"the pixels of {name} differ from the expected pixels by {difference:.2f} of their range")
 
 
 def convert_processor(settings: Settings) -> dict[str, Any]:
@@ -301,7 +303,7 @@ def convert_processor(settings: Settings) -> dict[str, Any]:
     if "shortest_edge" in size:
         resize = int(size["shortest_edge"])
         if crop is None and not crop_fraction:
-            raise ValueError("The image processor keeps the aspect ratio, but jointspace needs square inputs")
+            raise ValueError("the image processor keeps the aspect ratio, but jointspace needs square images")
         if crop is not None or resize < MIN_SIZE_WITHOUT_CROP:
             crop = crop or resize
             resize = int(resize / (crop_fraction or 1))

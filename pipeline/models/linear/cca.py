@@ -96,7 +96,7 @@ class CCASolver:
             return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
-                f"the covariance of the {view} view is singular at ridge {ridge:g}. Raise fit.{view}_ridge"
+                f"The covariance of the {view} view is singular at the ridge {ridge:g}. Raise fit.{view}_ridge."
             ) from None
 
 
@@ -142,8 +142,8 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
     if not singular[0] <= 1 + 1e-3:
         raise InputError(
-            f"the largest canonical correlation is {singular[0]:g}, not at most 1, because the ridges are too small for"
-            " single precision. Raise fit.image_ridge and fit.text_ridge"
+            f"The largest canonical correlation is {singular[0]:g}, but must be at most 1, because the ridges are too"
+            " small for single precision. Raise fit.image_ridge and fit.text_ridge."
         )
     kept = singular > RANK_TOLERANCE * singular[0]
     vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)

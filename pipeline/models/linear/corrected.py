@@ -212,7 +212,7 @@ class HubCorrected:
         used = {term[1] for terms in hubness.values() for term in terms}
         if unknown := used - {*STATISTICS, *REMOVED_STATISTICS}:
             raise ValueError(
-                f"unknown hubness statistic {min(unknown)}. The known statistics are {', '.join(STATISTICS)}"
+                f"the hubness correction has the unknown statistic {min(unknown)}. Known are {', '.join(STATISTICS)}"
             )
         if removed := used & {*REMOVED_STATISTICS}:
             raise IntegrityError(

@@ -130,8 +130,9 @@ def cross_fit(
     greatest = max(own.n for own in moments)
     if greatest > MAX_FOLD_SHARE * total.n:
         raise InputError(
-            f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, so"
-            " too few other photos are left to judge these captions. Leave out near-duplicates or add other photos"
+            f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, and"
+            f" at most {MAX_FOLD_SHARE:.0%} may, so that enough other photos are left to judge these captions. Leave"
+            " out near-duplicates, or add other photos."
         )
     photos, captions = _Collected(), _Collected()
     for fold, own in enumerate(moments):

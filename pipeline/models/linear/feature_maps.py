@@ -319,8 +319,8 @@ def measure_bandwidth(z: np.ndarray) -> float:
 
     if len(z) < 2:
         raise InputError(
-            f"sae needs at least 2 images and 2 sentences in the train split, but found {len(z)}. Add captioned photos"
-            " to the train split"
+            f"The model sae needs at least 2 photos and 2 captions in the split train, but found {len(z)}. Add"
+            " captioned photos to this split."
         )
     neighbour = min(SIGMA_NEIGHBOUR, len(z) - 1)
     distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()

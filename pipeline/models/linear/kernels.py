@@ -53,8 +53,11 @@ class KernelFeatures:
         n, variance = _count_and_variance(blocks())
         uses_gamma = kernel in ("rbf", "laplacian")
         if not np.isfinite(variance) or (uses_gamma and variance <= 0):
-            fault = "are all equal" if np.isfinite(variance) else "are not finite"
-            raise InputError(f"the training rows of a view {fault}. Repair the features or choose another kernel")
+            fault = "all have the same features" if np.isfinite(variance) else "have features that are not finite"
+            raise InputError(
+                f"The training images, or the training captions, {fault}, so the {kernel} kernel cannot be computed."
+                " Extract the features again, or choose another kernel."
+            )
         gamma = factor / variance if uses_gamma else None
         count = min(count, n)
         landmarks = _pick_rows(blocks(), np.sort(np.random.RandomState(seed).permutation(n)[:count]))

@@ -112,7 +112,10 @@ class Moments:
         to rounding, or if the views are uncorrelated up to rounding.
         """
         if self.n < 2:
-            raise InputError(f"a linear model needs at least 2 pairs, but there are {self.n:g}. Check the train split.")
+            raise InputError(
+                f"A linear model needs at least 2 pairs of a photo and a caption, but there are {self.n:g}. Add"
+                " captioned photos to the split train."
+            )
         for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
             if not np.isfinite(block).all():
                 raise InputError(
@@ -121,7 +124,10 @@ class Moments:
                     " (normalise: [l2])."
                 )
             if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
-                raise InputError(f"the {name} view is constant over all {self.n:g} training pairs. Check its encoder.")
+                raise InputError(
+                    f"The {name} view has the same vector for all {self.n:g} training pairs. Use another {name}"
+                    " encoder, or add photos and captions that differ."
+                )
         # The variance of a nearly constant column is raised, so that its rounding errors do not look like a
         # correlation.
         x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))

@@ -41,7 +41,7 @@ class RidgeSolver:
             factor = scipy.linalg.cho_factor(cxx, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
-                f"the covariance of the image view is singular at ridge {image_ridge:g}. Raise fit.image_ridge"
+                f"The covariance of the image view is singular at the ridge {image_ridge:g}. Raise fit.image_ridge."
             ) from None
         return Directions(scipy.linalg.cho_solve(factor, self.moments.xy @ u / self.moments.n), u, variances)
 

@@ -186,7 +186,7 @@ class _Trainer:
             case "sae":
                 return self.prepare_sae(choice)
             case other:
-                raise UsageError(f"unknown training {other}. Choose one of {', '.join(TRAININGS)}")
+                raise UsageError(f"The training {other} is unknown. Set training to one of {', '.join(TRAININGS)}.")
 
     @property
     def auxiliary(self) -> Moments:

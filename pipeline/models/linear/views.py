@@ -144,10 +144,14 @@ class View:
         n = shape_of(next(iter(blocks.values())))[0] if blocks else 0
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in blocks:
-                raise IntegrityError(f"the {self.vectors} {name} are missing (given: {', '.join(blocks)})")
+                raise IntegrityError(
+                    f"the {self.vectors} {name} are missing. There are only the {self.vectors}"
+                    f" {', '.join(blocks) or 'of no encoder'}"
+                )
             if blocks[name].shape != (n, dim):
                 raise IntegrityError(
-                    f"the {self.vectors} {name} have the shape {blocks[name].shape}, but {(n, dim)} is expected"
+                    f"the {self.vectors} {name} have the shape {blocks[name].shape}, but must have the shape"
+                    f" {(n, dim)}: {n} rows of {dim} dimensions"
                 )
             yield blocks[name]
 
@@ -157,7 +161,9 @@ class View:
         Raises IntegrityError if this view lacks one of them.
         """
         if missing := set(encoders) - set(self.encoders):
-            raise IntegrityError(f"there are no {self.vectors} {min(missing)} (there are {', '.join(self.encoders)})")
+            raise IntegrityError(
+                f"the model does not use the {self.vectors} {min(missing)}, but only {', '.join(self.encoders)}"
+            )
         return [position for position, name in enumerate(self.encoders) if name in encoders]
 
     def columns(self, narrow: "View") -> np.ndarray:

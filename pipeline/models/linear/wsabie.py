@@ -77,15 +77,15 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
-            "Wsabie needs training sentences of at least 2 images, because the sentences of other images are its"
-            " negatives. Put more images into the train split, or remove wsabie from models"
+            "The model wsabie needs training captions of at least 2 photos, because it compares each caption with"
+            " captions of other photos. Add captioned photos to the split train, or remove wsabie from models."
         )
     for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(
-                f"the features of training image {row} (counted from 0) are not finite. Extract the features of this"
-                " run again"
+                f"the features of training image {row} (counted from 0) are not finite. Extract the features again with"
+                " `jointspace stage extract --run RUN --force`."
             )
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1] if isinstance(y, DiskRows) else shape_of(y)[1], schedule, rng)

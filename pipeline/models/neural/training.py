@@ -386,7 +386,10 @@ class Training:
             group, _, name = path.partition("/")
             groups[group][name] = torch.from_numpy(array.copy())
         if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in self.state.items()}:
-            raise IntegrityError("the checkpoint belongs to another model. Delete it, and train from the beginning")
+            raise IntegrityError(
+                "The checkpoint belongs to another model: its arrays have other names or shapes. Delete it, and train"
+                " from the beginning."
+            )
         self._put(groups["now"])
         for own, stored in ((self.average, groups["average"]), (self.best, groups["best"])):
             own.update({name: tensor.to(own[name].device) for name, tensor in stored.items()})

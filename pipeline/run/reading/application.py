@@ -180,7 +180,12 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
             if there <= present or shard.card.data_root == own[0].card.data_root:
                 remove_shard(folder)
                 if lost := len(there - present):
-                    log.warning("%s: %d added photos were removed, since the run no longer has them", home, lost)
+                    log.warning(
+                        "%s: %d added photos were removed, because the folder of the run no longer contains them. To"
+                        " have them again, put them back there.",
+                        home,
+                        lost,
+                    )
             elif (run / RECORD).exists() and (
                 shard.model_digest != own[0].model_digest or not present.isdisjoint(there)
             ):
@@ -190,7 +195,12 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                     name = shard.card.name
                     apply_index(stages, home, photographs, run, name, known=photo_digests(others), removed=removed)
                 except JointspaceError as error:
-                    log.warning("the added photos of %s could not be embedded for the new index: %s", run, error)
+                    log.warning(
+                        "The added photos of %s could not be embedded for the new index, so a search does not find"
+                        " them: %s Add them again with `jointspace add`.",
+                        run,
+                        error,
+                    )
 
 
 def _require_whole_images(asker: QueryEncoder) -> None:

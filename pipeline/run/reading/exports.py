@@ -39,8 +39,8 @@ def export(index: Path, kind: str, output: Path) -> dict[str, int]:
     card = stored.card
     if card.kind == "fragments":
         raise UsageError(
-            f"{card.model} has several vectors per image, which other programs cannot compare. Export the index of"
-            " another model."
+            f"The model {card.model} has several vectors per image, which other programs cannot compare. Export the"
+            " index of another model."
         )
     about = {
         "model": card.model,
@@ -68,15 +68,16 @@ def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]
         card = shard.card.index_of(modality)
         if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s stores its %s compressed (%s), so the exported vectors are approximate",
+                "%s stores its %s compressed (%s), so the exported vectors are approximate. For exact vectors, set"
+                " index.candidates to [Flat] and build the index again.",
                 shard.folder, modality, card.factory,
             )  # fmt: skip
     try:
         return open_gallery(index, modality).reconstruct(rows), table.take(rows)
     except RuntimeError as error:
         raise UsageError(
-            f"the vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
-            " index.candidates to another type of index, such as Flat, build the index anew, and export it."
+            f"The vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
+            " index.candidates to another type of index, such as [Flat], build the index again, and export it."
         ) from error
 
 

@@ -283,8 +283,9 @@ def _report_index(model: str, name: str, modality: Modality, card: IndexCard, se
         )  # fmt: skip
         if cost.recall < settings.recall_floor:
             log.warning(
-                "%s: this is below index.recall_floor %g. Raise index.shortlist, or set index.exact_limit to %d.",
-                model, settings.recall_floor, card.count,
+                "%s: the shortlist of the index finds %.3f of the ten best %s, which is below index.recall_floor, %g."
+                " Raise index.shortlist, or set index.exact_limit to %d.",
+                model, cost.recall, modality, settings.recall_floor, card.count,
             )  # fmt: skip
 
 

@@ -147,7 +147,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if names is None:
         if len(vectors) != len(owners):
             raise InputError(
-                f"{path} has {len(vectors)} rows, but the run has {len(owners)} captions. Give one row per caption, in"
+                f"{path} has {len(vectors)} rows, but the run has {len(owners)} captions. Write one row per caption, in"
                 " the order of the manifest, or list the names of the rows in a text file next to it."
             )
         return MatchedFeatures(labels, np.arange(len(owners)), vectors)
@@ -182,7 +182,14 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
         log.warning("%s: %s", path, line)
     if matching.unmatched:
         names = some([repr(name) for name in matching.unmatched])
-        log.warning("%s: %d names do not match any %s of this run: %s", path, len(matching.unmatched), kind, names)
+        log.warning(
+            "%s: %d names do not match any %s of this run, so their vectors are not used: %s. Correct the names if"
+            " they should match.",
+            path,
+            len(matching.unmatched),
+            kind,
+            names,
+        )
     if missing := matching.missing(labels):
         raise InputError(
             f"{len(missing)} {kind}s of the run have no row in {path}: {some(missing)}. Add their rows, or exclude"

@@ -38,6 +38,9 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 
+UNMATCHED = (
+    "%s has boxes for images that are not in the run, so they are ignored: %s. Correct the names if they should match."
+)
 DETECTED_TOGETHER = 16
 """Number of images of one shape that the detector processes at once on a GPU. On the CPU it processes single images."""
 PREPARED_TOGETHER = 4
@@ -172,7 +175,7 @@ def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
     path = Path(run.config.data_root) / run.config.regions.boxes
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
-        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
+        log.warning(UNMATCHED, path, some(matched.unmatched))
     candidates = matched.candidates(len(manifest.images))
     return lambda job: candidates[job.rows.first_image : job.rows.last_image]
 
@@ -235,12 +238,14 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
     manifest = run.manifest
     matched = match_boxes(read_box_files(path), manifest.images["path"].to_pylist(), manifest.root)
     if matched.unmatched:
-        log.warning("%s has boxes for images that are not in the run: %s", path, some(matched.unmatched))
+        log.warning(UNMATCHED, path, some(matched.unmatched))
     for image, corners, box in zip(matched.images.tolist(), matched.corners.tolist(), matched.boxes, strict=True):
         if box.label.strip():
             texts.setdefault((image, tuple(corners)), []).append(box.label)
     if not texts:
-        raise InputError(f"{path} has no text for any box of this run. Put the texts into its column `label`.")
+        raise InputError(
+            f"{path} has no text for any box of this run. Write a text for each box, in the column `label` of a table."
+        )
     return texts
 
 
@@ -291,7 +296,13 @@ def read_boxes(
             " to boxes, and extract the regions again."
         )
     if not is_stored.all():
-        log.warning("ignored %d of %d labelled boxes: they are not stored regions", (~is_stored).sum(), len(rows))
+        log.warning(
+            "%d of %d labelled boxes of the split %s are ignored, because they are not stored regions. To use them, set"
+            " regions.proposals to boxes and extract the regions again.",
+            (~is_stored).sum(),
+            len(rows),
+            split,
+        )
     paths = run.manifest.images["path"].take(images[is_stored]).to_pylist()
     shown: list[ShownBox] = [
         {"image_id": int(images[at]), "image": path, "box": corners[at].tolist(), "label": str(gold.labels[rows[at]])}

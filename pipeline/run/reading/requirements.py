@@ -147,4 +147,4 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
         case _:
             return
     if extra in machine.EXTRAS and not machine.is_installed(module := machine.EXTRAS[extra][0]):
-        yield f"{user} needs {module}: pip install 'jointspace[{extra}]'"
+        yield f"The {user} needs {module}. Install it with `pip install 'jointspace[{extra}]'`"

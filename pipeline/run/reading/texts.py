@@ -122,7 +122,9 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
-        log.warning("%s: %s; %s", name, coverage, remedy)
+        log.warning(
+            "%s does not know many words of the collection: %s. %s%s.", name, coverage, remedy[:1].upper(), remedy[1:]
+        )
     elif coverage.sentences:
         log.info("%s: %s", name, coverage)
     return asdict(coverage)
@@ -164,7 +166,10 @@ def read_extra_text(config: "Config") -> list[str]:
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.split("\t")
         if len(columns) <= column:
-            raise InputError(f"{file}, line {number} does not have a column {column}. Correct language_text.column.")
+            raise InputError(
+                f"{file}, line {number} has {len(columns)} columns between tabs, so it has no column {column}, counted"
+                " from 0. Correct language_text.column."
+            )
         sentences.append(columns[column])
     return sentences
 
