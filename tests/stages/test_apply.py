@@ -217,7 +217,7 @@ def test_refused_photos_leave_nothing_behind(
         ("apply", index, tmp_path / "bad", "--output", output),
     ):
         caplog.clear()
-        with pytest.raises(InputError, match="none of the 1 images can be used") as refusal:
+        with pytest.raises(InputError, match="None of the 1 photos can be used") as refusal:
             run_command(*command)
         assert "rejects.jsonl" not in str(refusal.value)
         assert "0.jpg: not-an-image" in caplog.text
@@ -229,7 +229,7 @@ def test_a_refusal_keeps_the_work_of_an_earlier_call(applied: Path, colours: Pat
     (tmp_path / "bad").mkdir()
     (tmp_path / "bad/0.jpg").write_text("no photo")
     retell(output / "applied.json", "photographs", value=str(tmp_path / "gone"))
-    with pytest.raises(InputError, match="none of the 1 images can be used"):
+    with pytest.raises(InputError, match="None of the 1 photos can be used"):
         apply(colours, tmp_path / "bad", output)
     assert list(output.rglob("features/eye/shard-*.h5"))
 
