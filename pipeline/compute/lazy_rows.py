@@ -13,7 +13,7 @@ from scipy import sparse
 from pipeline.errors import JointspaceError
 
 ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
-"""An entry of a sparse row."""
+"""The dtype of a stored entry of a sparse row: the number of its column, and its value."""
 
 
 class LazyRows(Protocol):
@@ -79,7 +79,9 @@ class Chained:
 
 
 class DiskRows:
-    """Rows (n, dim) in a temporary file that is deleted with this object: dense rows of `dtype`, or sparse
+    """Rows (n, dim) in a temporary file that is deleted with this object.
+
+    The rows are dense and of the type `dtype`, or sparse float32 rows if `is_sparse` is true.
 
     Only the position of each row, 8 bytes, is in memory. A memory map is not used, because its pages would stay in
     memory. `rows[numbers]` reads the rows `numbers` (k,), or a single row as (1, dim). It returns an array or a
@@ -118,7 +120,8 @@ class DiskRows:
     def __getitem__(self, numbers: np.ndarray | int) -> Any:
         numbers = np.atleast_1d(numbers)
         starts = np.frombuffer(self._starts, np.int64)
-        is_first = np.diff(numbers, prepend=-2) != 1  # of consecutive rows, which are read at once
+        # Consecutive rows are read at once. `is_first` says which rows begin a run of consecutive rows.
+        is_first = np.diff(numbers, prepend=-2) != 1
         firsts = starts[numbers[is_first]] * self._type.itemsize
         stops = starts[numbers[np.roll(is_first, -1)] + 1] * self._type.itemsize
         spans = zip(firsts.tolist(), (stops - firsts).tolist(), strict=True)

@@ -22,7 +22,8 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Convert `block` (any shape, float16 or float32) to float32 and return it. If `out` is given, write into it.
 
     The conversion is exact. It is done by torch, which is fastest, if torch is loaded already or the block is large.
-    Otherwise a table of all float16 values is used, which is faster than NumPy's conversion unless the block is small.
+    Otherwise a block of more than FLOAT16_VALUES elements is converted by a table of all float16 values, which is
+    faster than NumPy's conversion, and a smaller block by NumPy.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)

@@ -93,7 +93,10 @@ def runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def divides(offsets: np.ndarray | None, rows: int, total: int | None) -> bool:
-    """Return whether `offsets` are valid offsets of `rows` rows with `total` values, or any number if it is None."""
+    """Return whether `offsets` are valid offsets of `rows` rows with `total` values.
+
+    If `total` is None, any number of values is valid. The result is false if `offsets` is None.
+    """
     if offsets is None or offsets.shape != (rows + 1,) or offsets.dtype.kind != "i":
         return False
     return offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()) and total in (None, offsets[-1])

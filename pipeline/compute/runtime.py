@@ -20,7 +20,8 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KEPT_BYTES = 1 << 30
-"""Maximum size of a freed block that the process keeps for its next arrays."""
+"""Maximum size of a freed block that the process keeps for its next arrays. Larger blocks are returned to the
+system."""
 
 
 def configure(count: int | None = None) -> None:
@@ -84,7 +85,10 @@ def threads() -> int:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the features of the CPU by their names in Linux, such as avx512f. The set is empty on other systems."""
+    """Return the features of the CPU by their names in Linux, such as avx512f.
+
+    The set is empty on other systems, and on CPUs for which Linux lists no `flags`, such as ARM.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

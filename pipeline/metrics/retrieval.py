@@ -37,7 +37,8 @@ def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
 class Bootstrap:
     """The settings of a bootstrap over images: the number of `resamples`, and the `seed`.
 
-    A resample draws as many images as there are, with replacement. Each image has its sentences.
+    A resample draws as many images as there are, with replacement. Each image has its sentences. With 0 resamples, no
+    intervals are computed.
     """
 
     resamples: int
@@ -47,8 +48,8 @@ class Bootstrap:
 def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, dict[str, float | list[float]]]:
     """Measure both directions of `ranks`, where sentence j belongs to image `owners[j]`.
 
-    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and
-    with a bootstrap the 95% interval [low, high] of each as NAME_ci95.
+    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and,
+    unless `bootstrap` has 0 resamples, the 95% interval [low, high] of each as NAME_ci95.
     """
     each = np.arange(len(ranks.image_to_sentence))
     return {
