@@ -83,8 +83,8 @@ def find_gpu(name: str) -> "torch.device | None":
 def may_have_gpu() -> bool:
     """Return whether torch might see a CUDA device, judging by CUDA_VISIBLE_DEVICES and the driver's files.
 
-    The files are only looked for on Linux. Without them, the result is true on Windows and false on other systems,
-    unless CUDA_VISIBLE_DEVICES hides all GPUs.
+    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise the driver's files decide on Linux. The
+    result is true on Windows, and false on other systems.
     """
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):

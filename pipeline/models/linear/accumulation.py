@@ -71,8 +71,9 @@ def mapped_moments(
 ) -> Moments:
     """Sum the moments of the mapped views [x, P] and [y, Q] of pairs, on `device`, or on the CPU if it is None.
 
-    P and Q are the columns that `maps` computes from x and y. `known` are the moments of x and y for the same pairs, so
-    only products with P or Q are computed. Products with y are sparse. P and Q are computed for one block at a time.
+    P and Q are the columns that `maps` computes from x and y. If a map does not keep the columns of its view, its
+    mapped view is P or Q alone. `known` are the moments of x and y for the same pairs, so only products with P or Q are
+    computed. Sparse matrices of y stay sparse. P and Q are computed for one block at a time.
     """
     import torch  # The import takes seconds, and only fits with feature maps need it.
 
@@ -85,7 +86,7 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """Accumulates the moments of blocks of pairs in one pass, with NumPy and SciPy.
+    """Accumulator of the moments of blocks of pairs in one pass, with NumPy and SciPy.
 
     BLAS (`syrk`) computes only half of each symmetric product X'X. The products with a matrix of Y are sparse or dense,
     depending on the matrix. Dense columns are centred about a provisional mean, which is the mean of the first rows,

@@ -33,7 +33,8 @@ log = logging.getLogger(__name__)
 MAX_SCORES = 1 << 24
 """Maximum number of scores of items with a bank that are held at once."""
 BIAS_TOLERANCE = 1e-3
-"""Largest relative excess of a bias over the greatest possible bias that rounding explains."""
+"""Largest relative excess of a bias over the greatest possible bias that rounding explains. A warning is logged for a
+greater excess."""
 MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
 """Names of the arrays of items that have several vectors each."""
 TENSOR_PREFIX = "hubness/"
@@ -86,8 +87,8 @@ class HubnessCorrection:
         length. The new columns of any two images have nearly the same product, so that the order of images by their
         similarity to an image is almost unchanged.
 
-        The globals g of multi-vector items become [g, -b / global_weight, 1] for images, and
-        [g, 1, -b / global_weight] for sentences.
+        `global_weight` is the weight that the score rule gives to products of globals. The globals g of multi-vector
+        items become [g, -b / global_weight, 1] for images, and [g, 1, -b / global_weight] for sentences.
 
         A warning is logged if a bias is greater than B. Only vectors that do not have unit length can have such a bias.
         """

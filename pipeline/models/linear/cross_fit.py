@@ -55,7 +55,8 @@ POWER = 1.0
 NEIGHBOURS = 10
 """Number of nearest items in a hub correction r."""
 MAX_RIVALS = 2048
-"""Maximum number of photos of a fold that are compared with each other."""
+"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
+groups."""
 MIN_PHOTOS = 100
 """Minimum number of photos with captions. A model of fewer photos is too poor to judge captions."""
 MAX_FOLD_SHARE = 0.9
@@ -73,9 +74,9 @@ class Scores:
     """The scores of k pairs of a photo and its captions. A pair with a low value in `scores` (k,) is probably wrong.
 
     `exchanged` (k,) are the scores of k wrong pairs. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo,
-    the id of the caption (-1 for all captions of the photo), the number of photos, or of captions, with which the pair
-    was compared (`rivals`), its rank among them, from 1, and the id of the rivals' caption that fits the photo best
-    (`rather`).
+    the id of the caption (-1 for all captions of the photo), the rank of the pair among its rivals, from 1 (`rank`),
+    the number of photos, or of captions, with which it was compared (`rivals`), and the id of the rivals' caption that
+    fits the photo best (`rather`).
     """
 
     scores: np.ndarray

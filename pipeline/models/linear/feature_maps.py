@@ -365,8 +365,8 @@ class NeighbourText(WeightedMap):
     """The map to [x, T^(x)] (the text feature of Gong et al. 2014, section 4.2): a row gains `weight` * T^(x).
 
     T^(x) is the mean of the text vectors of the k auxiliary images that are nearest to x by exact Euclidean distance in
-    the image view. k is `neighbours`. The map holds the auxiliary images `gallery` (n, D) float16 and their weak text
-    `texts` (n, d) sparse, so that it can embed new images.
+    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. The map holds the auxiliary
+    images `gallery` (n, D) float16 and their weak text `texts` (n, d) sparse, so that it can embed new images.
     """
 
     kind: ClassVar[str] = "neighbours"

@@ -37,7 +37,8 @@ SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
 SINKHORN_ROUNDS = 10
 """Rounds of Sinkhorn's iteration, as in Pan et al. 2025."""
 LOWEST_EXPONENT = -80.0
-"""Smallest exponent of a pair in Sinkhorn's iteration. The exponential of a smaller number vanishes in float32."""
+"""Smallest exponent of a pair in Sinkhorn's iteration. It replaces smaller exponents, so that no exponential vanishes
+in float32."""
 
 
 class Term(NamedTuple):
@@ -110,7 +111,8 @@ class Bank:
     def measure(
         self, side: str, items: BankItems, terms: Sequence[Term], with_queries: "Scores | None" = None
     ) -> Scores:
-        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors.
+        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors
+        and there are terms, and otherwise as an array.
 
         `with_queries` are the `scores` of the items if they have been computed already.
         """

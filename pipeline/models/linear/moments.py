@@ -20,7 +20,8 @@ BLOCK_ROWS = 4096
 """Number of images in one block. It is large enough for fast products, and small enough for sums in single
 precision."""
 SHIFT_ROWS = 512
-"""Number of rows whose mean is the provisional mean. Also the number of rows in one task that subtracts this mean."""
+"""Number of rows whose mean is the provisional mean, about which dense columns are centred while products are summed.
+Also the number of rows in one task that subtracts this mean."""
 MAX_DOUBLE_PRECISION_COLUMNS = 1024
 """Maximum number of columns of both views together for sums in double precision, which are cheap up to this size."""
 ROUNDING = 1e-6

@@ -95,7 +95,8 @@ Source = TypeVar("Source", bound=PairSource, covariant=True)
 
 
 class FoldedMoments(Generic[Source]):
-    """The moments of the folds of `source`. Each fold is read once. `scheduler` chooses where, as in `map_reduce`."""
+    """The moments of the folds of `source`. Each fold is read once. `scheduler` is `local` or the address of a Dask
+    scheduler, as in `map_reduce`."""
 
     def __init__(self, source: Source, scheduler: str = LOCAL) -> None:
         self.source = source
@@ -133,7 +134,8 @@ class FoldedMoments(Generic[Source]):
 
 
 def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """Read moments by each of `readers`, and sum them. `scheduler` chooses where, as in `map_reduce`."""
+    """Read moments by each of `readers`, and sum them. `scheduler` is `local` or the address of a Dask scheduler, as in
+    `map_reduce`."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 

@@ -39,7 +39,8 @@ class GridTrial:
 
     `recall_sum` is the sum of recall@1, @5 and @10 of both directions in percent, at most 600. `mean_rank` is the mean
     of both directions. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions.
-    `transfer` has the values of the axes that are not in the grid.
+    `text_weights` has the weight of each text encoder in the text view. `transfer` has the values of the axes that are
+    not in the grid.
     """
 
     image_ridge: float

@@ -288,8 +288,8 @@ class _Search:
     def attempt(self, rate: float, norm: float, epochs: int, interval: int) -> _Attempt:
         """Train with the learning rate `rate` and alpha `norm` for at most `epochs` epochs.
 
-        The directions are scored on dev every `interval` epochs. Training stops after PATIENCE scores without an
-        improvement.
+        The directions are scored on dev every `interval` epochs, and after the last epoch. Training stops after
+        PATIENCE scores without an improvement.
         """
         task, settings = self.task, self.task.settings
         schedule = WsabieSchedule(
