@@ -36,9 +36,9 @@ MAX_RANGE_RATIO = 0.75
 class CCASolver:
     """Solver of regularised CCA on one set of moments, for any number of ridges (Gong et al. 2014, eq. 1).
 
-    Cxx, Cyy and Cxy are the covariances, and rx and ry the ridges. The directions W (D, c) and U (d, c) satisfy W' (Cxx
-    + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values). The values are the canonical correlations, which
-    are the lambda of eq. 2. The entry of each column of W with the greatest absolute value is positive.
+    Cxx, Cyy and Cxy are the covariances, and rx and ry the ridges. The directions W (D, c) and U (d, c) satisfy
+    W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values). The values are the canonical correlations,
+    which are the lambda of eq. 2. The entry of each column of W with the greatest absolute value is positive.
 
     With Cxx + rx I = Lx Lx' and Cyy + ry I = Ly Ly', the canonical correlations are the singular values of
     T = Lx^-1 Cxy Ly^-T. They take two Cholesky factors, two triangular solves and an eigenproblem of the smaller side.

@@ -211,7 +211,10 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later."""
+    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later.
+
+    `scores` (n, m) are the CSLS scores, and `preferred` (n,) the ids of the rivals' captions that fit the photos best.
+    """
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)

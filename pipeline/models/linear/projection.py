@@ -119,7 +119,10 @@ class LinearModel:
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Turn projections (n, c) into embeddings (n, c). By default they are equal."""
+        """Turn projections (n, c) into embeddings (n, c). By default, the embeddings are the projections.
+
+        `values` (c,) are the values of the directions, and `power` is the eigenvalue power.
+        """
         return projected
 
     @property

@@ -63,7 +63,7 @@ class FitTask:
     settings are chosen. `progress` wraps each sequence of settings to try, for example in a progress bar. `settings` is
     the section of the configuration that only this model has, or None. `memory` caches the CCA of the auxiliary pairs,
     and may be shared by tasks with the same auxiliary pairs and grid. A second pass over the data runs on `device`, or
-    with NumPy if it is None. If `chosen` is given, only this combination of settings is fitted.
+    on the CPU if it is None. If `chosen` is given, only this combination of settings is fitted.
     """
 
     training: str
@@ -172,8 +172,8 @@ class _Trainer:
     def prepare(self, choice: TransferChoice) -> PreparedViews:
         """Compute the moments and feature maps for the training method of the task.
 
-        In the comments, X and Y are the image view and the text view of the target pairs, and F and T those of the
-        auxiliary pairs. Raises UsageError for an unknown method.
+        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the views of
+        the auxiliary pairs. Raises UsageError for an unknown method.
         """
         match self.task.training:
             case "target":

@@ -156,7 +156,10 @@ def _step(
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Find the violators of the pairs with the rows `pairs` (b,) of y in one sample of sentences, and update the
-    weights."""
+    weights.
+
+    `rank_weight` (m,) is the result of `rank_weights`.
+    """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
     projected = images @ weights.w

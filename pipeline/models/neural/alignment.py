@@ -91,8 +91,9 @@ def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int)
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-    """Return the row numbers of the `count` longest `vectors` (n, c), longest first, and at most one for each owner
-    (n,).
+    """Return the row numbers of the `count` longest `vectors` (n, c), longest first.
+
+    `owners` (n,) are the images of the vectors. At most one vector of each image is returned.
 
     They are the regions that can have the greatest scores with a sentence (Karpathy and Fei-Fei 2015, Figure 8).
     """

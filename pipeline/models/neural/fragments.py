@@ -32,7 +32,8 @@ def uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
 
 
 class RegionMap(nn.Module):
-    """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), and b_m is `bias`.
+    """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), b_m is `bias`
+    (h,), and h is `dimensions`.
 
     x is the stacked features of a region minus `mean` (D,), the mean of the training regions, times `scale`. The scale
     gives x, and initially also v, a root mean square length of 1, so that one learning rate suits all encoders.
@@ -66,7 +67,7 @@ class FragmentEncoder(nn.Module):
 
 
 class RectifiedBRNN(FragmentEncoder):
-    """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6, in which f is the rectifier.
+    """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6. The function f of the paper is the rectifier.
 
     In the code, W_w is `words` (V + 1, d), W_e is `e`, W_f is `f`, W_b is `b`, W_d is `d`, and the biases have the
     names of the paper, `b_e` to `b_d`. Dropout is applied outside the recurrence.

@@ -150,7 +150,8 @@ def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
 class Level(NamedTuple):
     """The nodes of one height, in the rows `start` to `stop` - 1.
 
-    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The others are roots.
+    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The kind of a node is the
+    number of the matrix by which it is multiplied, or -1. The other rows are roots.
     """
 
     start: int
