@@ -33,7 +33,7 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         torch.from_numpy(out).copy_(torch.from_numpy(block))
     elif block.dtype == np.float16 and block.size > FLOAT16_VALUES:
         every_value = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
-        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # this mode needs no buffer
+        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # The default mode would buffer `out`.
     else:
         np.copyto(out, block)
     return out

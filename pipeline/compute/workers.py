@@ -157,7 +157,8 @@ def shared_map(
     chunk: int = CHUNK_ITEMS,
     preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
-    """Yield the same outcomes as `isolated_map`. On Linux, the large arrays of a result are passed in shared memory.
+    """Yield the same outcomes as `isolated_map` with the same arguments. On Linux, large arrays are passed in shared
+    memory.
 
     Each result has `room` bytes of shared memory, and further arrays are pickled. The shared memory is an anonymous
     file in memory, because /dev/shm is small in a container.
@@ -184,8 +185,8 @@ def _write(
 ) -> tuple[bytes, list[int]]:
     """Compute the result of an item in a worker process, and write its large arrays into shared memory.
 
-    `placed` is the offset of the item's slot in the shared memory, and the item. Returns the pickle of the result
-    without these arrays, and the sizes of the arrays in bytes.
+    `memory_path` is the file of the shared memory. `placed` is the offset of the item's slot in it, and the item. A
+    slot has `room` bytes. Returns the pickle of the result without these arrays, and the sizes of the arrays in bytes.
     """
     start, item = placed
     position = start
@@ -210,7 +211,11 @@ def _write(
 
 
 def _read(memory: memoryview, data: bytes, sizes: Sequence[int]):
-    """Restore the result that `_write` wrote at the beginning of `memory`. The arrays are copied."""
+    """Restore a result of `_write` from its pickle `data` and the arrays at the beginning of `memory`, which are
+    copied.
+
+    `sizes` are the sizes of these arrays in bytes.
+    """
     arrays = []
     position = 0
     for size in sizes:

@@ -90,8 +90,9 @@ class MomentsAccumulator:
 
     BLAS (`syrk`) computes only half of each symmetric product X'X. The products with a matrix of Y are sparse or dense,
     depending on the matrix. Dense columns are centred about a provisional mean, which is the mean of the first rows,
-    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. On a CPU,
-    this class takes half to three quarters of the CPU seconds of DeviceAccumulator.
+    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. `dim_x` and
+    `dim_y` are the numbers of columns of the views, and `threads` is the number of threads outside BLAS. On a CPU, this
+    class takes half to three quarters of the CPU seconds of DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -228,7 +229,8 @@ class MomentsAccumulator:
             subtract(-1.0, a, b, a=total.T, overwrite_a=1)
             for a, b, total in ((left, left, self._xx), (left, right, self._yx), (right, right, self._yy))
         )
-        # Sparse columns have no provisional mean, so single precision would lose the variance of a constant column.
+        # Sparse columns have no provisional mean, so single precision would lose the variance of a nearly constant
+        # column. The variances of sparse columns are therefore replaced by values in double precision.
         exact = np.flatnonzero(self._squares_y)
         yy[exact, exact] = (self._squares_y - self._n * offset_y**2)[exact]
         return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx.T), xy, mirror(yy.T))

@@ -91,7 +91,10 @@ class CCASolver:
         return self._text[1:]
 
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
-        """Compute the lower Cholesky factor of a view's covariance with its ridge added."""
+        """Compute the lower Cholesky factor of the covariance of `view` (`image` or `text`), with its ridge added.
+
+        `block` is X'X or Y'Y. Raises InputError if the result is singular.
+        """
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
@@ -128,7 +131,7 @@ def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
     eigenvectors (n, c)."""
     subset = [len(symmetric) - count, len(symmetric) - 1]
     values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
-    if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all of them are equal.
+    if len(values) < count:  # The default driver loses some if nearly all are equal. `evd` does not.
         values, vectors = (one[..., -count:] for one in scipy.linalg.eigh(symmetric, driver="evd", check_finite=False))
     return values[::-1], vectors[:, ::-1]
 

@@ -135,7 +135,10 @@ class HubnessCorrection:
 
 
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
-    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device."""
+    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device.
+
+    `comparison` is the comparison of its items.
+    """
     balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
     sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
     has_queries = any(name.split("/")[0] == "queries" for name in tensors)

@@ -218,7 +218,7 @@ def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, 
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
-    own = means.diagonal().copy()  # the view would keep all means
+    own = means.diagonal().copy()  # A view would keep all means in memory.
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)
     pairs = np.stack([image_id, np.full(n, -1), rank, np.full(n, n - 1), preferred], axis=1)
@@ -235,7 +235,11 @@ def _score_captions(
     preferred: np.ndarray,
 ) -> Scores:
     """Score each caption with its photo and the photo's other captions. An exchanged pair has the caption m // 2 rows
-    later."""
+    later.
+
+    `csls` has the CSLS scores, and `preferred` (n,) the ids of the rivals' captions that fit the photos best. The other
+    arguments are as in `score_rivals`.
+    """
     n, m = len(x), len(y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)

@@ -150,7 +150,8 @@ OUTER_ROWS = 256
 
 
 class DeviceAccumulator:
-    """Accumulator of the same moments as MomentsAccumulator on `device`.
+    """Accumulator of the same moments as MomentsAccumulator on `device`. `view` stacks the image features, and the text
+    view has `dim_y` columns.
 
     It computes in double precision if the views are small or the device is fast at float64, else in single precision.
     """

@@ -137,7 +137,10 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right."""
+    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right.
+
+    Without a map, the blocks are the matrices of `rows` (n, d) themselves.
+    """
     if feature_map is None:
         return list(matrices_of(rows))
     return [*(matrices_of(rows) if feature_map.keep else ()), feature_map(rows)]
@@ -221,7 +224,7 @@ class FourierMap:
 
         if len(z) <= PRODUCT_ROWS:
             compute(0)
-        else:  # NumPy computes cosines on one thread.
+        else:  # NumPy computes cosines on one thread, so several blocks are computed at the same time.
             with ThreadPoolExecutor(runtime.threads()) as threads:
                 list(threads.map(compute, range(0, len(z), PRODUCT_ROWS)))
         return out

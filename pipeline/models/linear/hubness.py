@@ -137,7 +137,8 @@ class Bank:
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration.
+        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration with the parameter
+        `beta`.
 
         Their mean is 0.
         """
@@ -186,10 +187,11 @@ def choose_correction(
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
     """Choose the terms of each side on the n images and m sentences of dev. Return them with a log of the choice.
 
-    Sentence j belongs to image `owners[j]`. `method` is a name of HUBNESS, `none`, or `auto`. `auto` tries all methods
-    except `csls`, because `nnn` tries the same values. The first trial is always no correction. For each direction of
-    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes
-    the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
+    Sentence j belongs to image `owners[j]`. The biases are measured with `bank`, and `grid` has the values of the
+    parameters to try. `method` is a name of HUBNESS, `none`, or `auto`. `auto` tries all methods except `csls`, because
+    `nnn` tries the same values. The first trial is always no correction. For each direction of search, the trial with
+    the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes the same trial for both
+    directions, by the sum of both. Among equal trials, the first is chosen.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}

@@ -60,10 +60,11 @@ class FitTask:
 
     `view` and `text` are the image view and the text view. `grid` has the values of ridges, dimensions and eigenvalues
     to try, and `transfer` the values of the axes that only some training methods use. `dev` are the pairs on which
-    settings are chosen. `progress` wraps each sequence of settings to try, for example in a progress bar. `settings` is
-    the section of the configuration that only this model has, or None. `memory` caches the CCA of the auxiliary pairs,
-    and may be shared by tasks with the same auxiliary pairs and grid. A second pass over the data runs on `device`, or
-    on the CPU if it is None. If `chosen` is given, only this combination of settings is fitted.
+    settings are chosen. `progress` wraps each sequence of settings to try, for example in a progress bar. `seed`
+    decides all random numbers. `settings` is the section of the configuration that only this model has, or None.
+    `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the same auxiliary pairs and grid. A
+    second pass over the data runs on `device`, or on the CPU if it is None. If `chosen` is given, only this combination
+    of settings is fitted.
     """
 
     training: str
@@ -170,7 +171,8 @@ class _Trainer:
         return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, choices)
 
     def prepare(self, choice: TransferChoice) -> PreparedViews:
-        """Compute the moments and feature maps for the training method of the task.
+        """Compute the moments and feature maps for the training method of the task, with the values of `transfer` in
+        `choice`.
 
         In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the views of
         the auxiliary pairs. Raises UsageError for an unknown method.
@@ -202,8 +204,8 @@ class _Trainer:
     def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
         """Prepare CCA of [X, s T^] and Y, where T^ is the mean text of the k nearest auxiliary images.
 
-        X and Y are the views of the target pairs. The factor s makes the total variance of s T^ `neighbour_share` times
-        the total variance of X. If `neighbour_share` is 0, the image view is X alone.
+        X and Y are the views of the target pairs. The factor s makes the total variance of s T^ `neighbour_share` of
+        `choice` times the total variance of X. If `neighbour_share` is 0, the image view is X alone.
         """
         if not choice.neighbour_share:
             return PreparedViews(self.sets.target)
@@ -230,7 +232,7 @@ class _Trainer:
         X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
         The total variance of each new block is weight^2 times the total variance of its view. With the weight 0, the
         new blocks are left out. With `second_beta`, the auxiliary pairs are added to the moments with the weight
-        second_beta^2.
+        second_beta^2. Both numbers are values in `choice`.
         """
         target = self.sets.target
         moments = target + self.auxiliary.scaled(choice.second_beta**2) if choice.second_beta else target
@@ -270,7 +272,8 @@ class _Trainer:
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
         """Compute A (D, c1) and B (d, c1) of eq. 5.
 
-        Each column is multiplied by its eigenvalue ** `auxiliary_power`.
+        They have the first `auxiliary_dimensions` columns. Each column is multiplied by its eigenvalue **
+        `auxiliary_power`. Both numbers are values in `choice`.
         """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
@@ -292,7 +295,7 @@ class _Trainer:
     def _fourier_map(
         self, choice: TransferChoice, rows: Rows, matrix: np.ndarray, mean: np.ndarray, squares: float
     ) -> FourierFeatures | TanhFeatures:
-        """Draw the map row -> phi((row - mean) `matrix`) for one view.
+        """Draw the map row -> phi((row - mean) `matrix`) for one view, by the rule, bandwidth and weight in `choice`.
 
         `rows` are the sample on which sigma is measured. `squares` is the view's sum of squares about its mean over all
         target pairs. With it, the new columns get weight^2 times the total variance of the view.

@@ -243,9 +243,9 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the pairs (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`.
+    """Return the pairs (text ridge, image ridge) to try next, given the `best` trial so far, and add them to `tried`.
 
-    The list is empty if no pair is left to try.
+    The list is empty if no pair is left to try. The text ridge is always 0 if the solver does not use it.
     """
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:

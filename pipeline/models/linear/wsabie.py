@@ -337,7 +337,7 @@ class WsabieAdaGrad(WsabieSGD):
 
 
 def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.ndarray]:
-    """Write all target pairs to temporary files, because each step reads random pairs.
+    """Write all target pairs to temporary files, because each step reads random pairs. `mean_x` (D,) is the mean image.
 
     Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Only the owners and the
     positions of the rows are in memory.

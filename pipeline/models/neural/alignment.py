@@ -49,8 +49,8 @@ def decode_chain(scores: np.ndarray, beta: float) -> np.ndarray:
 def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
     """Divide a sentence into segments: runs of consecutive words to which `decode_chain` assigns the same region.
 
-    `words` (n, c) are the vectors of the sentence's words, and `regions` (m, c) the vectors of its image's regions. The
-    list is empty if there are no words or no regions.
+    `words` (n, c) are the vectors of the sentence's words, and `regions` (m, c) the vectors of its image's regions.
+    `beta`, at least 0, is the affinity of neighbouring words. The list is empty if there are no words or no regions.
     """
     if not len(words) or not len(regions):
         return []

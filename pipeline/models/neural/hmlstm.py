@@ -266,7 +266,11 @@ class HMLSTM(GlobalModel):
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> TwoBranches:
-        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`."""
+        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`.
+
+        `mean` (D,) is subtracted from images, and `words` (V + 1, d) are the word vectors. `score` is not used, because
+        the score is always the cosine.
+        """
         sentences = HierarchicalLSTM(words, dimensions, dropout, read_setting(learned, "noun_phrase", int))
         return TwoBranches(mean, sentences, dimensions, dropout, bool(learned.get("geometry", False)))
 
@@ -309,7 +313,8 @@ class HMLSTM(GlobalModel):
     def draw(
         self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
     ) -> tuple[Tensor, Levels, PhrasePairs]:
-        """Return the arguments of the network for the training pairs `rows`."""
+        """Return the arguments of the network for the training pairs `rows`: images, arranged trees, and noun phrases
+        with the regions that `matches` assigns to them."""
         trees = task.train.sentences.take(rows)
         owners = task.train.owners[rows]
         levels = self.arrange(trees)

@@ -75,7 +75,7 @@ class Progress:
     """The state of a training.
 
     `step` batches of the current `epoch` are finished, and the sum of their losses is `losses`. `history` has an entry
-    for each finished epoch.
+    for each finished epoch. `best_epoch` is -1 before the first epoch is finished.
     """
 
     epoch: int = 0

@@ -164,10 +164,10 @@ class Levels(NamedTuple):
     """The nodes of n trees as rows, sorted by height with the leaves first, and within a height by kind with roots
     last.
 
-    `nodes` (total,) are the nodes of the rows, `words` (total,) their words or -1, and `parents` (total,) the rows of
-    their parents or -1. `weights` (total, 1) float32 are the weights of the nodes in their parents, and `own` (total,
-    1) float32 the weights of their own words. `roots` (n,) are the rows of the trees' roots. `kinds` has each kind with
-    the rows of this kind that have a parent.
+    `levels` has a Level for each height. `nodes` (total,) are the nodes of the rows, `words` (total,) their words or
+    -1, and `parents` (total,) the rows of their parents or -1. `weights` (total, 1) float32 are the weights of the
+    nodes in their parents, and `own` (total, 1) float32 the weights of their own words. `roots` (n,) are the rows of
+    the trees' roots. `kinds` has each kind with the rows of this kind that have a parent.
     """
 
     levels: list[Level]

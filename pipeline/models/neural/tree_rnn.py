@@ -86,7 +86,7 @@ class TreeRecurrence(torch.autograd.Function):
 
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
-    """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind, in `dtype`. Return (k, L) float32.
+    """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind in `matrices`, in `dtype`. Return (k, L) float32.
 
     `groups` are (kind, start, stop) of consecutive rows. The starts and stops are relative to the same row, and the
     first start is the first of `rows`. Rows of kind -1 are copied.

@@ -112,7 +112,8 @@ class Towers(nn.Module):
     mean_t h_t).
 
     unit scales a vector to unit length. e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that
-    reads them. P is initially zero, and the other parameters are initially `towers`. The recurrence thus learns the
+    reads them. The BiGRU reads e_t times `scale`, which makes the root mean square of the entries of the initial word
+    vectors 1. P is initially zero, and the other parameters are initially `towers`. The recurrence thus learns the
     effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is
     `bias` (c,), and P is `to_whole` (2 hidden, c).
     """
