@@ -36,9 +36,9 @@ DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 """
 
 CPU_BATCH_IMAGES = 32
-"""Number of images in one forward pass on a CPU, unless the configuration gives one."""
+"""Number of images in one forward pass on a CPU, unless the configuration sets another number."""
 GPU_BATCH_IMAGES = 256
-"""Number of images in one forward pass on a GPU, unless the configuration gives one."""
+"""Number of images in one forward pass on a GPU, unless the configuration sets another number."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05

@@ -65,7 +65,7 @@ class Chained:
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise IndexError(f"rows are chosen by whole numbers (k,), a mask ({count},) or a slice, not by {rows!r}")
-        rows = rows.astype(np.int64)  # The differences of unsigned numbers could not be negative.
+        rows = rows.astype(np.int64)  # Unsigned numbers would have no negative differences.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:

@@ -37,7 +37,7 @@ def configure(count: int | None = None) -> None:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
     if os.environ.get("OPENBLAS_CORETYPE") == "":
-        # OpenBLAS does not accept an empty name, and would use its slowest kernels.
+        # The variable is deleted, because OpenBLAS uses its slowest kernels if the name is empty.
         del os.environ["OPENBLAS_CORETYPE"]
     elif "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")

@@ -201,8 +201,9 @@ def _mean_of(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, di
 def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
     """Compute the expected measures of a random ranking for each direction.
 
-    Sentence j belongs to image `owners[j]` (m,). If each image has at least two sentences, the result also has
-    `sentence_similarity`. The median rank is the median of the ranks of all queries together.
+    Sentence j belongs to image `owners[j]` (m,). The measures are recall@1, @5 and @10 in percent, `median_rank` and
+    `mean_rank`. If each image has at least two sentences, the result also has `sentence_similarity`. The median rank is
+    the median of the ranks of all queries together.
     """
     counts = np.bincount(owners)
     m = len(owners)

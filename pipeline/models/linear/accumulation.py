@@ -47,7 +47,7 @@ def sum_blocks(
         for block in ahead(blocks):
             accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
         return accumulator.result()
-    from pipeline.models.linear.device import DeviceAccumulator  # imports torch
+    from pipeline.models.linear.device import DeviceAccumulator  # It imports torch, which takes long.
 
     on_device = DeviceAccumulator(view, text.dim, device)
     for block in ahead(blocks):

@@ -164,7 +164,7 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # `copy` looks for attributes before `model` is set.
+        if name == "model":  # Avoids an endless recursion of `copy`, which looks for attributes before `model` is set.
             raise AttributeError(name)
         return getattr(self.model, name)
 

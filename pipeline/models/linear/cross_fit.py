@@ -58,7 +58,8 @@ MAX_RIVALS = 2048
 """Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
 groups."""
 MIN_PHOTOS = 100
-"""Minimum number of photos with captions. A model of fewer photos is too poor to judge captions."""
+"""Minimum number of photos with captions. With fewer photos, captions are not checked, because the model is too poor to
+judge them."""
 MAX_FOLD_SHARE = 0.9
 """Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
@@ -93,7 +94,7 @@ class Scores:
         """The number of pairs with the lowest scores that are wrong with few exceptions. It is at most `wrong`."""
         odds, high = QUANTILES / (1 - QUANTILES), RIGHT_QUANTILE / (1 - RIGHT_QUANTILE)
         right = self._count_below(np.array([RIGHT_QUANTILE])) * odds / high
-        right += np.sqrt(right)  # One standard deviation of a Poisson count more.
+        right += np.sqrt(right)  # Adds a standard deviation, so that few right pairs count as wrong.
         excess = (self._count_below(QUANTILES) - right) / QUANTILES
         return max(0, int(min(excess)))
 

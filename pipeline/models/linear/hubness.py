@@ -84,7 +84,8 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
 
 
 METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {"csls": csls, "nnn": csls, "sinkhorn": sinkhorn}
-"""Name of a method (HUBNESS) -> a function from the grid and the standard deviation of the scores to the trials."""
+"""Name of a method of hubness correction -> a function from the grid and the standard deviation of the scores to the
+trials."""
 
 
 @dataclass(frozen=True)
@@ -188,7 +189,7 @@ def choose_correction(
     """Choose the terms of each side on the n images and m sentences of dev. Return them with a log of the choice.
 
     Sentence j belongs to image `owners[j]`. The biases are measured with `bank`, and `grid` has the values of the
-    parameters to try. `method` is a name of HUBNESS, `none`, or `auto`. `auto` tries all methods except `csls`, because
+    parameters to try. `method` is a name in METHODS, `none`, or `auto`. `auto` tries all methods except `csls`, because
     `nnn` tries the same values. The first trial is always no correction. For each direction of search, the trial with
     the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes the same trial for both
     directions, by the sum of both. Among equal trials, the first is chosen.

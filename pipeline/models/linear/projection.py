@@ -187,7 +187,10 @@ class WordStart:
     def of(
         cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
     ) -> "WordStart":
-        """Encode the `words` of the token vocabulary by the text `encoders` of `model`.
+        """Encode the `words` by the text `encoders` of `model`, a fitted `ncca`.
+
+        `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
+        training sentences.
 
         The vector of a sentence is normalised separately in the block of each text encoder, but the sum of its words is
         not. Therefore each block is multiplied by one factor. The ratio between the root mean square length of summed

@@ -61,7 +61,7 @@ class StudyCell:
 
 @dataclass(frozen=True)
 class Folds:
-    """The folds of one draw."""
+    """The numbers of the folds of one draw, in the target set and in the auxiliary set."""
 
     target: tuple[int, ...]
     auxiliary: tuple[int, ...]

@@ -193,7 +193,11 @@ def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *
 
 
 class KeptState(FunctionCtx):
-    """The values that the forward pass of a recurrence keeps for its backward pass."""
+    """The values that the forward pass of a recurrence keeps for its backward pass.
+
+    `steps` has the tensors that `step` of the cell kept for `back`, position by position. `input_bias_dimensions` is 1
+    for a bias (gates H,), and 2 for a bias with a row for each word.
+    """
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]

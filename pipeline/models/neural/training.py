@@ -95,7 +95,7 @@ class Checkpoint:
 
 @contextmanager
 def seeded(*numbers: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` within the block by the whole `numbers`.
+    """Seed torch's random numbers on the CPU and on `device` within the block by the whole numbers `numbers`.
 
     After the block, the generators continue from the state that they had before it.
     """

@@ -61,6 +61,7 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 def positions(parents: np.ndarray) -> np.ndarray:
     """Compute pos(i, j) of Socher et al. 2014, eq. 4, for each node j of dependency trees with the head i, (total,).
+    `parents` (total,) are as in Forest.
 
     The result is -1 for l1, the nearest child on the left of its head, -2 for l2, the next child on the left, and so
     on. It is 1 for r1 and 2 for r2 on the right, and 0 for a root.
