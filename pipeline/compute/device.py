@@ -38,7 +38,8 @@ DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 CPU_BATCH_IMAGES = 32
 """Number of images in one forward pass on a CPU, unless the configuration sets another number."""
 GPU_BATCH_IMAGES = 256
-"""Number of images in one forward pass on a GPU, unless the configuration sets another number."""
+"""Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
+pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05
@@ -275,8 +276,9 @@ class OomBatcher:
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
         """Call `function(rows)` for consecutive slices of `count` rows, and return the results in order.
 
-        If a call runs out of memory, it is repeated with half as many rows. The function must therefore not change any
-        state before it has allocated all its memory. Raises UsageError if the memory is too small for one row.
+        If a call runs out of memory, it is repeated with half as many rows, and `size` stays at this number for all
+        later calls. The function must therefore not change any state before it has allocated all its memory. Raises
+        UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0

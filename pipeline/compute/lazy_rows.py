@@ -100,7 +100,8 @@ class DiskRows:
         return len(self._starts) - 1, self._dim
 
     def append(self, rows: np.ndarray | sparse.csr_array) -> None:
-        """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""
+        """Append `rows` (k, dim), a csr_array if the rows are sparse. Raises JointspaceError if they cannot be written,
+        such as on a full disk."""
         if isinstance(rows, np.ndarray):
             counts = np.full(len(rows), self._dim)
             entries = rows.astype(self._type)

@@ -56,7 +56,10 @@ def keep_freed_memory(largest: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones."""
+    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones.
+
+    This has no effect if the C library is not GNU's.
+    """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 

@@ -57,8 +57,9 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     """Limit the CPU time of the block to `seconds`. A worker process that needs more time is ended.
 
     The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
-    decoder. Outside worker processes the block is therefore not limited. CPU time is limited instead of elapsed time,
-    so that an image is not rejected because of a busy machine or a slow disk.
+    decoder. Outside worker processes the block is therefore not limited. With infinite `seconds` it is not limited
+    either. CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a
+    slow disk.
     """
     if _parent is None or seconds == float("inf"):
         yield

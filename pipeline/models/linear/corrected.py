@@ -175,7 +175,7 @@ class HubCorrected:
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The score rule of a multi-vector model.
+        """The score rule of a multi-vector model, or None for a model with one vector per item.
 
         Its global weight is not 0, because the globals hold the correction.
         """

@@ -86,7 +86,8 @@ class Scores:
 
     @property
     def wrong(self) -> int:
-        """The upper bound of the number of wrong pairs. The pairs with the lowest scores are probably wrong."""
+        """The upper bound of the number of wrong pairs. The pairs with the lowest scores, up to this number, are
+        probably wrong."""
         return int(min(self._count_below(QUANTILES) / QUANTILES))
 
     @property

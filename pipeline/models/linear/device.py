@@ -101,7 +101,10 @@ class ProjectedSide(NamedTuple):
 
 
 class Projections:
-    """The projections of both sides on `device`: `image`, for features that `view` stacks, and `text`."""
+    """The projections of images and of sentences on `device`.
+
+    `image` projects the features that `view` stacks, and `text` the stacked vectors of sentences.
+    """
 
     def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
         self._view = view

@@ -259,7 +259,11 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Put the members' vectors and globals side by side, (n, g). Return one column of zeros if there are none."""
+    """Multiply the vectors or globals of each member by the square root of their weight, and put them side by side, (n,
+    g).
+
+    Returns one column of zeros if no member has vectors or globals that count.
+    """
     vectors: list[np.ndarray] = []
     scales: list[float] = []
     for part, weight, rule in zip(parts, weights, rules, strict=True):

@@ -161,7 +161,10 @@ def _sum_pairs(x: np.ndarray, y: np.ndarray) -> Moments:
 
 
 def _solve_ridge(moments: Moments, ridge: float) -> np.ndarray:
-    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if the views are constant or uncorrelated."""
+    """Solve (X'X + lambda I) W = X'Y for W (D, d), where lambda is `ridge` times the mean of the diagonal of X'X.
+
+    Raises InputError if the views are constant or uncorrelated.
+    """
     moments.require_correlation()
     regularised = add_ridge(moments.xx.astype(np.float64), ridge)
     return scipy.linalg.solve(regularised, moments.xy, assume_a="pos", overwrite_a=True, check_finite=False)

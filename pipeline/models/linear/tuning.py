@@ -67,7 +67,7 @@ class GridTrial:
 
 @dataclass(frozen=True)
 class PreparedViews:
-    """The moments of the views to project, and the feature maps of these views.
+    """The training data of `tune`: the moments of the views to project, and the feature maps of these views.
 
     If there are `expansions` (image, text), the directions are computed on the expanded views, and then converted to
     directions on the views themselves.

@@ -69,8 +69,9 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     this is the paper's step. With features of unit length, the mean over about 64 pairs puts the best learning rates of
     SGD inside the paper's grid. The sum of 64 gradients moves as far as 64 single steps, and would need learning rates
     below the grid. For AdaGrad the mean and the sum give the same step, because AdaGrad divides each entry by the root
-    of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and then shortened,
-    so that the entries have the variance alpha / D and alpha / d.
+    of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and columns that
+    are too long are shortened. If alpha is less than D and d, the entries then have the variances alpha / D and alpha /
+    d.
 
     The same seed and number of threads give the same directions. Raises InputError if all sentences belong to one
     image, if x is not finite, or if the weights diverge.

@@ -283,7 +283,7 @@ def _copy_blocks(rows: Tensor, blocks: State) -> None:
 
 
 def row_slices(sizes: Sequence[int]) -> list[slice]:
-    """Return the slice of the packed words at each position."""
+    """Return the slice of the packed words at each position. `sizes` are as in Packed."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 
