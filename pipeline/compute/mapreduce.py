@@ -26,7 +26,7 @@ Result = TypeVar("Result")
 
 LOCAL = "local"
 MAX_RUNS = 8
-"""Maximum number of runs of items, which are summed independently."""
+"""Maximum number of runs of consecutive items, which are summed independently."""
 MAX_CONNECT_SECONDS = 10
 """Maximum time to wait for the answer of a Dask scheduler. After this time, `connect` raises UsageError."""
 

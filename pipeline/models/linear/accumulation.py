@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 CROSS_COLUMNS = 256
-"""Number of columns of X in one task of the sparse product Y'X. A block of this width fits into the cache."""
+"""Number of columns of X in one task of the product Y'X of sparse sentences Y and images X. A block of this width fits
+into the cache."""
 
 
 def sum_blocks(

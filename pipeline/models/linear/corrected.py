@@ -31,12 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
-"""Maximum number of scores of items with a bank that are held at once."""
+"""Maximum number of scores between items and a bank that are held at once. More items are processed in blocks."""
 BIAS_TOLERANCE = 1e-3
 """Largest relative excess of a bias over the greatest possible bias that rounding explains. A warning is logged for a
 greater excess."""
 MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
-"""Names of the arrays of items that have several vectors each."""
+"""Names of the stored arrays of bank items that have several vectors each."""
 TENSOR_PREFIX = "hubness/"
 """Prefix of the names of the correction's tensors among the tensors of a model."""
 

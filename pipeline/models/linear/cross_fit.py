@@ -49,11 +49,11 @@ TERMS = 1000
 RIDGE = 1.0
 """Ridge of both views, relative to their mean variance."""
 DIMENSIONS = 128
-"""Dimensions of the space."""
+"""Dimensions of the space in which photos and captions are compared."""
 POWER = 1.0
 """Power of the eigenvalues that scales the directions."""
 NEIGHBOURS = 10
-"""Number of nearest items in a hub correction r."""
+"""Number of nearest items whose products are averaged in a hub correction r(x) or r(y)."""
 MAX_RIVALS = 2048
 """Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
 groups."""
@@ -61,9 +61,11 @@ MIN_PHOTOS = 100
 """Minimum number of photos with captions. With fewer photos, captions are not checked, because the model is too poor to
 judge them."""
 MAX_FOLD_SHARE = 0.9
-"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS."""
+"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS. `cross_fit` raises
+InputError for a greater share."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
-"""Quantiles of the exchanged pairs' scores at which F/F0 is computed. Below the least, too few pairs are counted."""
+"""Quantiles of the exchanged pairs' scores at which the shares of all pairs and of exchanged pairs with lower scores
+are compared. Below the lowest quantile, too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
 PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")

@@ -118,7 +118,8 @@ class FeatureMaps:
 
 
 MAX_COLUMNS = 1 << 24
-"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words."""
+"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words. A matrix with more columns is
+refused with ValueError."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:

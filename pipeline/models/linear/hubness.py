@@ -56,7 +56,7 @@ class Term(NamedTuple):
 STATISTICS = ("nearest", "balanced")
 REMOVED_STATISTICS = ("softmax", "gallery")
 Trials = Iterator[tuple[dict[str, float], list[Term]]]
-"""The parameters of each trial on dev, with the terms of b."""
+"""The parameters of each trial on dev, with the terms of the bias b."""
 
 
 def csls(grid: "HubnessSettings", deviation: float) -> Trials:

@@ -75,7 +75,8 @@ FOLDS = 5
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Ridges to try, relative to the mean variance of a feature."""
 MIN_PHOTOS = 50
-"""Minimum number of photos from which a map between encoders is fitted."""
+"""Minimum number of photos from which a map between encoders is fitted. With fewer, `fit_encoder_map` raises
+InputError."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
 BLOCK_IMAGES = 1024
-"""Number of images per block of a second pass, which has the mapped rows of all their sentences in memory."""
+"""Maximum number of images per block of a second pass over the training pairs, which has the mapped rows of all their
+sentences in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:

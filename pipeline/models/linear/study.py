@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PROTOCOL = "first-sentence"
-"""The protocol of Gong et al. 2014."""
+"""The protocol by which studies are measured, as in Gong et al. 2014."""
 SHOWN_IMAGES = 12
 """Number of test images whose answers are kept for people to read."""
 SHOWN_SENTENCES = 5
