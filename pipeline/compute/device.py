@@ -36,15 +36,17 @@ DRIVER_FILES = ("nvidia", "nvhost-gpu", "nvgpu", "dxg")
 """
 
 CPU_BATCH_IMAGES = 32
-"""Number of images in one forward pass on a CPU, unless the configuration gives one."""
+"""Number of images in one forward pass on a CPU, unless the configuration sets another number."""
 GPU_BATCH_IMAGES = 256
-"""Number of images in one forward pass on a GPU, unless the configuration gives one."""
+"""Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
+pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05
 """Minimum speedup for which the batch size is doubled."""
 MIN_COSINE = 0.999
-"""Minimum cosine between an image's features from a larger batch and from a smaller batch."""
+"""Minimum cosine between an image's features from a larger batch and from a smaller batch. A larger batch with a
+smaller cosine is not used."""
 
 log = logging.getLogger(__name__)
 
@@ -80,7 +82,11 @@ def find_gpu(name: str) -> "torch.device | None":
 
 
 def may_have_gpu() -> bool:
-    """Return whether torch might see a CUDA device, judging by the driver's files and CUDA_VISIBLE_DEVICES."""
+    """Return whether torch might see a CUDA device, judging by CUDA_VISIBLE_DEVICES and the driver's files.
+
+    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise the driver's files decide on Linux. The
+    result is true on Windows, and false on other systems.
+    """
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
         return False
@@ -90,7 +96,9 @@ def may_have_gpu() -> bool:
 
 
 def visible_names() -> list[str]:
-    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, or the numbers of the driver's files.
+    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES.
+
+    If it is not set, the names are the numbers from 0 on, one for each file `nvidiaN` of the driver.
 
     Does not import torch.
     """
@@ -123,7 +131,8 @@ def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
 class Arriving:
     """A tensor that is being copied to the CPU.
 
-    The copy does not wait for work that is given to the GPU later. `tensor.cpu()` would block the CPU until then.
+    The copy starts when the object is created, and the CPU continues. `numpy` waits only for the copy. In contrast, a
+    later call of `tensor.cpu()` would also wait for all work that was given to the GPU in the meantime.
     """
 
     def __init__(self, tensor: "Tensor") -> None:
@@ -147,7 +156,7 @@ class Arriving:
 def move_tensors(value: Value, device: "torch.device") -> Value:
     """Return `value` with its tensors on `device`, including tensors inside tuples, lists and dataclasses.
 
-    NumPy arrays are not moved.
+    NumPy arrays are not moved. If `device` is the CPU, `value` is returned unchanged.
     """
     return value if device.type == "cpu" else _move(value, device)
 
@@ -220,9 +229,9 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
     """Double the batch `size` while this makes the GPU faster, up to `most`, and return the final size.
 
     A larger batch is accepted if it fits in the GPU's memory, if the throughput grows by MIN_SPEEDUP, and if the
-    features do not change. `describe(n)` returns the features (n, dim) of a batch of n rows, whose first rows are the
-    rows of the smaller batch. Each size is computed twice, and only the second call is timed, because kernels are
-    chosen in the first.
+    features do not change. `describe(n)` returns the features (n, dim) of a batch of n rows. Row i must be the same in
+    all batches, and must equal row i modulo `size`, because all features are compared with the features of the first
+    batch. Each size is computed twice, and only the second call is timed, because kernels are chosen in the first.
     """
     import numpy as np
     import torch
@@ -268,8 +277,9 @@ class OomBatcher:
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
         """Call `function(rows)` for consecutive slices of `count` rows, and return the results in order.
 
-        If a call runs out of memory, it is repeated with half as many rows. The function must therefore not change any
-        state before it has allocated all its memory. Raises UsageError if the memory is too small for one row.
+        If a call runs out of memory, it is repeated with half as many rows, and `size` stays at this number for all
+        later calls. The function must therefore not change any state before it has allocated all its memory. Raises
+        UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0
@@ -308,7 +318,7 @@ def take_gpus(count: int) -> None:
 
     Waits until other processes have released enough GPUs. After `take_gpus(0)` no GPU is visible. If at most `count`
     GPUs are visible, all of them stay visible without a lock, because a job queue has chosen them. Must be called
-    before CUDA starts.
+    before CUDA starts. Raises UsageError if the folder of the locks cannot be created or belongs to another user.
     """
     names = visible_names()
     if count == 0:

@@ -13,7 +13,7 @@ from scipy import sparse
 from pipeline.errors import JointspaceError
 
 ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
-"""An entry of a sparse row."""
+"""The dtype of a stored entry of a sparse row: the number of its column, and its value."""
 
 
 class LazyRows(Protocol):
@@ -68,7 +68,7 @@ class Chained:
                 f"rows must be whole numbers of the shape (k,), a bool array of the shape ({count},) or a slice, not"
                 f" {rows!r}"
             )
-        rows = rows.astype(np.int64)  # The differences of unsigned numbers could not be negative.
+        rows = rows.astype(np.int64)  # Unsigned numbers would have no negative differences.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:
@@ -82,7 +82,9 @@ class Chained:
 
 
 class DiskRows:
-    """Rows (n, dim) in a temporary file that is deleted with this object: dense rows of `dtype`, or sparse
+    """Rows (n, dim) in a temporary file that is deleted with this object.
+
+    The rows are dense and of the type `dtype`, or sparse float32 rows if `is_sparse` is true.
 
     Only the position of each row, 8 bytes, is in memory. A memory map is not used, because its pages would stay in
     memory. `rows[numbers]` reads the rows `numbers` (k,), or a single row as (1, dim). It returns an array or a
@@ -101,7 +103,8 @@ class DiskRows:
         return len(self._starts) - 1, self._dim
 
     def append(self, rows: np.ndarray | sparse.csr_array) -> None:
-        """Append `rows` (k, dim). Raises JointspaceError if the disk is full."""
+        """Append `rows` (k, dim), a csr_array if the rows are sparse. Raises JointspaceError if they cannot be written,
+        such as on a full disk."""
         if isinstance(rows, np.ndarray):
             counts = np.full(len(rows), self._dim)
             entries = rows.astype(self._type)
@@ -121,7 +124,8 @@ class DiskRows:
     def __getitem__(self, numbers: np.ndarray | int) -> Any:
         numbers = np.atleast_1d(numbers)
         starts = np.frombuffer(self._starts, np.int64)
-        is_first = np.diff(numbers, prepend=-2) != 1  # of consecutive rows, which are read at once
+        # Consecutive rows are read at once. `is_first` says which rows begin a run of consecutive rows.
+        is_first = np.diff(numbers, prepend=-2) != 1
         firsts = starts[numbers[is_first]] * self._type.itemsize
         stops = starts[numbers[np.roll(is_first, -1)] + 1] * self._type.itemsize
         spans = zip(firsts.tolist(), (stops - firsts).tolist(), strict=True)

@@ -26,9 +26,9 @@ Result = TypeVar("Result")
 
 LOCAL = "local"
 MAX_RUNS = 8
-"""Maximum number of runs of items, which are summed independently."""
+"""Maximum number of runs of consecutive items, which are summed independently."""
 MAX_CONNECT_SECONDS = 10
-"""Maximum time to wait for the answer of a Dask scheduler."""
+"""Maximum time to wait for the answer of a Dask scheduler. After this time, `connect` raises UsageError."""
 
 
 def map_reduce(
@@ -70,7 +70,8 @@ def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, 
 def connect(cluster: "str | Cluster", name: str) -> "Iterator[Client]":
     """Connect to `cluster`, which is an address or a Dask cluster, and yield the client.
 
-    Raises UsageError if no scheduler answers. Its message contains `name`.
+    Raises UsageError if Dask is not installed, or if no scheduler answers. The message of the latter contains `name`,
+    the name of the cluster for users.
     """
     distributed = import_extra("distributed", "cluster")
     try:

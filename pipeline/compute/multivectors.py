@@ -58,8 +58,9 @@ class MultiVectors(Ragged):
     """n items with several vectors each. Item i has the rows offsets[i] to offsets[i + 1] - 1 of `vectors` (total, c).
 
     `globals` (n, g) has one additional vector for each item, or is None if the model has no such vectors. `boxes`
-    (total, 4) are the boxes of an image's regions. Items are tensors in a network, and arrays when they are read or
-    written. `vectors` is None if the vectors are in an index.
+    (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences.
+    Items are tensors in a network, and arrays when they are read or written. `vectors` is None if the vectors are in an
+    index.
     """
 
     ONE_PER_ROW: ClassVar[tuple[str, ...]] = ("globals",)
@@ -76,7 +77,7 @@ class MultiVectors(Ragged):
         return self.boxes
 
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
-        """Return the items `rows`, a slice or row numbers (k,)."""
+        """Return the items `rows`, which are row numbers (k,) or a slice with the step 1."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:

@@ -22,7 +22,8 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
     """Convert `block` (any shape, float16 or float32) to float32 and return it. If `out` is given, write into it.
 
     The conversion is exact. It is done by torch, which is fastest, if torch is loaded already or the block is large.
-    Otherwise a table of all float16 values is used, which is faster than NumPy's conversion unless the block is small.
+    Otherwise a block of more than FLOAT16_VALUES elements is converted by a table of all float16 values, which is
+    faster than NumPy's conversion, and a smaller block by NumPy.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
@@ -32,7 +33,7 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
         torch.from_numpy(out).copy_(torch.from_numpy(block))
     elif block.dtype == np.float16 and block.size > FLOAT16_VALUES:
         every_value = np.arange(FLOAT16_VALUES, dtype=np.uint16).view(np.float16).astype(np.float32)
-        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # this mode needs no buffer
+        np.take(every_value, block.view(np.uint16), out=out, mode="clip")  # The default mode would buffer `out`.
     else:
         np.copyto(out, block)
     return out
@@ -105,7 +106,8 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
     """
     if array.dtype.kind != "f" or not array.size:
         return
-    # The sum is finite if all numbers are finite, and takes a 20th of the time. Otherwise the rows are checked.
+    # If the sum is finite, all numbers are finite. The sum takes a 20th of the time of checking each number. Otherwise
+    # the rows are checked, because the sum of finite numbers may overflow.
     with np.errstate(all="ignore"):
         if np.isfinite(array.sum(dtype=np.float64)):
             return

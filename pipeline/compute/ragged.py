@@ -43,7 +43,7 @@ class Ragged:
 
     def take(self, rows: np.ndarray) -> Self:
         """Return the rows with the numbers `rows` (k,), in this order. A row may be taken twice."""
-        rows = np.array(rows)  # torch does not accept a view with negative strides.
+        rows = np.array(rows)  # A copy, because torch does not accept a view with negative strides.
         return self._select(self.positions(rows), rows, offsets_of(self.lengths[rows]))
 
     def between(self, start: int, stop: int) -> Self:
@@ -93,7 +93,10 @@ def runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def divides(offsets: np.ndarray | None, rows: int, total: int | None) -> bool:
-    """Return whether `offsets` are valid offsets of `rows` rows with `total` values, or any number if it is None."""
+    """Return whether `offsets` are valid offsets of `rows` rows with `total` values.
+
+    If `total` is None, any number of values is valid. The result is false if `offsets` is None.
+    """
     if offsets is None or offsets.shape != (rows + 1,) or offsets.dtype.kind != "i":
         return False
     return offsets[0] == 0 and bool((np.diff(offsets) >= 0).all()) and total in (None, offsets[-1])

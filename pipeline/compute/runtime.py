@@ -20,7 +20,8 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 KEPT_BYTES = 1 << 30
-"""Maximum size of a freed block that the process keeps for its next arrays."""
+"""Maximum size of a freed block that the process keeps for its next arrays. Larger blocks are returned to the
+system."""
 
 
 def configure(count: int | None = None) -> None:
@@ -36,7 +37,7 @@ def configure(count: int | None = None) -> None:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
     if os.environ.get("OPENBLAS_CORETYPE") == "":
-        # OpenBLAS does not accept an empty name, and would use its slowest kernels.
+        # The variable is deleted, because OpenBLAS uses its slowest kernels if the name is empty.
         del os.environ["OPENBLAS_CORETYPE"]
     elif "avx512f" in cpu_flags():
         os.environ.setdefault("OPENBLAS_CORETYPE", "SKYLAKEX")
@@ -55,7 +56,10 @@ def keep_freed_memory(largest: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones."""
+    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones.
+
+    This has no effect if the C library is not GNU's.
+    """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
 
@@ -84,7 +88,10 @@ def threads() -> int:
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the features of the CPU by their names in Linux, such as avx512f. The set is empty on other systems."""
+    """Return the features of the CPU by their names in Linux, such as avx512f.
+
+    The set is empty on other systems, and on CPUs for which Linux lists no `flags`, such as ARM.
+    """
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
     except OSError:

@@ -20,7 +20,7 @@ Result = TypeVar("Result")
 OUT_OF_MEMORY = "out-of-memory"
 """First word of the reason of a Failure whose item needed too much memory."""
 THREAD_STACK_BYTES = 8 << 20
-"""Size of the stack of a thread."""
+"""Memory that `memory_limit` allows for the stack of each thread."""
 _parent: Connection | None = None
 """The connection to the parent process, or None if this process is not a worker."""
 _announced = ""
@@ -57,8 +57,9 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
     """Limit the CPU time of the block to `seconds`. A worker process that needs more time is ended.
 
     The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
-    decoder. Outside worker processes the block is therefore not limited. CPU time is limited instead of elapsed time,
-    so that an image is not rejected because of a busy machine or a slow disk.
+    decoder. Outside worker processes the block is therefore not limited. With infinite `seconds` it is not limited
+    either. CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a
+    slow disk.
     """
     if _parent is None or seconds == float("inf"):
         yield
@@ -80,7 +81,8 @@ def memory_limit(more: int) -> Iterator[None]:
     """Limit the memory of the block to `more` bytes above the present use, plus the stack of one thread per core.
 
     A block that needs more memory raises MemoryError, or the exception of the library that failed to allocate memory.
-    The limit exists only in worker processes on Linux. Elsewhere the block is not limited.
+    The limit exists only in worker processes on Linux. Elsewhere, and if the system does not report the present use,
+    the block is not limited.
     """
     if _parent is None or sys.platform != "linux":
         yield
@@ -89,7 +91,8 @@ def memory_limit(more: int) -> Iterator[None]:
     with open("/proc/self/statm") as file:
         taken = int(file.read().split()[5]) * resource.getpagesize()
     limit = taken + more + (os.cpu_count() or 1) * THREAD_STACK_BYTES
-    if taken and (before == resource.RLIM_INFINITY or limit < before):  # some sandboxes report 0 bytes
+    # Some sandboxes report a use of 0 bytes. No limit is set there, because it would be too low.
+    if taken and (before == resource.RLIM_INFINITY or limit < before):
         resource.setrlimit(resource.RLIMIT_DATA, (limit, most))
     try:
         yield

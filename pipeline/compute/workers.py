@@ -35,16 +35,16 @@ CHUNKS_AHEAD = 2
 DIED = "its worker process ended unexpectedly"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
-"""Size of the smallest array that is passed in shared memory."""
+"""Size of the smallest array that is passed in shared memory. Smaller arrays are pickled."""
 MAX_WAITING_ITEMS = 4
-"""Maximum number of items that wait for the other thread."""
+"""Maximum number of unfinished items in `behind`. With more, the caller waits for the first of them."""
 _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
 
 @contextmanager
 def _without_script() -> Iterator[None]:
-    """Start new processes that do not import the user's script.
+    """Make processes that start within the block not import the user's script.
 
     A process of multiprocessing imports the script of its parent. If the script lacks `if __name__ == "__main__"`, each
     process would run it again.
@@ -109,7 +109,7 @@ def isolated_map(
     `preload` names them, and the processes are forked from one process that has imported them. An item that runs out of
     memory is tried once more in a new process, while no other item is computed. If `processes` is 0, the function is
     called in this process, where a crash ends this process. The worker processes are killed when the iteration ends for
-    any reason.
+    any reason. Raises JointspaceError if a process cannot be started.
     """
     if not processes:
         for item in items:
@@ -157,7 +157,8 @@ def shared_map(
     chunk: int = CHUNK_ITEMS,
     preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
-    """Yield the same outcomes as `isolated_map`. On Linux, the large arrays of a result are passed in shared memory.
+    """Yield the same outcomes as `isolated_map` with the same arguments. On Linux, large arrays are passed in shared
+    memory.
 
     Each result has `room` bytes of shared memory, and further arrays are pickled. The shared memory is an anonymous
     file in memory, because /dev/shm is small in a container.
@@ -184,8 +185,8 @@ def _write(
 ) -> tuple[bytes, list[int]]:
     """Compute the result of an item in a worker process, and write its large arrays into shared memory.
 
-    `placed` is the offset of the item's slot in the shared memory, and the item. Returns the pickle of the result
-    without these arrays, and the sizes of the arrays in bytes.
+    `memory_path` is the file of the shared memory. `placed` is the offset of the item's slot in it, and the item. A
+    slot has `room` bytes. Returns the pickle of the result without these arrays, and the sizes of the arrays in bytes.
     """
     start, item = placed
     position = start
@@ -210,7 +211,11 @@ def _write(
 
 
 def _read(memory: memoryview, data: bytes, sizes: Sequence[int]):
-    """Restore the result that `_write` wrote at the beginning of `memory`. The arrays are copied."""
+    """Restore a result of `_write` from its pickle `data` and the arrays at the beginning of `memory`, which are
+    copied.
+
+    `sizes` are the sizes of these arrays in bytes.
+    """
     arrays = []
     position = 0
     for size in sizes:
@@ -235,10 +240,10 @@ def start_process(
 ) -> tuple[BaseProcess, Connection]:
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
-
     The environment `variables` are set before the process receives anything. They include the number of threads, which
     NumPy reads when the unpickling of a function imports it. With `preload`, the process is forked from a process that
-    has imported these modules. The first call with `preload` starts that process.
+    has imported these modules. The first call with `preload` starts that process, so later calls cannot add modules to
+    it. `daemon` is the argument of multiprocessing.Process.
     """
     context = FORKING_CONTEXT if preload else CONTEXT
     connection, child_connection = context.Pipe()
@@ -405,8 +410,8 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
 def private_folder(folder: Path, remedy: str) -> Path:
     """Create `folder` so that only this user can read it, unless it exists, and return it.
 
-    Raises UsageError if it cannot be created, is a link, or belongs to another user. The message ends with the
-    `remedy`, which is a clause such as `set TMPDIR to another folder`.
+    Raises UsageError if it cannot be created, is a link or a file, or belongs to another user. The message ends with
+    the `remedy`, which is a clause such as `set TMPDIR to another folder`.
     """
     try:
         with suppress(FileExistsError):

@@ -15,15 +15,17 @@ MAX_PRODUCTS = 1 << 22
 """Maximum number of products of regions and words in memory at once (16 MB in float32). One image and one block of
 words may have more."""
 BLOCK_WORDS = 1 << 14
-"""Number of words in a block. It is large enough for fast products, and leaves room for several images."""
+"""Maximum number of words in a block of sentences. A single longer sentence is a block of its own. The block is large
+enough for fast products, and leaves room for several images."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
     """Score n images by m sentences, and return the scores (n, m) as a differentiable tensor.
 
     The scores have the dtype of the vectors, but at least float32. Blocks of regions and words are multiplied without
-    padding. `rule` then says how the products of an image's regions and a sentence's words are combined. If an image or
-    a sentence has no vectors, its score is zero.
+    padding. `rule` then says how the products of an image's regions and a sentence's words are combined. If the rule
+    has a `global_weight`, the products of the globals are added. An image or a sentence without vectors has only this
+    product as its score, or zero.
     """
     cpu = torch.device("cpu")
     images, sentences = (items if isinstance(items.vectors, Tensor) else items.on(cpu) for items in (images, sentences))
@@ -69,6 +71,7 @@ def score_products(products: Tensor, images: MultiVectors, sentences: MultiVecto
 
     The rule `positive` sums the positive products (Karpathy and Fei-Fei 2015, eq. 7). `words` sums, over the words of a
     sentence, the greatest product with a region of the image (eq. 8). `mean-words` takes the mean instead of the sum.
+    An image without regions and a sentence without words have the score zero.
     """
     pooled = _pool(products, images.lengths, rule)
     pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
@@ -78,7 +81,11 @@ def score_products(products: Tensor, images: MultiVectors, sentences: MultiVecto
 
 
 def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
-    """Combine the products (regions, words) of the regions of each image. Return (images, words)."""
+    """Combine the products (regions, words) of the regions of each image. Return (images, words).
+
+    `lengths` (images,) are the numbers of regions. The rule `positive` sums the positive products, and every other rule
+    takes the greatest product. An image without regions has zeros.
+    """
     if rule == "positive":
         products = products.clamp(min=0)
     pool = torch.sum if rule == "positive" else torch.amax

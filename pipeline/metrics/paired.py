@@ -11,7 +11,7 @@ from pipeline.errors import InputError
 from pipeline.metrics.retrieval import INTERVAL, Bootstrap, resample
 
 Columns = Sequence[tuple[str, str]]
-"""The columns of a table: pairs of a direction and a measure."""
+"""The columns of a table: pairs of a direction and a measure, such as `image_to_sentence` and `recall@1`."""
 
 
 class Difference(TypedDict):
@@ -23,7 +23,7 @@ class Difference(TypedDict):
 
 @dataclass(frozen=True)
 class Draw:
-    """The result of one training of a system on the images with the ids `images` (n,).
+    """The result of one training of a system. `images` (n,) are the ids of the images on which it was measured.
 
     `worth(weights)` computes the score of the system if image i and its queries count `weights[i]` times. The weights
     (n,) are whole numbers. The score is nan if the weighted images have no queries.
@@ -57,15 +57,15 @@ def compare_draws(
 ) -> Difference:
     """Compute the score of the `first` system minus the score of the `second`, with an interval.
 
-
     Each system has one or more draws, which are trainings from different seeds. Its score is the mean over its draws. A
     paired bootstrap resamples the images, with the same resamples for both systems. Resamples in which a score is nan
     are ignored.
 
     If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the variance over the
-    draws of each system, divided by their number, is added to the variance over images. The interval then follows
-    Student's distribution with Welch's degrees of freedom. A bootstrap of three draws would show only two thirds of
-    their variance.
+    draws of each system, divided by their number, is added to the variance over images. A system with a single draw
+    adds no such variance. The interval then follows Student's distribution with Welch's degrees of freedom. A bootstrap
+    of three draws would show only two thirds of their variance. If all these variances are zero, both ends of the
+    interval are the difference.
 
     With `same_draws`, draw k of both systems was trained on the same images, which no other draw has. The variance of
     the differences between the draws is then added instead.

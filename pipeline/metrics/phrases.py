@@ -49,7 +49,8 @@ class RegionSet:
 
 @dataclass(frozen=True)
 class Gold:
-    """g annotated boxes (g, 4), with the image (g,) and the label of each box.
+    """g annotated boxes (g, 4), with the row number of the image (g,) and the label of each box. The boxes have the
+    coordinates of RegionSet.
 
     `names` maps a label to the words or phrases that name it. A label that `names` lacks is named by itself.
     """
@@ -74,11 +75,13 @@ def measure_phrases(
     - The same directions with the scope `split`: the rank among all regions, or among all different named phrases, of
       the split. A phrase with the same words in another image counts as the same phrase.
 
-    Each measure has its chance level. Also returns the ranks (k,) of each measure as `DIRECTION.SCOPE`, and the images
-    (k,) of the ranked queries as `DIRECTION.SCOPE.images`. For phrases in the scope `split`, which may belong to
-    several images, the number of the phrase takes the place of the image.
+    Each measure has its chance level. The measures also have the counts `n_phrases`, `n_named`,
+    `n_without_right_region` (named phrases without a right region in their image), `n_texts` (different named phrases)
+    and `n_regions`. Also returns the ranks (k,) of each measure as `DIRECTION.SCOPE`, and the images (k,) of the ranked
+    queries as `DIRECTION.SCOPE.images`. For phrases in the scope `split`, which may belong to several images, the
+    number of the phrase takes the place of the image.
 
-    Raises UsageError if no region is right for any phrase.
+    Raises UsageError if no region is right for any phrase, and IntegrityError if a vector is not finite.
     """
     named = named_boxes(phrases.texts, phrases.heads, phrases.images, gold.labels, gold.images, gold.names)
     within = pairs_within(phrases.images, regions.images)
@@ -194,7 +197,7 @@ def pairs_within(images: np.ndarray, other_images: np.ndarray) -> np.ndarray:
 def overlap(boxes: np.ndarray, others: np.ndarray) -> np.ndarray:
     """Compute the intersection over union (n,) of `boxes` (n, 4) with `others` (n, 4), row by row.
 
-    A box is x1, y1, x2, y2.
+    A box is x1, y1, x2, y2. The result is 0 for two boxes without area.
     """
     low = np.maximum(boxes[:, :2], others[:, :2])
     high = np.minimum(boxes[:, 2:], others[:, 2:])

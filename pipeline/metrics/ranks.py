@@ -25,9 +25,10 @@ Multiplied by the number of products in a score and by the greatest sum of their
 difference between scores of equal vectors (Higham, Accuracy and Stability of Numerical Algorithms, 2002, section 3.1).
 """
 PRODUCTS_PER_SCORE = 4096
-"""Number of products that is assumed for the score of two multi-vector items."""
+"""Number of products that is assumed for the score of two multi-vector items. The difference that counts as a tie is
+proportional to it."""
 BLOCK_IMAGES = 255
-"""Number of images whose scores are compared at once. One byte counts them."""
+"""Number of images whose scores are compared at once. It is the greatest count that fits in one byte."""
 BLOCK_SENTENCES = 256
 """Number of sentences whose scores are compared at once. A block of scores stays in the cache."""
 BLOCK_PAIRS = 4096
@@ -158,7 +159,8 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
 def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
     """Rank n images and m sentences, with one or several vectors per item, by their `comparison`.
 
-    Sentence j belongs to image `owners[j]`. Raises the same errors as `count_ranks`.
+    Sentence j belongs to image `owners[j]`. Raises IntegrityError if a vector or a score is not finite, and InputError
+    if an image has no sentence.
     """
     if isinstance(comparison, str):
         return count_ranks(one_vector_each(images), one_vector_each(sentences), owners, comparison)
@@ -187,8 +189,9 @@ def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[
     """Rank the second sentence of each pair of sentences of one image among the sentences of other images, as
     neighbours of the first sentence.
 
-    Returns the pairs (p, 2), each in both orders, and the ranks (p,) from 1. The arguments and errors are the same as
-    for `similarity_ranks`.
+    The sentences (m, c) belong to the images `owners` (m,). `metric` is `inner_product` or `euclidean`. Returns the row
+    numbers of the pairs (p, 2), each in both orders, and the ranks (p,) from 1. An image with a single sentence has no
+    pair. Ties count against the model. Raises IntegrityError if a row is not finite.
     """
     pairs = []
     ranks = []

@@ -37,7 +37,8 @@ def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
 class Bootstrap:
     """The settings of a bootstrap over images: the number of `resamples`, and the `seed`.
 
-    A resample draws as many images as there are, with replacement. Each image has its sentences.
+    A resample draws as many images as there are, with replacement. Each image has its sentences. With 0 resamples, no
+    intervals are computed.
     """
 
     resamples: int
@@ -47,8 +48,8 @@ class Bootstrap:
 def evaluate(ranks: Ranks, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, dict[str, float | list[float]]]:
     """Measure both directions of `ranks`, where sentence j belongs to image `owners[j]`.
 
-    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and
-    with a bootstrap the 95% interval [low, high] of each as NAME_ci95.
+    Returns direction -> measures. The measures are recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and,
+    unless `bootstrap` has 0 resamples, the 95% interval [low, high] of each as NAME_ci95.
     """
     each = np.arange(len(ranks.image_to_sentence))
     return {
@@ -80,13 +81,16 @@ def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict
     """Measure the `ranks` (k,) of k queries. Query j belongs to image `owners[j]`, and each image has at least one
     query.
 
-    Returns the measures of one direction of `evaluate`.
+    Returns recall@1, @5 and @10 in percent, `median_rank` and `mean_rank`, and, unless `bootstrap` has 0 resamples, the
+    95% interval [low, high] of each as NAME_ci95.
     """
     return average([(ranks, owners)], bootstrap)
 
 
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """Compute the means of the measures over several galleries, each given by its ranks and owners as in `measure`.
+    """Compute the means of the measures over several galleries, each given by its ranks (k,) and owners (k,).
+
+    The measures are described in `measure`.
 
     The bootstrap resamples each gallery separately.
     """
@@ -164,8 +168,8 @@ def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Boot
     """Measure each fold by its ranks, and return `mean_of_folds` and `each_fold`.
 
     `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
-    each fold separately, and the chance level. `each_fold` has the measures of each fold without intervals, with its
-    `n_images` and `n_sentences`.
+    each fold separately, and the chance level. Sentence similarity is measured only if all `ranks` have it. `each_fold`
+    has the measures of each fold without intervals, with its `n_images` and `n_sentences`.
     """
     both = list(zip(folds, ranks, strict=True))
     galleries: dict[str, list[tuple[np.ndarray, np.ndarray]]] = {
@@ -200,8 +204,9 @@ def _mean_of(every: Sequence[Mapping[str, Mapping[str, float]]]) -> dict[str, di
 def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
     """Compute the expected measures of a random ranking for each direction.
 
-    Sentence j belongs to image `owners[j]` (m,). If each image has at least two sentences, the result also has
-    `sentence_similarity`. The median rank is the median of the ranks of all queries together.
+    Sentence j belongs to image `owners[j]` (m,). The measures are recall@1, @5 and @10 in percent, `median_rank` and
+    `mean_rank`. If each image has at least two sentences, the result also has `sentence_similarity`. The median rank is
+    the median of the ranks of all queries together.
     """
     counts = np.bincount(owners)
     m = len(owners)

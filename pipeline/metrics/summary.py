@@ -58,7 +58,8 @@ def merge_seeds(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Merge the evaluations of models that differ only in their seeds, for each split and protocol.
 
     A merged evaluation has the means of the measures, their standard deviations as `<measure>_sd`, and the number of
-    `seeds`. It has no intervals, because these are over images alone.
+    `seeds`. It has no intervals, because these are over images alone. The evaluation of a model with a single seed is
+    returned unchanged.
     """
     groups: dict[tuple[str, str, str], list[Evaluation]] = {}
     for evaluation in evaluations:

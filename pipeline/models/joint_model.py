@@ -34,8 +34,9 @@ WordForms: TypeAlias = "Tokens | Trees"
 Sentences: TypeAlias = "Mapping[str, TextVectors] | WordForms | Mapping[str, Mapping[str, TextVectors] | WordForms]"
 """Sentences in the form that a model's `sentence_view` names.
 
-`vectors` is a mapping text encoder -> vectors. `words` and `trees` are WordForms. For an ensemble it is a mapping from
-the form that a member reads to the sentences in this form.
+For `vectors` it is a mapping text encoder -> vectors, for `tokens` it is Tokens, and for `phrase-trees` and
+`dependency-trees` it is Trees. For `each`, the form of an ensemble, it is a mapping from the form that a member reads
+to the sentences in this form.
 """
 
 Settings: TypeAlias = "Mapping[str, JsonValue]"

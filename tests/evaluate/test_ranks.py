@@ -105,5 +105,5 @@ def test_a_row_that_is_not_finite_is_named(bad: float) -> None:
 def test_an_image_without_a_sentence_is_named() -> None:
     with pytest.raises(InputError, match="image in row 1 has no caption"):
         count_ranks(np.eye(3, dtype=np.float32), np.eye(3, dtype=np.float32), np.array([0, 2, 2]), "inner_product")
-    with pytest.raises(InputError, match="image row 0 has no sentence"):
+    with pytest.raises(InputError, match="image in row 0 has no caption"):
         count_ranks(np.eye(3, dtype=np.float32), np.empty((0, 3), np.float32), np.empty(0, int), "inner_product")

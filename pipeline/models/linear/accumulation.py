@@ -32,7 +32,8 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 CROSS_COLUMNS = 256
-"""Number of columns of X in one task of the sparse product Y'X. A block of this width fits into the cache."""
+"""Number of columns of X in one task of the product Y'X of sparse sentences Y and images X. A block of this width fits
+into the cache."""
 
 
 def sum_blocks(
@@ -47,7 +48,7 @@ def sum_blocks(
         for block in ahead(blocks):
             accumulator.add(view.stack(block.features), text.stack(block.sentences), block.owners)
         return accumulator.result()
-    from pipeline.models.linear.device import DeviceAccumulator  # imports torch
+    from pipeline.models.linear.device import DeviceAccumulator  # It imports torch, which takes long.
 
     on_device = DeviceAccumulator(view, text.dim, device)
     for block in ahead(blocks):
@@ -71,8 +72,9 @@ def mapped_moments(
 ) -> Moments:
     """Sum the moments of the mapped views [x, P] and [y, Q] of pairs, on `device`, or on the CPU if it is None.
 
-    P and Q are the columns that `maps` computes from x and y. `known` are the moments of x and y for the same pairs, so
-    only products with P or Q are computed. Products with y are sparse. P and Q are computed for one block at a time.
+    P and Q are the columns that `maps` computes from x and y. If a map does not keep the columns of its view, its
+    mapped view is P or Q alone. `known` are the moments of x and y for the same pairs, so only products with P or Q are
+    computed. Sparse matrices of y stay sparse. P and Q are computed for one block at a time.
     """
     import torch  # The import takes seconds, and only fits with feature maps need it.
 
@@ -85,12 +87,13 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """Accumulates the moments of blocks of pairs in one pass, with NumPy and SciPy.
+    """Accumulator of the moments of blocks of pairs in one pass, with NumPy and SciPy.
 
     BLAS (`syrk`) computes only half of each symmetric product X'X. The products with a matrix of Y are sparse or dense,
     depending on the matrix. Dense columns are centred about a provisional mean, which is the mean of the first rows,
-    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. On a CPU,
-    this class takes half to three quarters of the CPU seconds of DeviceAccumulator.
+    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. `dim_x` and
+    `dim_y` are the numbers of columns of the views, and `threads` is the number of threads outside BLAS. On a CPU, this
+    class takes half to three quarters of the CPU seconds of DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -227,7 +230,8 @@ class MomentsAccumulator:
             subtract(-1.0, a, b, a=total.T, overwrite_a=1)
             for a, b, total in ((left, left, self._xx), (left, right, self._yx), (right, right, self._yy))
         )
-        # Sparse columns have no provisional mean, so single precision would lose the variance of a constant column.
+        # Sparse columns have no provisional mean, so single precision would lose the variance of a nearly constant
+        # column. The variances of sparse columns are therefore replaced by values in double precision.
         exact = np.flatnonzero(self._squares_y)
         yy[exact, exact] = (self._squares_y - self._n * offset_y**2)[exact]
         return Moments(float(self._n), self._shift + offset, self._shift_y + offset_y, mirror(xx.T), xy, mirror(yy.T))

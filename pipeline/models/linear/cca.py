@@ -38,7 +38,7 @@ class CCASolver:
 
     Cxx, Cyy and Cxy are the covariances, and rx and ry the ridges. The directions W (D, c) and U (d, c) satisfy
     W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values). The values are the canonical correlations,
-    which are the lambda of eq. 2. The largest entry of each column of W is positive.
+    which are the lambda of eq. 2. The entry of each column of W with the greatest absolute value is positive.
 
     With Cxx + rx I = Lx Lx' and Cyy + ry I = Ly Ly', the canonical correlations are the singular values of
     T = Lx^-1 Cxy Ly^-T. They take two Cholesky factors, two triangular solves and an eigenproblem of the smaller side.
@@ -47,7 +47,8 @@ class CCASolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, or for constant or uncorrelated views."""
+        """Store the moments. Raises InputError for fewer than two pairs, and for views that are not finite, constant or
+        uncorrelated."""
         moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -61,7 +62,8 @@ class CCASolver:
         """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
 
         A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
-        singular at this ridge. A call is cheapest if it has the same `text_ridge` as the call before.
+        singular at this ridge, or if the ridges are so small that rounding makes a canonical correlation greater than
+        1. A call is cheapest if it has the same `text_ridge` as the call before.
         """
         if image_ridge not in self._image_factors:
             self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
@@ -89,7 +91,10 @@ class CCASolver:
         return self._text[1:]
 
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
-        """Compute the lower Cholesky factor of a view's covariance with its ridge added."""
+        """Compute the lower Cholesky factor of the covariance of `view` (`image` or `text`), with its ridge added.
+
+        `block` is X'X or Y'Y. Raises InputError if the result is singular.
+        """
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
@@ -105,8 +110,9 @@ def _mean_variance(block: np.ndarray, n: float) -> float:
 
 
 def find_range(block: np.ndarray) -> np.ndarray | None:
-    """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D), or None if r is not far below
-    D.
+    """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D).
+
+    Returns None if the rank r is 0, or at least MAX_RANGE_RATIO of D.
 
     A pivoted Cholesky factorisation gives the basis. It stops when the unexplained variance of every column is less
     than RANGE_TOLERANCE of the largest variance.
@@ -125,13 +131,17 @@ def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.nd
     eigenvectors (n, c)."""
     subset = [len(symmetric) - count, len(symmetric) - 1]
     values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
-    if len(values) < count:  # LAPACK's default method loses eigenvalues if nearly all of them are equal.
+    if len(values) < count:  # The default driver loses some if nearly all are equal. `evd` does not.
         values, vectors = (one[..., -count:] for one in scipy.linalg.eigh(symmetric, driver="evd", check_finite=False))
     return values[::-1], vectors[:, ::-1]
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute the `count` largest singular triplets of t: left (D, c), values (c,), right (d, c)."""
+    """Compute at most `count` of the largest singular triplets of t: left (D, c), values (c,), right (d, c).
+
+    Values of at most RANK_TOLERANCE of the largest value are left out. Raises InputError if the largest value is
+    greater than 1 by more than rounding.
+    """
     wide = t.shape[0] <= t.shape[1]
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)

@@ -31,11 +31,12 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
-"""Maximum number of scores of items with a bank that are held at once."""
+"""Maximum number of scores between items and a bank that are held at once. More items are processed in blocks."""
 BIAS_TOLERANCE = 1e-3
-"""Largest relative excess of a bias over the greatest possible bias that rounding explains."""
+"""Largest relative excess of a bias over the greatest possible bias that rounding explains. A warning is logged for a
+greater excess."""
 MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
-"""Names of the arrays of items that have several vectors each."""
+"""Names of the stored arrays of bank items that have several vectors each."""
 TENSOR_PREFIX = "hubness/"
 """Prefix of the names of the correction's tensors among the tensors of a model."""
 
@@ -86,8 +87,8 @@ class HubnessCorrection:
         length. The new columns of any two images have nearly the same product, so that the order of images by their
         similarity to an image is almost unchanged.
 
-        The globals g of multi-vector items become [g, -b / global_weight, 1] for images, and
-        [g, 1, -b / global_weight] for sentences.
+        `global_weight` is the weight that the score rule gives to products of globals. The globals g of multi-vector
+        items become [g, -b / global_weight, 1] for images, and [g, 1, -b / global_weight] for sentences.
 
         A warning is logged if a bias is greater than B. Only vectors that do not have unit length can have such a bias.
         """
@@ -134,7 +135,10 @@ class HubnessCorrection:
 
 
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
-    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device."""
+    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device.
+
+    `comparison` is the comparison of its items.
+    """
     balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
     sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
     has_queries = any(name.split("/")[0] == "queries" for name in tensors)
@@ -160,7 +164,7 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # `copy` looks for attributes before `model` is set.
+        if name == "model":  # Avoids an endless recursion of `copy`, which looks for attributes before `model` is set.
             raise AttributeError(name)
         return getattr(self.model, name)
 
@@ -171,7 +175,7 @@ class HubCorrected:
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The score rule of a multi-vector model.
+        """The score rule of a multi-vector model, or None for a model with one vector per item.
 
         Its global weight is not 0, because the globals hold the correction.
         """

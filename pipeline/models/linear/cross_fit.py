@@ -49,19 +49,23 @@ TERMS = 1000
 RIDGE = 1.0
 """Ridge of both views, relative to their mean variance."""
 DIMENSIONS = 128
-"""Dimensions of the space."""
+"""Dimensions of the space in which photos and captions are compared."""
 POWER = 1.0
 """Power of the eigenvalues that scales the directions."""
 NEIGHBOURS = 10
-"""Number of nearest items in a hub correction r."""
+"""Number of nearest items whose products are averaged in a hub correction r(x) or r(y)."""
 MAX_RIVALS = 2048
-"""Maximum number of photos of a fold that are compared with each other."""
+"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
+groups."""
 MIN_PHOTOS = 100
-"""Minimum number of photos with captions. A model of fewer photos is too poor to judge captions."""
+"""Minimum number of photos with captions. With fewer photos, captions are not checked, because the model is too poor to
+judge them."""
 MAX_FOLD_SHARE = 0.9
-"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS."""
+"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS. `cross_fit` raises
+InputError for a greater share."""
 QUANTILES = np.linspace(0.3, 0.5, 5)
-"""Quantiles of the exchanged pairs' scores at which F/F0 is computed. Below the least, too few pairs are counted."""
+"""Quantiles of the exchanged pairs' scores at which the shares of all pairs and of exchanged pairs with lower scores
+are compared. Below the lowest quantile, too few pairs are counted."""
 RIGHT_QUANTILE = 0.9
 """Quantile of the exchanged pairs' scores below which most pairs are right."""
 PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
@@ -73,9 +77,9 @@ class Scores:
     """The scores of k pairs of a photo and its captions. A pair with a low value in `scores` (k,) is probably wrong.
 
     `exchanged` (k,) are the scores of k wrong pairs. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo,
-    the id of the caption (-1 for all captions of the photo), the number of photos, or of captions, with which the pair
-    was compared (`rivals`), its rank among them, from 1, and the id of the rivals' caption that fits the photo best
-    (`rather`).
+    the id of the caption (-1 for all captions of the photo), the rank of the pair among its rivals, from 1 (`rank`),
+    the number of photos, or of captions, with which it was compared (`rivals`), and the id of the rivals' caption that
+    fits the photo best (`rather`).
     """
 
     scores: np.ndarray
@@ -84,7 +88,8 @@ class Scores:
 
     @property
     def wrong(self) -> int:
-        """The upper bound of the number of wrong pairs. The pairs with the lowest scores are probably wrong."""
+        """The upper bound of the number of wrong pairs. The pairs with the lowest scores, up to this number, are
+        probably wrong."""
         return int(min(self._count_below(QUANTILES) / QUANTILES))
 
     @property
@@ -92,7 +97,7 @@ class Scores:
         """The number of pairs with the lowest scores that are wrong with few exceptions. It is at most `wrong`."""
         odds, high = QUANTILES / (1 - QUANTILES), RIGHT_QUANTILE / (1 - RIGHT_QUANTILE)
         right = self._count_below(np.array([RIGHT_QUANTILE])) * odds / high
-        right += np.sqrt(right)  # One standard deviation of a Poisson count more.
+        right += np.sqrt(right)  # Adds a standard deviation, so that few right pairs count as wrong.
         excess = (self._count_below(QUANTILES) - right) / QUANTILES
         return max(0, int(min(excess)))
 
@@ -211,11 +216,14 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(scores: np.ndarray, image_id: np.ndarray, owners: np.ndarray, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later."""
+    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later.
+
+    `scores` (n, m) are the CSLS scores, and `preferred` (n,) the ids of the rivals' captions that fit the photos best.
+    """
     n = len(image_id)
     photos = np.arange(n)
     means = (owner_matrix(owners, n) @ scores.T).T / np.bincount(owners, minlength=n)  # (n photos, n sets of captions)
-    own = means.diagonal().copy()  # the view would keep all means
+    own = means.diagonal().copy()  # A view would keep all means in memory.
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)
     pairs = np.stack([image_id, np.full(n, -1), rank, np.full(n, n - 1), preferred], axis=1)
@@ -232,7 +240,11 @@ def _score_captions(
     preferred: np.ndarray,
 ) -> Scores:
     """Score each caption with its photo and the photo's other captions. An exchanged pair has the caption m // 2 rows
-    later."""
+    later.
+
+    `csls` has the CSLS scores, and `preferred` (n,) the ids of the rivals' captions that fit the photos best. The other
+    arguments are as in `score_rivals`.
+    """
     n, m = len(x), len(y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)

@@ -101,7 +101,10 @@ class ProjectedSide(NamedTuple):
 
 
 class Projections:
-    """The projections of both sides on `device`: `image`, for features that `view` stacks, and `text`."""
+    """The projections of images and of sentences on `device`.
+
+    `image` projects the features that `view` stacks, and `text` the stacked vectors of sentences.
+    """
 
     def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
         self._view = view
@@ -150,7 +153,8 @@ OUTER_ROWS = 256
 
 
 class DeviceAccumulator:
-    """Accumulator of the same moments as MomentsAccumulator on `device`.
+    """Accumulator of the same moments as MomentsAccumulator on `device`. `view` stacks the image features, and the text
+    view has `dim_y` columns.
 
     It computes in double precision if the views are small or the device is fast at float64, else in single precision.
     """

@@ -220,7 +220,11 @@ def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the n images that each member embedded (`parts`). The regions of an image are the same for all members."""
+    """Join the n images that each member embedded (`parts`). The regions of an image are the same for all members.
+
+    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
+    array.
+    """
     sets = [several_vectors_each(part) for part, rule in zip(parts, rules, strict=True) if rule]
     if not sets:
         return join_vectors([one_vector_each(part) for part in parts], weights)
@@ -229,7 +233,11 @@ def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) 
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the n sentences that each member embedded (`parts`)."""
+    """Join the n sentences that each member embedded (`parts`).
+
+    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
+    array.
+    """
     sets = [
         (several_vectors_each(part), weight, rule)
         for part, weight, rule in zip(parts, weights, rules, strict=True)
@@ -251,7 +259,11 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Put the members' vectors and globals side by side, (n, g). Return one column of zeros if there are none."""
+    """Multiply the vectors or globals of each member by the square root of their weight, and put them side by side, (n,
+    g).
+
+    Returns one column of zeros if no member has vectors or globals that count.
+    """
     vectors: list[np.ndarray] = []
     scales: list[float] = []
     for part, weight, rule in zip(parts, weights, rules, strict=True):
@@ -303,7 +315,8 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
 
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
-    """Change the weights from `start` on, one at a time, until no change of a single weight improves the merit."""
+    """Change the weights from `start` on, one at a time, until no change of a single weight to a value of `grid`
+    improves the merit `worth`."""
     best = start
     improved = True
     while improved:
@@ -340,8 +353,11 @@ def combine_scores(
 def judge_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], object] = lambda: None
 ) -> Judge:
-    """Return a function from weights to the recall sum of the weighted sum of `scores`, with arguments as in
-    `combine_scores`."""
+    """Return a function from weights to the recall sum of the weighted sum of `scores` (n, m), an array for each
+    member.
+
+    Sentence j belongs to image `owners[j]`. The function calls `after_trial` each time.
+    """
 
     def judge(weights: tuple[float, ...]) -> float:
         total = np.zeros(scores[0].shape, np.float32)

@@ -118,7 +118,8 @@ class FeatureMaps:
 
 
 MAX_COLUMNS = 1 << 24
-"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words."""
+"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words. A matrix with more columns is
+refused with ValueError."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
@@ -137,7 +138,10 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right."""
+    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right.
+
+    Without a map, the blocks are the matrices of `rows` (n, d) themselves.
+    """
     if feature_map is None:
         return list(matrices_of(rows))
     return [*(matrices_of(rows) if feature_map.keep else ()), feature_map(rows)]
@@ -221,7 +225,7 @@ class FourierMap:
 
         if len(z) <= PRODUCT_ROWS:
             compute(0)
-        else:  # NumPy computes cosines on one thread.
+        else:  # NumPy computes cosines on one thread, so several blocks are computed at the same time.
             with ThreadPoolExecutor(runtime.threads()) as threads:
                 list(threads.map(compute, range(0, len(z), PRODUCT_ROWS)))
         return out
@@ -365,8 +369,8 @@ class NeighbourText(WeightedMap):
     """The map to [x, T^(x)] (the text feature of Gong et al. 2014, section 4.2): a row gains `weight` * T^(x).
 
     T^(x) is the mean of the text vectors of the k auxiliary images that are nearest to x by exact Euclidean distance in
-    the image view. k is `neighbours`. The map holds the auxiliary images `gallery` (n, D) float16 and their weak text
-    `texts` (n, d) sparse, so that it can embed new images.
+    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. The map holds the auxiliary
+    images `gallery` (n, D) float16 and their weak text `texts` (n, d) sparse, so that it can embed new images.
     """
 
     kind: ClassVar[str] = "neighbours"

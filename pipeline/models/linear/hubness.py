@@ -37,7 +37,8 @@ SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
 SINKHORN_ROUNDS = 10
 """Rounds of Sinkhorn's iteration, as in Pan et al. 2025."""
 LOWEST_EXPONENT = -80.0
-"""Smallest exponent of a pair in Sinkhorn's iteration. The exponential of a smaller number vanishes in float32."""
+"""Smallest exponent of a pair in Sinkhorn's iteration. It replaces smaller exponents, so that no exponential vanishes
+in float32."""
 
 
 class Term(NamedTuple):
@@ -55,7 +56,7 @@ class Term(NamedTuple):
 STATISTICS = ("nearest", "balanced")
 REMOVED_STATISTICS = ("softmax", "gallery")
 Trials = Iterator[tuple[dict[str, float], list[Term]]]
-"""The parameters of each trial on dev, with the terms of b."""
+"""The parameters of each trial on dev, with the terms of the bias b."""
 
 
 def csls(grid: "HubnessSettings", deviation: float) -> Trials:
@@ -83,7 +84,8 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
 
 
 METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {"csls": csls, "nnn": csls, "sinkhorn": sinkhorn}
-"""Name of a method (HUBNESS) -> a function from the grid and the standard deviation of the scores to the trials."""
+"""Name of a method of hubness correction -> a function from the grid and the standard deviation of the scores to the
+trials."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +112,8 @@ class Bank:
     def measure(
         self, side: str, items: BankItems, terms: Sequence[Term], with_queries: "Scores | None" = None
     ) -> Scores:
-        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors.
+        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors
+        and there are terms, and otherwise as an array.
 
         `with_queries` are the `scores` of the items if they have been computed already.
         """
@@ -135,7 +138,8 @@ class Bank:
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration.
+        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration with the parameter
+        `beta`.
 
         Their mean is 0.
         """
@@ -184,10 +188,11 @@ def choose_correction(
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
     """Choose the terms of each side on the n images and m sentences of dev. Return them with a log of the choice.
 
-    Sentence j belongs to image `owners[j]`. `method` is a name of HUBNESS, `none`, or `auto`. `auto` tries all methods
-    except `csls`, because `nnn` tries the same values. The first trial is always no correction. For each direction of
-    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes
-    the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
+    Sentence j belongs to image `owners[j]`. The biases are measured with `bank`, and `grid` has the values of the
+    parameters to try. `method` is a name in METHODS, `none`, or `auto`. `auto` tries all methods except `csls`, because
+    `nnn` tries the same values. The first trial is always no correction. For each direction of search, the trial with
+    the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes the same trial for both
+    directions, by the sum of both. Among equal trials, the first is chosen.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}

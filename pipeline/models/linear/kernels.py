@@ -27,7 +27,8 @@ class KernelFeatures:
     """The map of a row to the feature space of a kernel: k(row, landmarks) K^-1/2, with m columns.
 
     The inner products of the mapped landmarks are the values of the kernel. `landmarks` are (m, D), dense or sparse.
-    `normalization` (m, m) is K^-1/2, where K is the kernel of the landmarks among themselves.
+    `normalization` (m, m) is K^-1/2, where K is the kernel of the landmarks among themselves. `kernel` is the name of a
+    kernel k in scikit-learn, and `gamma` is its parameter, or None for a kernel without this parameter.
     """
 
     kind: ClassVar[str] = "kernel"

@@ -17,16 +17,18 @@ import numpy as np
 from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
-"""Number of images in one block. It is large enough for fast products, and small enough for sums in single
-precision."""
+"""Maximum number of images in one block of pairs. It is large enough for fast products, and small enough for sums in
+single precision."""
 SHIFT_ROWS = 512
-"""Number of rows whose mean is the provisional mean. Also the number of rows in one task that subtracts this mean."""
+"""Number of rows whose mean is the provisional mean, about which dense columns are centred while products are summed.
+Also the number of rows in one task that subtracts this mean."""
 MAX_DOUBLE_PRECISION_COLUMNS = 1024
-"""Maximum number of columns of both views together for sums in double precision, which are cheap up to this size."""
+"""Maximum number of columns of both views together for moments in double precision, which are cheap up to this size.
+Moments of more columns are in single precision."""
 ROUNDING = 1e-6
 """Correlations below this value are rounding errors. So are variances below this share of the greatest variance."""
 TILE = 256
-"""Number of rows of a block that are mirrored or added at a time."""
+"""Number of rows of a matrix that are mirrored or added at a time."""
 
 
 @dataclass(frozen=True)

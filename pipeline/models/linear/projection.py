@@ -40,8 +40,8 @@ the diagonal blocks. There lambda = 1 + rho.
 class Directions:
     """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
 
-    `values` (c,) has a number for each direction: the canonical correlation for CCA, or the variance for ridge
-    regression.
+    `values` (c,) has a number for each direction. A CCA solver returns the canonical correlations, to which a fitted
+    model adds the number in EIGENVALUES. Ridge regression has variances, and models without such numbers have ones.
     """
 
     w: np.ndarray
@@ -69,9 +69,10 @@ class Solver(Protocol):
 class LinearModel:
     """A linear projection of each view: an image x becomes finish((x - mean_x) W), a sentence y finish((y - mean_y) U).
 
-    If the model has `maps`, x and y are the mapped views. A subclass sets its `solver` and its `metric`. It also says
-    whether its solver uses the text ridge (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues
-    (`uses_eigenvalue_power`), and whether dev chooses by the mean rank (`by_mean_rank`) instead of by the recall sum.
+    W is `directions.w` (D, c), and U is `directions.u` (d, c). If the model has `maps`, x and y are the mapped views. A
+    subclass sets its `solver` and its `metric`. It also says whether its solver uses the text ridge
+    (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues (`uses_eigenvalue_power`), and whether dev
+    chooses by the mean rank (`by_mean_rank`) instead of by the recall sum.
     """
 
     solver: ClassVar[type[Solver]]
@@ -118,7 +119,10 @@ class LinearModel:
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Turn projections (n, c) into embeddings (n, c). By default they are equal."""
+        """Turn projections (n, c) into embeddings (n, c). By default, the embeddings are the projections.
+
+        `values` (c,) are the values of the directions, and `power` is the eigenvalue power.
+        """
         return projected
 
     @property
@@ -183,7 +187,10 @@ class WordStart:
     def of(
         cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
     ) -> "WordStart":
-        """Encode the `words` of the token vocabulary by the text `encoders` of `model`.
+        """Encode the `words` by the text `encoders` of `model`, a fitted `ncca`.
+
+        `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
+        training sentences.
 
         The vector of a sentence is normalised separately in the block of each text encoder, but the sum of its words is
         not. Therefore each block is multiplied by one factor. The ratio between the root mean square length of summed

@@ -23,18 +23,20 @@ class RidgeSolver:
     """Solver of ridge regression on one set of moments: W = (X'X + lambda I)^-1 X'Y U (Gong et al. 2014, section 3).
 
     U (d, c) has the top c principal directions of Y. lambda is n times the relative ridge times the mean of the
-    diagonal of the covariance Cxx, for n pairs. The values are the variances of Y along U. The largest entry of each
-    column of U is positive.
+    diagonal of the covariance Cxx, for n pairs. The values are the variances of Y along U. The entry of each column of
+    U with the greatest absolute value is positive.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, or for constant or uncorrelated views."""
+        """Store the moments. Raises InputError for fewer than two pairs, and for views that are not finite, constant or
+        uncorrelated."""
         moments.require_correlation()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions. `text_ridge` is not used. Raises InputError if Cxx is singular."""
+        """Compute the top `dimensions` directions. `text_ridge` is not used. Raises InputError if Cxx is singular at
+        `image_ridge`."""
         u, variances = self._principal_directions(dimensions)
         cxx = add_ridge(self.moments.xx / self.moments.n, image_ridge)
         try:
@@ -73,7 +75,8 @@ FOLDS = 5
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
 """Ridges to try, relative to the mean variance of a feature."""
 MIN_PHOTOS = 50
-"""Minimum number of photos from which a map between encoders is fitted."""
+"""Minimum number of photos from which a map between encoders is fitted. With fewer, `fit_encoder_map` raises
+InputError."""
 
 
 @dataclass(frozen=True)
@@ -159,7 +162,10 @@ def _sum_pairs(x: np.ndarray, y: np.ndarray) -> Moments:
 
 
 def _solve_ridge(moments: Moments, ridge: float) -> np.ndarray:
-    """Solve (X'X + lambda I) W = X'Y for W (D, d). Raises InputError if the views are constant or uncorrelated."""
+    """Solve (X'X + lambda I) W = X'Y for W (D, d), where lambda is `ridge` times the mean of the diagonal of X'X.
+
+    Raises InputError if the views are constant or uncorrelated.
+    """
     moments.require_correlation()
     regularised = add_ridge(moments.xx.astype(np.float64), ridge)
     return scipy.linalg.solve(regularised, moments.xy, assume_a="pos", overwrite_a=True, check_finite=False)

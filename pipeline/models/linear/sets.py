@@ -15,7 +15,8 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
 BLOCK_IMAGES = 1024
-"""Number of images per block of a second pass, which has the mapped rows of all their sentences in memory."""
+"""Maximum number of images per block of a second pass over the training pairs, which has the mapped rows of all their
+sentences in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
@@ -95,7 +96,8 @@ Source = TypeVar("Source", bound=PairSource, covariant=True)
 
 
 class FoldedMoments(Generic[Source]):
-    """The moments of the folds of `source`. Each fold is read once. `scheduler` chooses where, as in `map_reduce`."""
+    """The moments of the folds of `source`. Each fold is read once. `scheduler` is `local` or the address of a Dask
+    scheduler, as in `map_reduce`."""
 
     def __init__(self, source: Source, scheduler: str = LOCAL) -> None:
         self.source = source
@@ -133,7 +135,8 @@ class FoldedMoments(Generic[Source]):
 
 
 def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """Read moments by each of `readers`, and sum them. `scheduler` chooses where, as in `map_reduce`."""
+    """Read moments by each of `readers`, and sum them. `scheduler` is `local` or the address of a Dask scheduler, as in
+    `map_reduce`."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 
 PROTOCOL = "first-sentence"
-"""The protocol of Gong et al. 2014."""
+"""The protocol by which studies are measured, as in Gong et al. 2014."""
 SHOWN_IMAGES = 12
 """Number of test images whose answers are kept for people to read."""
 SHOWN_SENTENCES = 5
@@ -33,10 +33,11 @@ SHOWN_SENTENCES = 5
 class StudyCell:
     """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
 
-    The auxiliary set has `auxiliary_folds` folds of the texts `documents`, or all remaining folds if this is None.
+    The auxiliary set has `auxiliary_folds` folds of pairs with the weak texts of the entry `documents` of the
+    configuration, or all remaining folds if `auxiliary_folds` is None. `encoders` are the image encoders.
     `text_encoders` make the text view (None: all text encoders). Sparse encoders, such as tf-idf, keep the first
-    `terms` (None: all terms). `fit`, `transfer` and `settings` replace keys of the configuration. The cell is measured
-    in at most `draws` draws.
+    `terms` (None: all terms). `fit` and `transfer` replace keys of the sections with these names in the configuration,
+    and `settings` keys of the model's own section. The cell is measured in at most `draws` draws.
     """
 
     model: str
@@ -60,14 +61,14 @@ class StudyCell:
 
 @dataclass(frozen=True)
 class Folds:
-    """The folds of one draw."""
+    """The numbers of the folds of one draw, in the target set and in the auxiliary set."""
 
     target: tuple[int, ...]
     auxiliary: tuple[int, ...]
 
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
-    """Return the folds of draw number `draw`.
+    """Return the folds of the draw with the number `draw`, given that there are `count` folds.
 
     The target set has consecutive folds from `draw` on, in a circle. The auxiliary set has the last folds, or, if
     target and auxiliary images are of the same splits (`overlap`), the last of the remaining folds. So it is the same
@@ -80,7 +81,10 @@ def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
 
 
 def count_draws(cell: StudyCell, count: int) -> int:
-    """Return the number of draws of a cell with `count` folds: one if it learns from every fold."""
+    """Return the number of draws of a cell if there are `count` folds.
+
+    It is 1 if the cell learns from every fold. Otherwise it is `cell.draws`, but at most `count`.
+    """
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
@@ -96,10 +100,13 @@ class StudyPairs(PairSource, Protocol):
 
 @dataclass(frozen=True)
 class Study:
-    """The stored pairs, the rows of dev and test, and the grids of all cells.
+    """The data and settings with which all cells of a study are measured: the stored pairs, the rows of dev and test,
+    and the grids.
 
-    `auxiliary` returns the pairs of some documents, and `own` a model's own section or None. `text_weights` are the
-    weights to try for each text encoder. `device` is as in FitTask.
+    `auxiliary` returns the auxiliary pairs for an entry of `documents`, and `overlap` says whether target and auxiliary
+    images are of the same splits. `own` returns a model's own section of the configuration, or None. `text_weights` are
+    the weights to try for each text encoder. `memories` has the `memory` of FitTask for tasks with the same auxiliary
+    pairs and grid. `device` is as in FitTask.
     """
 
     target: FoldedMoments[StudyPairs]
@@ -116,7 +123,7 @@ class Study:
     memories: dict[tuple, dict] = field(default_factory=dict)
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
-        """Fit the cell's model in one draw, chosen on dev."""
+        """Fit the cell's model to the folds of one draw, and return the model that is best on dev."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)
@@ -214,6 +221,9 @@ PINNED = ("learning_rate", "max_norm")
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
-    """Keep what the first draw of the smallest set chose, `transfer`, in the draws and sizes after it."""
+    """Return `cell` with the settings PINNED fixed to their values in `transfer`.
+
+    `transfer` are the choices of the first draw of the smallest set. Later draws and larger sets keep them.
+    """
     kept = {name: (transfer[name],) for name in PINNED if name in transfer}
     return replace(cell, settings={**cell.settings, **kept})

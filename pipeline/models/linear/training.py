@@ -58,10 +58,13 @@ class Sets:
 class FitTask:
     """The task of fitting one model: its training method, its views, its data and the grid of settings to try.
 
-    `dev` are the pairs on which settings are chosen. `settings` is the section of the configuration that only this
-    model has, or None. `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the same
-    auxiliary pairs and grid. A second pass over the data runs on `device`, or with NumPy if it is None. If `chosen` is
-    given, only this combination of settings is fitted.
+    `view` and `text` are the image view and the text view. `grid` has the values of ridges, dimensions and eigenvalues
+    to try, and `transfer` the values of the axes that only some training methods use. `dev` are the pairs on which
+    settings are chosen. `progress` wraps each sequence of settings to try, for example in a progress bar. `seed`
+    decides all random numbers. `settings` is the section of the configuration that only this model has, or None.
+    `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the same auxiliary pairs and grid. A
+    second pass over the data runs on `device`, or on the CPU if it is None. If `chosen` is given, only this combination
+    of settings is fitted.
     """
 
     training: str
@@ -168,17 +171,22 @@ class _Trainer:
         return tune(self.model, task.view, task.text, prepared, task.dev, task.own_grid, task.progress, choices)
 
     def prepare(self, choice: TransferChoice) -> PreparedViews:
-        """Compute the moments and feature maps for the training method of the task."""
+        """Compute the moments and feature maps for the training method of the task, with the values of `transfer` in
+        `choice`.
+
+        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the views of
+        the auxiliary pairs. Raises UsageError for an unknown method.
+        """
         match self.task.training:
             case "target":
                 return PreparedViews(self.sets.target)
             case "auxiliary":
                 return PreparedViews(self.auxiliary)
-            case "joint":  # CCA of X over beta F, and Y over beta T
+            case "joint":  # CCA of the rows of X and beta F together, and the rows of Y and beta T together
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA of XA and YB, where A and B are the CCA projections of the auxiliary pairs
+            case "stacked":  # CCA of XA and YB, where A and B project F and T by the CCA of the auxiliary pairs
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":
@@ -196,7 +204,8 @@ class _Trainer:
     def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
         """Prepare CCA of [X, s T^] and Y, where T^ is the mean text of the k nearest auxiliary images.
 
-        The factor s makes the total variance of s T^ `neighbour_share` times the total variance of X.
+        X and Y are the views of the target pairs. The factor s makes the total variance of s T^ `neighbour_share` of
+        `choice` times the total variance of X. If `neighbour_share` is 0, the image view is X alone.
         """
         if not choice.neighbour_share:
             return PreparedViews(self.sets.target)
@@ -211,7 +220,8 @@ class _Trainer:
 
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
-        """The map x -> T^(x), and the moments of [X, T^] and Y."""
+        """The map of an image x to T^(x), the mean text of its nearest auxiliary images, and the moments of [X, T^] and
+        Y for the target pairs."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
@@ -219,8 +229,10 @@ class _Trainer:
     def prepare_linear_sae(self, choice: TransferChoice) -> PreparedViews:
         """Prepare CCA of [X, XA] and [Y, YB] (Gong et al. 2014, eq. 5 without phi).
 
-        The total variance of each new block is weight^2 times the total variance of its view. With `second_beta`, the
-        auxiliary pairs are added to the moments with the weight second_beta^2.
+        X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
+        The total variance of each new block is weight^2 times the total variance of its view. With the weight 0, the
+        new blocks are left out. With `second_beta`, the auxiliary pairs are added to the moments with the weight
+        second_beta^2. Both numbers are values in `choice`.
         """
         target = self.sets.target
         moments = target + self.auxiliary.scaled(choice.second_beta**2) if choice.second_beta else target
@@ -232,8 +244,11 @@ class _Trainer:
         return PreparedViews(moments, expansions=(Expansion(a, keep=True), Expansion(b, keep=True)))
 
     def prepare_sae(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), weighted as in
-        `prepare_linear_sae`."""
+        """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), where phi is a FourierMap, or tanh
+        for the rule `tanh`.
+
+        The other symbols and the weights are as in `prepare_linear_sae`.
+        """
         if not choice.weight:
             return self.prepare_linear_sae(choice)
         maps = self.fourier_maps(choice)
@@ -257,7 +272,8 @@ class _Trainer:
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
         """Compute A (D, c1) and B (d, c1) of eq. 5.
 
-        Each column is multiplied by its eigenvalue ** `auxiliary_power`.
+        They have the first `auxiliary_dimensions` columns. Each column is multiplied by its eigenvalue **
+        `auxiliary_power`. Both numbers are values in `choice`.
         """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
@@ -265,7 +281,8 @@ class _Trainer:
         return directions.w * scale, directions.u * scale
 
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
-        """Draw phi for both views. The views share the random numbers of R and b, but each has its own sigma."""
+        """Draw phi for both views. The views share the random numbers from which the R and b of FourierMap are
+        computed, but each view has its own sigma."""
         target, model = self.sets.target, self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
         a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))
@@ -278,7 +295,7 @@ class _Trainer:
     def _fourier_map(
         self, choice: TransferChoice, rows: Rows, matrix: np.ndarray, mean: np.ndarray, squares: float
     ) -> FourierFeatures | TanhFeatures:
-        """Draw the map row -> phi((row - mean) `matrix`) for one view.
+        """Draw the map row -> phi((row - mean) `matrix`) for one view, by the rule, bandwidth and weight in `choice`.
 
         `rows` are the sample on which sigma is measured. `squares` is the view's sum of squares about its mean over all
         target pairs. With it, the new columns get weight^2 times the total variance of the view.

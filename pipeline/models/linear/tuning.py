@@ -39,7 +39,8 @@ class GridTrial:
 
     `recall_sum` is the sum of recall@1, @5 and @10 of both directions in percent, at most 600. `mean_rank` is the mean
     of both directions. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions.
-    `transfer` has the values of the axes that are not in the grid.
+    `text_weights` has the weight of each text encoder in the text view. `transfer` has the values of the axes that are
+    not in the grid.
     """
 
     image_ridge: float
@@ -66,7 +67,7 @@ class GridTrial:
 
 @dataclass(frozen=True)
 class PreparedViews:
-    """The moments of the views to project, and the feature maps of these views.
+    """The training data of `tune`: the moments of the views to project, and the feature maps of these views.
 
     If there are `expansions` (image, text), the directions are computed on the expanded views, and then converted to
     directions on the views themselves.
@@ -242,9 +243,9 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the pairs (text ridge, image ridge) to try next, given the best trial so far, and add them to `tried`.
+    """Return the pairs (text ridge, image ridge) to try next, given the `best` trial so far, and add them to `tried`.
 
-    The list is empty if no pair is left to try.
+    The list is empty if no pair is left to try. The text ridge is always 0 if the solver does not use it.
     """
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:

@@ -125,7 +125,7 @@ def _require_known(steps: Sequence[Steps]) -> None:
 class View:
     """The vectors of several `encoders` side by side, in this order.
 
-    `dims` are the numbers of columns of each encoder.
+    `dims` are the numbers of columns of each encoder. `vectors` is the name of the vectors in error messages.
     """
 
     vectors: ClassVar[str]

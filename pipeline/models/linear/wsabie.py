@@ -69,8 +69,9 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     this is the paper's step. With features of unit length, the mean over about 64 pairs puts the best learning rates of
     SGD inside the paper's grid. The sum of 64 gradients moves as far as 64 single steps, and would need learning rates
     below the grid. For AdaGrad the mean and the sum give the same step, because AdaGrad divides each entry by the root
-    of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and then shortened,
-    so that the entries have the variance alpha / D and alpha / d.
+    of its summed squared gradients. The initial weights are drawn from a Gaussian of unit variance, and columns that
+    are too long are shortened. If alpha is less than D and d, the entries then have the variances alpha / D and alpha /
+    d.
 
     The same seed and number of threads give the same directions. Raises InputError if all sentences belong to one
     image, if x is not finite, or if the weights diverge.
@@ -156,7 +157,10 @@ def _step(
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
     """Find the violators of the pairs with the rows `pairs` (b,) of y in one sample of sentences, and update the
-    weights."""
+    weights.
+
+    `rank_weight` (m,) is the result of `rank_weights`.
+    """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
     projected = images @ weights.w
@@ -288,8 +292,8 @@ class _Search:
     def attempt(self, rate: float, norm: float, epochs: int, interval: int) -> _Attempt:
         """Train with the learning rate `rate` and alpha `norm` for at most `epochs` epochs.
 
-        The directions are scored on dev every `interval` epochs. Training stops after PATIENCE scores without an
-        improvement.
+        The directions are scored on dev every `interval` epochs, and after the last epoch. Training stops after
+        PATIENCE scores without an improvement.
         """
         task, settings = self.task, self.task.settings
         schedule = WsabieSchedule(
@@ -334,7 +338,7 @@ class WsabieAdaGrad(WsabieSGD):
 
 
 def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.ndarray]:
-    """Write all target pairs to temporary files, because each step reads random pairs.
+    """Write all target pairs to temporary files, because each step reads random pairs. `mean_x` (D,) is the mean image.
 
     Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Only the owners and the
     positions of the rows are in memory.

@@ -49,8 +49,8 @@ def decode_chain(scores: np.ndarray, beta: float) -> np.ndarray:
 def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
     """Divide a sentence into segments: runs of consecutive words to which `decode_chain` assigns the same region.
 
-    `words` (n, c) are the vectors of the sentence's words, and `regions` (m, c) the vectors of its image's regions. The
-    list is empty if there are no words or no regions.
+    `words` (n, c) are the vectors of the sentence's words, and `regions` (m, c) the vectors of its image's regions.
+    `beta`, at least 0, is the affinity of neighbouring words. The list is empty if there are no words or no regions.
     """
     if not len(words) or not len(regions):
         return []
@@ -91,8 +91,9 @@ def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int)
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-    """Return the row numbers of the `count` longest `vectors` (n, c), longest first, and at most one for each owner
-    (n,).
+    """Return the row numbers of the `count` longest `vectors` (n, c), longest first.
+
+    `owners` (n,) are the images of the vectors. At most one vector of each image is returned.
 
     They are the regions that can have the greatest scores with a sentence (Karpathy and Fei-Fei 2015, Figure 8).
     """

@@ -196,7 +196,8 @@ class AlignedModel(FragmentModel):
     """The base class of models that map regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by an encoder.
 
     A subclass sets the class `sentence_encoder`. Its arguments are word vectors, dimensions, dropout, and a fourth
-    argument whose name is `own`. The method `learn` computes the value of this argument from the training data.
+    argument, whose name is the value of the class variable `own`. The method `learn` computes the value of this
+    argument from the training data.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork

@@ -32,7 +32,8 @@ def uniform(rows: int, columns: int, reach: float) -> nn.Parameter:
 
 
 class RegionMap(nn.Module):
-    """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), and b_m is `bias`.
+    """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), b_m is `bias`
+    (h,), and h is `dimensions`.
 
     x is the stacked features of a region minus `mean` (D,), the mean of the training regions, times `scale`. The scale
     gives x, and initially also v, a root mean square length of 1, so that one learning rate suits all encoders.
@@ -66,10 +67,11 @@ class FragmentEncoder(nn.Module):
 
 
 class RectifiedBRNN(FragmentEncoder):
-    """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6, in which f is the rectifier.
+    """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6. The function f of the paper is the rectifier.
 
     In the code, W_w is `words` (V + 1, d), W_e is `e`, W_f is `f`, W_b is `b`, W_d is `d`, and the biases have the
-    names of the paper, `b_e` to `b_d`. Dropout is applied outside the recurrence.
+    names of the paper, `b_e` to `b_d`. `hidden` is the number of values of a hidden state, and `dimensions` of a vector
+    s_t. Dropout is applied outside the recurrence.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, hidden: int) -> None:
@@ -238,7 +240,8 @@ class RelationNetwork(FragmentEncoder):
     f is the rectifier (Karpathy et al. 2014).
 
     In the code, W_e is `words` (V + 1, d), whose last row belongs to the unknown word, W_R is `weight[matrix_of[R]]`
-    (h, 2 d), and b_R is `bias[matrix_of[R]]`. The root of a sentence counts as a relation whose head is zero.
+    (h, 2 d), and b_R is `bias[matrix_of[R]]`. h is `dimensions`. The root of a sentence counts as a relation whose head
+    is zero.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:

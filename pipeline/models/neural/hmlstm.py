@@ -25,11 +25,11 @@ from pipeline.text.trees import Trees
 class HierarchicalRecurrence(torch.autograd.Function):
     """The recurrence of Niu et al. 2017, eq. 2 to 8, over the nodes of trees, from the leaves to the roots.
 
-    `apply(levels, inputs, u)` returns the hidden states (total, K) float32 of all nodes, with rows as in `levels`.
-    `inputs` (total, 4 K) float32 are W x_j + b for the gates i, o, u and f, side by side. u[1] (4 K, K) is multiplied
-    by the states of children that are noun phrases, and u[0] (4 K, K) by the states of other children. Products are
-    computed in the dtype of `u`, and everything else in float32. A child's product is immediately added to the sums of
-    its parent, so that the sums h-hat and h-bar of eq. 2 are never stored.
+    `apply(levels, inputs, u)` returns the hidden states (total, K) float32 of all nodes, K values for each node, with
+    rows as in `levels`. `inputs` (total, 4 K) float32 are W x_j + b for the gates i, o, u and f, side by side. u[1] (4
+    K, K) is multiplied by the states of children that are noun phrases, and u[0] (4 K, K) by the states of other
+    children. Products are computed in the dtype of `u`, and everything else in float32. A child's product is
+    immediately added to the sums of its parent, so that the sums h-hat and h-bar of eq. 2 are never stored.
     """
 
     @staticmethod
@@ -145,7 +145,8 @@ class Normalisation(nn.Module):
 
 
 class TwoBranches(GlobalNetwork):
-    """The two-branch network with the score s = v . h (Niu et al. 2017, section 3.2.2).
+    """The two-branch network with the score s = v . h of an image or region v and a sentence or phrase h (Niu et al.
+    2017, section 3.2.2).
 
     Each branch is a linear map, followed by batch normalisation and scaling to unit length. In the code, W_m is
     `image_map` (K, D), for images and regions, and W_t is `text_map` (K, K), for the states of roots and noun phrases.
@@ -220,7 +221,8 @@ class Correspondences(Ragged):
     """The region of each noun phrase of m sentences, sentence after sentence (Niu et al. 2017, section 3.3).
 
     `chosen` (p,) int64 is the number of the region in its image, and `confidence` (p,) float32 the similarity of phrase
-    and region. The phrases of sentence i are offsets[i] to offsets[i + 1] - 1.
+    and region. The phrases of sentence i are offsets[i] to offsets[i + 1] - 1. Before the first matching, regions are
+    -1 and confidences are 0.
     """
 
     chosen: Tensor
@@ -264,7 +266,11 @@ class HMLSTM(GlobalModel):
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> TwoBranches:
-        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`."""
+        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`.
+
+        `mean` (D,) is subtracted from images, and `words` (V + 1, d) are the word vectors. `score` is not used, because
+        the score is always the cosine.
+        """
         sentences = HierarchicalLSTM(words, dimensions, dropout, read_setting(learned, "noun_phrase", int))
         return TwoBranches(mean, sentences, dimensions, dropout, bool(learned.get("geometry", False)))
 
@@ -307,7 +313,8 @@ class HMLSTM(GlobalModel):
     def draw(
         self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
     ) -> tuple[Tensor, Levels, PhrasePairs]:
-        """Return the arguments of the network for the training pairs `rows`."""
+        """Return the arguments of the network for the training pairs `rows`: images, arranged trees, and noun phrases
+        with the regions that `matches` assigns to them."""
         trees = task.train.sentences.take(rows)
         owners = task.train.owners[rows]
         levels = self.arrange(trees)

@@ -142,8 +142,8 @@ class PhrasePairs(NamedTuple):
     """The p noun phrases of a batch, each with its region (Niu et al. 2017).
 
     `rows` (p,) are the rows of the phrases in Levels, `regions` (p, D) the features of their regions, `weights` (p,)
-    the w_{d,k} of eq. 10, and `owners` (p,) their images. `chosen` (p,) are the numbers of their regions in the batch,
-    which are equal for phrases of the same region.
+    their confidences w_{d,k} of eq. 10, and `owners` (p,) their images. `chosen` (p,) are the numbers of their regions
+    in the batch, which are equal for phrases of the same region.
     """
 
     rows: Tensor

@@ -22,7 +22,8 @@ ArrangedWords = Packed | Levels
 """Sentences in the form that a sentence encoder reads: packed words, or the nodes of trees by their height."""
 Network = TypeVar("Network", bound=nn.Module)
 Score = Literal["cosine", "product", "distance"]
-"""The comparison of an image with a sentence."""
+"""The comparison of an image with a sentence: by the cosine, the inner product, or minus the squared distance of their
+vectors."""
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
@@ -152,7 +153,7 @@ def initial(*shape: int) -> nn.Parameter:
 def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
     """Set the initial bias of the gate with the number `gate`.
 
-    `bias` (4 K,) has the biases of four gates side by side.
+    `bias` (4 K,) has the K biases of each of four gates side by side.
     """
     bias.unflatten(0, (4, -1))[gate] = value
 
@@ -195,7 +196,7 @@ class RecurrentWeights(SentenceEncoder):
     """The base class of recurrent encoders, with word vectors and the float32 weights of a recurrent cell.
 
     In the symbols of Kiros et al. 2014, W_T is `words` (V + 1, d), the W_x are `w` (gates K, d), and the W_h are `u`
-    (gates K, K).
+    (gates K, K), where gates is the number of gates of the cell.
     """
 
     def __init__(self, cell: str, words: Tensor, dimensions: int, dropout: float) -> None:

@@ -168,7 +168,7 @@ def recur(
     cell: RecurrentCell, sizes: Sequence[int], precision: torch.dtype,
     words: Tensor, w: Tensor, u: Tensor, bias: Tensor, hidden_bias: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the hidden states of `Recurrence`, with products in `precision`.
+    """Compute the hidden states of `Recurrence`, with products in `precision`. `Recurrence` describes the arguments.
 
     On a GPU, cuDNN computes them if it has the cell, because it needs a few kernels instead of about twenty per
     position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as `Recurrence`. cuDNN always gets
@@ -193,7 +193,11 @@ def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *
 
 
 class KeptState(FunctionCtx):
-    """The values that the forward pass of a recurrence keeps for its backward pass."""
+    """The values that the forward pass of a recurrence keeps for its backward pass.
+
+    `steps` has the tensors that `step` of the cell kept for `back`, position by position. `input_bias_dimensions` is 1
+    for a bias (gates H,), and 2 for a bias with a row for each word.
+    """
 
     saved_tensors: tuple[Tensor, ...]
     needs_input_grad: tuple[bool, ...]
@@ -279,7 +283,7 @@ def _copy_blocks(rows: Tensor, blocks: State) -> None:
 
 
 def row_slices(sizes: Sequence[int]) -> list[slice]:
-    """Return the slice of the packed words at each position."""
+    """Return the slice of the packed words at each position. `sizes` are as in Packed."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -37,7 +37,8 @@ SCALE_SAMPLE = 4096
 class Bags(NamedTuple):
     """Sparse rows.
 
-    Row i has the columns ids[starts[i] : starts[i + 1]], with the values `weights` in the same order.
+    Row i has the columns ids[starts[i] : starts[i + 1]], with the values `weights` in the same order. The last row
+    extends to the end of `ids`.
     """
 
     ids: Tensor

@@ -96,7 +96,7 @@ BLOCK_IMAGES = 4096
 
 def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
     """Compute the mean (D,) float32 of all rows of `blocks` (n_i, D), and the root mean square length of the rows minus
-    the mean."""
+    the mean, which is at least 1e-6."""
     total = np.zeros(1)
     squares = 0.0
     count = 0
@@ -151,10 +151,11 @@ class TrainingPairs:
 class TrainingTask:
     """The data and settings of one training.
 
-    `train` and `dev` are the pairs, and `view` describes their image features. `words` (V + 1, d) are the initial word
-    vectors, which are not trained if `train_words` is false. `start` is the fitted model, or the WordStart, from which
-    a refinement starts. `precision` is the dtype of the most expensive products. `region_view` describes the features
-    of regions, and `noun_phrase` is the label of noun phrases in trees. Networks are trained on `device`.
+    `train` and `dev` are the pairs, and `view` describes their image features. `settings` is the section of the
+    configuration for the model. `words` (V + 1, d) are the initial word vectors, which are not trained if `train_words`
+    is false. `start` is the fitted model, or the WordStart, from which a refinement starts. `precision` is the dtype of
+    the most expensive products. `region_view` describes the features of regions, and `noun_phrase` is the label of noun
+    phrases in trees. Networks are trained on `device`.
     """
 
     view: ImageView
@@ -216,8 +217,8 @@ class TrainingTask:
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
         """Stack the image features of the training pairs `rows` (k,) for a training step.
 
-        For each image, the features of each encoder are replaced by the mean image with the probability
-        `encoder_dropout`. At least one encoder of each image is kept.
+        For each image, the features of each encoder are replaced by the columns of this encoder in the mean image with
+        the probability `encoder_dropout`. At least one encoder of each image is kept.
         """
         images = self.images(rows)
         share = self.settings.encoder_dropout

@@ -75,7 +75,7 @@ class Progress:
     """The state of a training.
 
     `step` batches of the current `epoch` are finished, and the sum of their losses is `losses`. `history` has an entry
-    for each finished epoch.
+    for each finished epoch. `best_epoch` is -1 before the first epoch is finished.
     """
 
     epoch: int = 0
@@ -95,7 +95,7 @@ class Checkpoint:
 
 @contextmanager
 def seeded(*numbers: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` within the block by the whole `numbers`.
+    """Seed torch's random numbers on the CPU and on `device` within the block by the whole numbers `numbers`.
 
     After the block, the generators continue from the state that they had before it.
     """

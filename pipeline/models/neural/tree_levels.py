@@ -61,6 +61,7 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 def positions(parents: np.ndarray) -> np.ndarray:
     """Compute pos(i, j) of Socher et al. 2014, eq. 4, for each node j of dependency trees with the head i, (total,).
+    `parents` (total,) are as in Forest.
 
     The result is -1 for l1, the nearest child on the left of its head, -2 for l2, the next child on the left, and so
     on. It is 1 for r1 and 2 for r2 on the right, and 0 for a root.
@@ -150,7 +151,8 @@ def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
 class Level(NamedTuple):
     """The nodes of one height, in the rows `start` to `stop` - 1.
 
-    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The others are roots.
+    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The kind of a node is the
+    number of the matrix by which it is multiplied, or -1. The other rows are roots.
     """
 
     start: int
@@ -163,10 +165,10 @@ class Levels(NamedTuple):
     """The nodes of n trees as rows, sorted by height with the leaves first, and within a height by kind with roots
     last.
 
-    `nodes` (total,) are the nodes of the rows, `words` (total,) their words or -1, and `parents` (total,) the rows of
-    their parents or -1. `weights` (total, 1) float32 are the weights of the nodes in their parents, and `own` (total,
-    1) float32 the weights of their own words. `roots` (n,) are the rows of the trees' roots. `kinds` has each kind with
-    the rows of this kind that have a parent.
+    `levels` has a Level for each height. `nodes` (total,) are the nodes of the rows, `words` (total,) their words or
+    -1, and `parents` (total,) the rows of their parents or -1. `weights` (total, 1) float32 are the weights of the
+    nodes in their parents, and `own` (total, 1) float32 the weights of their own words. `roots` (n,) are the rows of
+    the trees' roots. `kinds` has each kind with the rows of this kind that have a parent.
     """
 
     levels: list[Level]

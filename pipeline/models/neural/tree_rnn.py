@@ -35,9 +35,9 @@ class TreeRecurrence(torch.autograd.Function):
     """The recurrence h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j) over the nodes of trees.
 
     `apply(levels, linear_leaves, activation, inputs, matrices)` returns the states (total, K) float32 of all nodes,
-    with rows as in `levels`. `inputs` are (total, K) float32. `matrices` (M, K, K) are the W_kind, and products are
-    computed in their dtype. The matrix of kind -1 is the identity. f is the one of ACTIVATIONS with the name
-    `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
+    with rows as in `levels`. `inputs` are (total, K) float32. `matrices` (M, K, K) are the M matrices W_kind, and
+    products are computed in their dtype. The matrix of kind -1 is the identity. f is the one of ACTIVATIONS with the
+    name `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
 
     Each height takes one product per kind, on neighbouring rows. The gradient of each matrix is one product over all
     heights.
@@ -86,7 +86,7 @@ class TreeRecurrence(torch.autograd.Function):
 
 
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
-    """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind, in `dtype`. Return (k, L) float32.
+    """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind in `matrices`, in `dtype`. Return (k, L) float32.
 
     `groups` are (kind, start, stop) of consecutive rows. The starts and stops are relative to the same row, and the
     first start is the first of `rows`. Rows of kind -1 are copied.
@@ -254,8 +254,8 @@ class RelationRNN(DependencyRNN):
         return np.where(parents < 0, -1, self.matrix_of[np.minimum(labels, len(self.matrix_of) - 1)])
 
     def norms(self) -> np.ndarray:
-        """Compute the Frobenius norm of each relation's matrix, (L,), or NaN if it has none (Socher et al. 2014,
-        section 6.7)."""
+        """Compute the Frobenius norm of the matrix of each of L relations, (L,), or NaN for a relation without a matrix
+        (Socher et al. 2014, section 6.7)."""
         norms = np.append(self.matrices.detach().norm(dim=(1, 2)).cpu().numpy(), np.nan)
         return norms[self.matrix_of[:-1]]
 

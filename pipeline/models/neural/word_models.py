@@ -55,7 +55,7 @@ class GlobalModel(NetworkModel):
     2014, who report mean ranks. Dev therefore chooses by the mean rank for them, and by the recall sum otherwise.
 
     A subclass sets `sentence_encoder`, a class or function whose arguments are the word vectors, the dimension of the
-    space, the dropout, and the values that `learn` returns.
+    space, the dropout, and the values that `learn` returns. The model keeps these values as `learned`.
     """
 
     rule: ScoreRule | None = None

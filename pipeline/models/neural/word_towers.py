@@ -41,7 +41,8 @@ class InitialTowers(NamedTuple):
 def initial_towers(task: TrainingTask) -> InitialTowers:
     """Compute the initial parameters from `task.start`, a WordStart.
 
-    Each side is scaled by a number as in `ncca-refined`.
+    Each side is multiplied by a number, so that projected images have the root mean square length 1, and sentences the
+    length SENTENCE_LENGTH, as in `ncca-refined`.
     """
     assert isinstance(task.start, WordStart)
     start = task.start.model
@@ -66,7 +67,10 @@ def _rms(x: np.ndarray) -> float:
 
 
 class BiGRU(nn.Module):
-    """A bidirectional network of gated recurrent units. The hidden states of both directions are put side by side."""
+    """A bidirectional network of gated recurrent units. The hidden states of both directions are put side by side.
+
+    The vector of a word has `inputs` values, and the state of each direction has `hidden` values.
+    """
 
     def __init__(self, inputs: int, hidden: int) -> None:
         super().__init__()
@@ -107,10 +111,11 @@ class Towers(nn.Module):
     """The network that maps images x to g(x) = unit((x - mean) W_g) and sentences y to g(y) = unit(sum_t e_t - b + P
     mean_t h_t).
 
-    e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that reads them. P is initially zero, and
-    the other parameters are initially `towers`. The recurrence thus learns the effects of word order and context. In
-    the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is `bias` (c,), and P is `to_whole` (2
-    hidden, c).
+    unit scales a vector to unit length. e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that
+    reads them. The BiGRU reads e_t times `scale`, which makes the root mean square of the entries of the initial word
+    vectors 1. P is initially zero, and the other parameters are initially `towers`. The recurrence thus learns the
+    effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is
+    `bias` (c,), and P is `to_whole` (2 hidden, c).
     """
 
     mean: Tensor
