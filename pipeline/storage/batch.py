@@ -95,7 +95,7 @@ class FileBatch:
     def link(self, path: Path, source: Path) -> None:
         """Add the existing file `source` under the name `path`, as a hard link.
 
-        Raises OSError if the file system does not support hard links.
+        Raises OSError if the link cannot be made, for example because the file system does not support hard links.
         """
         self._sweep(path)
         os.link(source, _temporary(path))

@@ -27,12 +27,12 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its corners in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES."""
+"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger one is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
-"""Number of rows of a row group, which are unpacked together."""
+"""Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
 MAX_DIGITS = 18
-"""Number of digits of a number from a user. Numbers with this many digits always fit into 64 bits."""
+"""Largest number of digits of an id from a user that is read as a number. Such a number always fits into 64 bits."""
 FIRST_DAY = np.datetime64("0001-01-01")
 """The first day of Python's calendar."""
 LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
@@ -66,7 +66,8 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
 def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:
     """Raise IntegrityError if a table lacks a needed column, or has it with another type.
 
-    `found` is the schema of the table in the file `path`, and `needed` has the needed columns.
+    `found` is the schema of the table in the file `path`, and `needed` has the needed columns. The message ends with
+    the `remedy`.
     """
     for field in needed:
         own = found.field(field.name) if field.name in found.names else None
@@ -289,8 +290,8 @@ RowTable = PackedTable | ChainedTables
 def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:
     """Return rows of a sequence of parts in the given order.
 
-    Part i has the rows before `ends[i]`. `read(i, own)` returns the rows of part i with the numbers `own`, which count
-    from its first row. It is called at most once for each part.
+    Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
+    of part i with the numbers `own`, which count from its first row. It is called at most once for each part.
     """
     rows = list(map(int, rows))
     records: dict[int, T] = {}
