@@ -73,7 +73,8 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
     """Describe an `error` from reading `path` in sentences that end with the `remedy`.
 
-    If the file does not exist, the message is `path`, followed by the text `missing` if there is one.
+    Two errors have another remedy. If the file does not exist, the message is `path`, followed by the text `missing`,
+    or by RUN_FIRST if that is None. If the permission is missing, the message asks for it.
     """
     if error.errno == errno.ENOENT:
         return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
@@ -221,8 +222,8 @@ def first_unplain(names: Sequence[str | None]) -> int | None:
 def inside(folder: Path, name: object, source: Path | str) -> Path:
     """Return the path of the file `name` below `folder`. The file need not exist.
 
-    The name was read from the file `source`. Raises IntegrityError as `plain` does, and for a path that contains a
-    link or leads out of `folder`.
+    The name was read from the file `source`. Raises IntegrityError if the name is not a plain relative name (see
+    `plain`), and for a path that contains a link or leads out of `folder`.
     """
     folder = Path(folder)
     path = folder.joinpath(plain(name, source))

@@ -124,7 +124,8 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so
-    that the result of the last change is read. Raises JointspaceError if another process holds one of the locks.
+    that the result of the last change is read. Raises JointspaceError if another process holds one of the locks, and
+    UsageError if `output` exists.
     """
     home = home_of(shards_in(folder))
     if output is None:

@@ -28,7 +28,8 @@ CHANGING = (
     *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
     *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
-"""Files that not every index shard has."""
+"""Files that not every index shard has. A new shard in the folder of an older one, whose card may be missing, replaces
+or removes them."""
 COLUMNS = {
     "images": pa.schema(
         [

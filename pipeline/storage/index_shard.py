@@ -85,7 +85,8 @@ class IndexWriter:
 
         The parts that a Writer produces are written one by one, so that the file is never complete in memory.
 
-        Raises IntegrityError as `inside` does.
+        Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
+        file cannot be written.
         """
         self.files[name] = self._batch.add(self._path(name), data)
 
@@ -144,8 +145,9 @@ class IndexWriter:
     ) -> None:
         """Write the card that `make_card` constructs, and publish all files in place of an older shard.
 
-        The files of the older shard that are not part of the new one are removed. Files that do not belong to a shard
-        stay. Raises IntegrityError if one of the files is a link.
+        The arguments are explained by `make_card`. The files of the older shard that are not part of the new one are
+        removed. Files that do not belong to a shard stay. Raises IntegrityError if one of the files is a link, or if
+        the card would have a value that `read_card` does not accept.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
@@ -236,7 +238,8 @@ class IndexShard:
     def table(self, modality: Modality) -> pa.Table:
         """Read the whole table of a modality.
 
-        Raises IntegrityError as `packed_table` does, and if two rows have the same id.
+        Raises IntegrityError if the file is damaged or lacks a column, if a row has an id, a size or a path that
+        `require_plain_rows` refuses, and if two rows have the same id.
         """
         packed = self.packed_table(modality)
         table = packed.unpack()

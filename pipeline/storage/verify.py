@@ -324,8 +324,8 @@ class ImageTrace:
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
 
-    If `name` is a file with several images, such as a tar shard, this is the first one. Raises InputError if it is not clear which of
-    several images the name means.
+    If `name` is a file with several images, such as a tar shard, this is the first one. Raises InputError if it is not
+    clear which of several images the name means.
     """
     shards = range(manifest.n_shards)
     if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:
