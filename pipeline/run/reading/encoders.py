@@ -123,7 +123,8 @@ def write_encoder(
 ) -> None:
     """Store an encoder in the folder of its job. A model of another library is stored with its files.
 
-    Raises InputError if these files have a form that is refused when the encoder is read.
+    `details` are noted in the commit record. Raises InputError if these files have a form that is refused when the
+    encoder is read.
     """
     kind = ENCODER if entry.modality == "image" else TEXT_ENCODER
     about = {"settings": encoder.settings() | entry.spec.stored_kind, "provenance": job.provenance}

@@ -185,10 +185,10 @@ def add_indexes(
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
-    A multi-vector model also gets outlines, which are short summaries of its vector sets. The index of the images is
-    tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences, only the
-    images are indexed. `share` returns for a modality what the index shards of one index share, as `choose_and_build`
-    explains.
+    For a multi-vector model, outlines are added too. They say which vectors belong to which item. The index of the
+    images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
+    only the images are indexed. `share` returns for a modality what the index shards of one index share: the vectors or
+    the trained index that `choose_and_build` takes as `shared`, or None for an index with one shard.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)

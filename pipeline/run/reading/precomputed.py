@@ -57,7 +57,7 @@ class MatchedFeatures:
         """Check that all vectors are finite and can be stored in the dtype `storage`.
 
         `key` is the key of the configuration that set `storage`, for the message. Raises InputError for the first
-        vector that is not finite or exceeds the range of the dtype.
+        vector that is not finite, or has too large or only too small values for the dtype.
         """
         n = len(self.labels)
         for start in range(0, n, BLOCK_ROWS):

@@ -30,7 +30,8 @@ def close(run: Run, started: float) -> Iterator[str]:
     """Finish a run: remove the lock files of killed jobs, and print the results if there are new results.
 
     The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
-    the epoch. Yields warnings.
+    the epoch. If a file of the results cannot be used, the message of the error is yielded as a warning, and nothing is
+    printed.
     """
     from pipeline.storage.locks import is_free, is_lock
 
