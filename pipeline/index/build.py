@@ -160,11 +160,15 @@ def build_gallery(
     """Build an index of the `vectors` of all `images` or `sentences`, and measure it with `queries` of the other
     modality.
 
-    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item. The
+    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item.
+    `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector model. The
     index of such a multi-vector model stores its vectors exactly: it is a Flat index, or an inverted file of whole
     vectors if there are more than `requirements.exact_limit` vectors. The candidates of `requirements` are ignored.
     The `shortlist` is only used with an inverted file, because it is computed from the lists. Its recall and speed are
-    noted on the card. `shared` has the meaning that it has for `choose_and_build`, and errors are raised as by it.
+    noted on the card. `shared` has the meaning that it has for `choose_and_build`.
+
+    Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
+    if no index meets the requirements.
     """
     if outline is None:
         assert isinstance(comparison, str)

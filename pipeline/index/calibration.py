@@ -49,11 +49,11 @@ BLOCK_CAPTIONS = 1024
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of an index for text queries.
+    """The calibration of an index for text queries, as the module explains it.
 
-    `background` (b, c) are the image vectors of dev, which are compared by `metric`. `score` is the smallest z of a
-    likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits the
-    collection. `coverage` is the share of queries whose right photo is a likely match.
+    `background` (b, c) are the image vectors of the background, which are compared by `metric`. `score` is the smallest
+    z of a likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits
+    the collection. `coverage` is the share of queries whose right photo is a likely match.
     """
 
     background: np.ndarray

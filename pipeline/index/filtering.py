@@ -38,7 +38,9 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     top = min(top, len(ids))
     if not top:
         return Neighbours.none(len(queries), 0)
-    coarse = "RaBitQ" in type(typed).__name__  # RaBitQ's scores are more exact than its vectors.
+    # An index of RaBitQ codes returns vectors that are less exact than its own scores. FAISS therefore searches it even
+    # if few vectors are allowed.
+    coarse = "RaBitQ" in type(typed).__name__
     few = len(ids) <= MAX_BRUTE_FORCE_ROWS
     neighbours = None
     if isinstance(typed, faiss.IndexFlat) or not few or coarse:

@@ -102,10 +102,12 @@ class Gallery:
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query. If fewer are found, the remaining rows are -1 with the score -inf.
+        """Find the `top` best items for each query.
 
-        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. Raises
-        IntegrityError that names the index if FAISS cannot search it.
+        If the gallery, or the part of it that may be found, has fewer items, the result has fewer columns. If fewer are
+        found for a query, its remaining rows are -1 with the score -inf. `allowed` (n,) bool says which of the n rows
+        may be found. It must be false for removed rows. Raises IntegrityError that names the index if FAISS cannot
+        search it.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -128,6 +130,8 @@ class MultiVectorGallery(Gallery):
     all of whose items are scored exactly, or an IVF,Flat index, which is searched with the `shortlist`. If that is
     None, all items are scored exactly too. `modality` is the modality of the gallery: `images`, whose best region
     counts for each word of the query, or `sentences`, for each word of which the best region of the query counts.
+    `rule` is the scoring rule (see the module). `there` are the rows of the items that can be found, and `owners` has
+    the row of the item for each vector.
 
     Items without vectors were removed and are never found. Raises IntegrityError if the index has another type.
     """
@@ -163,9 +167,9 @@ class MultiVectorGallery(Gallery):
         return len(self.there)
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query, as Gallery.search does.
+        """Find the `top` best items for each query, or all items that may be found if there are fewer.
 
-        Raises IntegrityError if a query is not finite.
+        `allowed` (n,) bool says which of the n rows may be found. Raises IntegrityError if a query is not finite.
         """
         assert isinstance(queries, MultiVectors)
         require_finite("query", "vectors", queries.array)

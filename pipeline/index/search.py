@@ -35,14 +35,17 @@ NO_DIRECTION = (
     "The query vector is zero: the words cancel each other out, or none of them carries weight. Rephrase the query."
 )
 MAX_ROWS_IN_MEMORY = 1 << 21
-"""Number of rows of a table that is kept in memory."""
+"""Largest number of rows of a table that is kept in memory. Of a larger one, each search reads the rows of its results
+from the file."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009), which adds 1 / (60 + rank) for each of
-two rankings."""
+two rankings, with ranks from 1."""
 MAX_FUSED = 100
-"""Number of nearest images whose ranks are added to the ranks of the text search."""
+"""Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
+for their distance."""
 MAX_SORTED = 2000
-"""Number of nearest images among which the likely matches are sorted by a column."""
+"""Number of nearest images among which the likely matches are sorted by a column. Likely matches beyond them are not
+found, unless more results are requested."""
 
 
 @dataclass(frozen=True)
@@ -124,7 +127,8 @@ class Searcher(QueryEncoder):
         subtracted from the vector of the text, and those of `plus` are added. Such a query is not calibrated, and is
         not searched as text. `sort` is a column by which the likely matches are sorted (see `sort_likely`).
 
-        Raises InputError if no word is known to the model or found as text.
+        Raises InputError if no word is known to the model or found as text, and UsageError if `where` is not a valid
+        condition, or if `sort` is not a column whose values have an order.
         """
         if sort is not None:
             from pipeline.index.conditions import Column, kind_of, values_of  # Imports pyarrow.compute.
@@ -320,8 +324,8 @@ class Searcher(QueryEncoder):
     def embed_photograph(self, photograph: Photograph) -> Items:
         """Embed an image in any of the forms of Photograph.
 
-        Raises InputError if the index of a multi-vector model does not contain the image, and UsageError as
-        `embed_image` does.
+        Raises InputError if the index of a multi-vector model does not contain the image, and UsageError if the
+        features of an encoder of the model are missing.
         """
         if callable(photograph):
             photograph = photograph()

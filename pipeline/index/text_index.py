@@ -43,19 +43,21 @@ CAPTION = "caption"
 BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
 """Columns whose values are not text of the user. File names are read from `path` and `member`."""
 MAX_COLUMNS = 500
-"""Number of columns that are searched. SQLite has a limit of 2,000."""
+"""Largest number of the user's columns that are searched. Further columns are ignored. SQLite has a limit of 2,000."""
 MAX_VALUE_CHARACTERS = 10_000
-"""Number of characters of a value that are searched."""
+"""Number of characters of a value that are searched. The rest of a longer value is ignored."""
 MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest value that can be an identifier."""
 MAX_IDENTIFIED = 20
-"""Number of photos that may share an identifier. A value of more photos is a category."""
+"""Largest number of photos that may share an identifier. A value of more photos is a category, and no identifier."""
 MAX_QUERY_WORDS = 64
-"""Number of words in the longest query that is searched as text."""
+"""Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
 MAX_MATCHES = 1000
-"""Number of photos that may match. Words that more photos have tell photos apart no better than the vectors do."""
+"""Largest number of photos that may match. If more photos have the words of a query, only those match of which the query
+is an identifier. The words of so many photos tell photos apart no better than the vectors do."""
 MAX_MATCHING_SHARE = 0.1
-"""Share of the photos that may match, unless fewer than FEW_MATCHES match."""
+"""Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
+the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Age from which a full-text index that was not opened is deleted."""

@@ -23,8 +23,8 @@ MAX_TIED_NEIGHBOURS = 100
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try: how many times k candidates a refined index takes from its first stage."""
 MIN_RECALL_GAIN = 0.004
-"""Recall that twice the effort must gain. Otherwise the recall at the greatest effort is measured to decide whether
-more effort is tried."""
+"""Recall that twice the effort (of lists or graph vertices that a search visits) must gain. Otherwise the recall at the
+greatest effort is measured, and more effort is tried only if that recall reaches the floor."""
 PROSPECT_VECTORS = 1 << 27
 """Number of vectors that may be compared to measure the recall at the greatest effort."""
 PROSPECT_QUERIES = 50
