@@ -72,7 +72,8 @@ def choose_and_build(
 ) -> BuiltIndex:
     """Build an index of `vectors` that meets the `requirements`.
 
-    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. The exact
+    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
+    inner_product or euclidean, and `progress` shows the progress of long steps. The exact
     neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None.
 
     The index shards of one index have the same lists. For the first shard, `shared` are the vectors of all shards, on

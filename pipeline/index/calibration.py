@@ -64,11 +64,11 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """Compute the calibration from the `images` (n, c) and the `sentences` (m, c) of dev.
+        """Compute the calibration from `images` (n, c) and their captions `sentences` (m, c), of dev or of a user.
 
-        The images are also the background. Caption j belongs to the image `owners[j]`, which is left out of the
-        background of this caption. At most the share 1 - `coverage` of m + 1 captions may score below the threshold.
-        This number is computed without rounding errors.
+        The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image
+        `owners[j]`, which is left out of the background of this caption. At most the share 1 - `coverage` of m + 1
+        captions may score below the threshold. This number is computed without rounding errors.
         """
         scores = []
         nearness = []

@@ -336,13 +336,14 @@ def choose(
 ) -> Iterator[Round]:
     """Yield one tier of candidates after the other. A tier is measured when the caller asks for it.
 
-    The exact index is among the finalists of its tier if it meets the requirements. After the tiers come candidates
-    that failed but may meet the requirements with all vectors: their recall on the sample reaches the recall floor
-    without the margin of `Bench.floor`, and their estimated latency exceeds the limit by at most MAX_COST_FACTOR. The
-    last round has no finalists. Its trials include the candidates that are too large, because the error that no index
-    meets the requirements lists them. The lists are trained on `gpu` unless it is None. If `vectors` belong to one of
-    several index shards, `all_vectors` is the number of the vectors of all shards, from which the numbers of lists
-    follow.
+    The candidates are measured with `queries` (q, c) on a sample of the `vectors`, which are compared by `metric`, and
+    `progress` shows the progress. The exact index is among the finalists of its tier if it meets the requirements.
+    After the tiers come candidates that failed but may meet the requirements with all vectors: their recall on the
+    sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency exceeds the limit
+    by at most MAX_COST_FACTOR. The last round has no finalists. Its trials include the candidates that are too large,
+    because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it is None.
+    If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all shards, from
+    which the numbers of lists follow.
     """
     if isinstance(requirements.candidates, str):
         tiers = candidate_factories(all_vectors or vectors.count, vectors.dim)

@@ -57,7 +57,8 @@ BLOCK_ITEMS = 1 << 12
 TRIAL = "index-2"
 """Version of the trial of an index. With a new version, every index is tried again."""
 TRIAL_SECONDS = 60
-"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES."""
+"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES of its file. An
+index that takes longer is refused."""
 TRIAL_BYTES = 1 << 26
 
 
@@ -448,8 +449,9 @@ def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read the FAISS index at `path`, check its ids, and search it.
 
-    Raises IntegrityError if the file has another hash than `sha256`, if the ids are not distinct numbers below `rows`,
-    or if the index cannot be searched within the time limit.
+    `expected` has the values of its card, and `rows` is the number above all its ids. Raises IntegrityError if the file
+    has another hash than `sha256`, if the ids are not distinct numbers below `rows`, or if the index cannot be searched
+    within the time limit.
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:

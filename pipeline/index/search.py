@@ -151,7 +151,8 @@ class Searcher(QueryEncoder):
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
 
-        Only the vector is needed. The judgement of the results therefore has no numbers of words.
+        `where` is a condition on the columns of the images. The judgement of the results has no numbers of words,
+        because the text is not known.
         """
         return self._answer([""], query, top, where, False)[0]
 
@@ -231,8 +232,9 @@ class Searcher(QueryEncoder):
     ) -> list[Answer]:
         """Find the `top` images that are nearest to each of many texts.
 
-        The texts are encoded together, and the index is searched once. A text that `images` would refuse gets an empty
-        answer whose `error` is the message.
+        The texts are encoded together, and the index is searched once. `where` is a condition on the columns of the
+        images. With `match_text`, images whose texts have all words of a text are found too. A text that `images` would
+        refuse with an InputError gets an empty answer whose `error` is the message.
         """
         if len(sentences) > 1:
             self._keep("images")  # Otherwise the next batch would unpack its row groups again.

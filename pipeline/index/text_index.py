@@ -53,8 +53,8 @@ MAX_IDENTIFIED = 20
 MAX_QUERY_WORDS = 64
 """Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
 MAX_MATCHES = 1000
-"""Largest number of photos that may match. If more photos have the words of a query, only those match of which the query
-is an identifier. The words of so many photos tell photos apart no better than the vectors do."""
+"""Largest number of photos that may match. If more photos have the words of a query, only those match of which the
+query is an identifier. The words of so many photos tell photos apart no better than the vectors do."""
 MAX_MATCHING_SHARE = 0.1
 """Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
 the words of a query, only those match of which the query is an identifier."""
@@ -176,7 +176,10 @@ class TextIndex:
         return TextMatches(query, frozenset(row for row in exact if row in ranks), ranks)
 
     def _find(self, words: str, most: int) -> dict[int, float]:
-        """Return the rows of the photos that FTS5 finds, with their BM25, or none if more than `most` photos match."""
+        """Return the rows of the photos that FTS5 finds for the expression `words`, with their BM25.
+
+        Return none if more than `most` photos match.
+        """
         query = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? LIMIT ?"
         found = self._database.execute(query, (f"{{{self._visible}}} : ({words})", most + 1)).fetchall()
         return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
@@ -187,7 +190,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
-    """Open the full-text index of an index, or make it. It is kept in memory if no folder is safe to keep it in."""
+    """Open the full-text index of an index, or make it from the captions, the file names and the columns `own`.
+
+    It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
+    """
     tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
     digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
     prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()

@@ -63,7 +63,11 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
-    """Turn an OSError from reading `path` into an IntegrityError with the message of `explain`."""
+    """Turn an OSError from reading `path` into an IntegrityError.
+
+    Its message ends with the `remedy`. If the file does not exist, it is `path`, followed by the text `missing` if
+    there is one (see `explain`).
+    """
     try:
         yield
     except OSError as error:

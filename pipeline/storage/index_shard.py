@@ -145,9 +145,10 @@ class IndexWriter:
     ) -> None:
         """Write the card that `make_card` constructs, and publish all files in place of an older shard.
 
-        The arguments are explained by `make_card`. The files of the older shard that are not part of the new one are
-        removed. Files that do not belong to a shard stay. Raises IntegrityError if one of the files is a link, or if
-        the card would have a value that `read_card` does not accept.
+        `measured` describes the FAISS indexes of the shard, and `facts` are further keys of the card. All other keys
+        are copied from the card `source` of another shard, except the keys in `but`. The files of the older shard that
+        are not part of the new one are removed. Files that do not belong to a shard stay. Raises IntegrityError if one
+        of the files is a link, or if the card would have a value that `read_card` does not accept.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))

@@ -69,7 +69,12 @@ class RunTexts:
 
 
 def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
-    """Collect what is needed to prepare the encoder of an entry: weights, training data, and precomputed vectors."""
+    """Collect what is needed to prepare the encoder of an entry.
+
+    This is the seed, the folder of the weights, the settings of regions, the training images of an image encoder that
+    learns, or the training texts of a text encoder. If the entry names another encoder, it is also that encoder, and,
+    if the entry has precomputed vectors, some of them.
+    """
     config = run.config
     is_image = entry.modality == "image"
     base, images = None, None

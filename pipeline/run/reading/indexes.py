@@ -63,9 +63,10 @@ def write_index_shard(
     provenance: Provenance,
     part: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the images and sentences `ids` of a run into `folder` as an index shard.
+    """Write the images and sentences `ids` of a run into `folder` as an index shard of the model `model`.
 
-    If several index shards are built together, `part` has the number of this shard, and in `of` how many there are.
+    `provenance` is the origin that the card notes. If several index shards are built together, `part` has the number of
+    this shard, and in `of` how many there are.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)

@@ -32,7 +32,8 @@ def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Sh
 def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    They are the sentences with their vocabulary, and the index whose joint space the generator uses, if it uses one.
+    They are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
+    generator uses, or None if it uses none.
     """
     space = None
     if config.generator(generator).settings.in_space:
