@@ -38,7 +38,8 @@ NEIGHBOURS = 10
 MIN_DEV_IMAGES = 50
 """An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
 MAX_CHANGED_SHARE = 0.5
-"""Share of added and removed photos up to which the line of `jointspace calibrate` is shown."""
+"""Largest share of added and removed photos (see `changed_share`) with which a calibration by `jointspace calibrate` is
+still used. Beyond it, searches do not say where likely matches end."""
 BACKGROUND = "background.safetensors"
 """The file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
@@ -81,14 +82,14 @@ class Calibration:
             scores.append((right[:, 0] - mean) / deviation)
             nearness.append(nearest)
         missed = math.floor((1 - Fraction(str(coverage))) * (len(sentences) + 1))
-        # With few captions, none of them may score below the threshold, which then is the lowest score.
+        # With few captions, `missed` is 0: none of them may score below the threshold, which is then LOWEST_SCORE.
         ascending = np.array([LOWEST_SCORE, *np.sort(np.concatenate(scores))])
         near = np.quantile(np.concatenate(nearness), FALSE_ALARMS)
         return cls(images, metric, float(ascending[missed]), float(near), coverage)
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if searches show no line of likely matches.
+        """Read the calibration of an index, or return None if it has none, or if too many photos have changed since.
 
         Raises IntegrityError if the vectors of the background do not fit the model.
         """

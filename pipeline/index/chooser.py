@@ -69,8 +69,9 @@ may still be tried with all vectors if their latency is at most this multiple of
 MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors, beside the exact index."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent of the sampled share in the number of neighbours that may be missed on the sample. With 96 dimensions in 8
-bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
+"""Of the neighbours that an index of all vectors may miss, a candidate may miss only a part on the sample: the share of
+the vectors that are sampled, to the power of this exponent. With 96 dimensions in 8 bits, four times as many vectors
+have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)

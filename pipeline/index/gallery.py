@@ -346,7 +346,11 @@ class MergedGallery(Gallery):
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Search all shards, and return the `top` best of their results, as Gallery.search does."""
+        """Search all shards, and return the `top` best of their results.
+
+        `allowed` (n,) bool says which of the n rows of all shards may be found. A query with fewer results has rows -1
+        with the score -inf, or the result has fewer columns.
+        """
         each = self._each(allowed)
 
         def search_some(group: slice) -> list[Neighbours]:
@@ -365,7 +369,10 @@ class MergedGallery(Gallery):
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """Search all shards, and return the `top` best of their regions, as MultiVectorGallery.regions does."""
+        """Search all shards, and return the `top` best of their regions for `words` (q, c), at most one per image.
+
+        `allowed` (n,) bool says which of the n images of all shards may be found.
+        """
         hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
@@ -421,7 +428,8 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
         remember(digest)
     if to_change:
         return from_bytes(data, str(path), expected)
-    return view_bytes(data, str(path), expected, is_searched_for_files=True)  # by the trial, or by its writer
+    # The trial has searched these bytes for names of files, or this user has written them.
+    return view_bytes(data, str(path), expected, is_searched_for_files=True)
 
 
 def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":

@@ -131,7 +131,8 @@ class Searcher(QueryEncoder):
         condition, or if `sort` is not a column whose values have an order.
         """
         if sort is not None:
-            from pipeline.index.conditions import Column, kind_of, values_of  # Imports pyarrow.compute.
+            # Imported here, because queries without a sort column do not need pyarrow.compute.
+            from pipeline.index.conditions import Column, kind_of, values_of
 
             values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
             if kind_of(values.type) == "nothing":

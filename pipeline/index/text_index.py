@@ -60,7 +60,7 @@ MAX_MATCHING_SHARE = 0.1
 the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
-"""Age from which a full-text index that was not opened is deleted."""
+"""Time after which a full-text index that was not opened is deleted."""
 KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""

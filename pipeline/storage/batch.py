@@ -30,7 +30,7 @@ OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP,
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>[1-9]\d*)", re.DOTALL)
 """Pattern of temporary names. Earlier versions did not write the machine."""
 ABANDONED_SECONDS = 30 * 24 * 3600
-"""Age at which a temporary file of another machine counts as left behind by a dead process."""
+"""Age in seconds above which a temporary file of another machine counts as left behind by a dead process."""
 
 
 Writer = Callable[[Callable[[bytes], object]], None]
@@ -241,7 +241,7 @@ def open_no_link(path: str, flags: int) -> int:
 
 def _rename(temporary: Path, path: Path) -> None:
     os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)  # os.replace does nothing if both are hard links to one file.
+    temporary.unlink(missing_ok=True)  # os.replace leaves both names if they are hard links to one file.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

@@ -77,7 +77,8 @@ class DemoFolder:
         for path in (self.folder / "images").iterdir():
             if IMAGE.fullmatch(path.name) and is_regular(path) and path.name not in self._images:
                 path.unlink()  # An earlier, larger demo wrote it, and `ingest` would read it.
-        # Syncing thousands of files one by one takes minutes. After a kill, the demo is written from the start anyway.
+        # The disk is synced once, because syncing thousands of files one by one takes minutes. If this process is
+        # killed before, the demo is written from the start again.
         os.sync()
         for name, text in texts.items():
             publish_text(self.folder / name, text)

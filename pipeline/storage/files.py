@@ -41,7 +41,7 @@ UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
 GET_AGAIN = "Copy that file again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
-"""Number of characters of a name that an error quotes."""
+"""Largest number of characters of a name that an error quotes. The rest of a longer name is cut off."""
 MIN_REMEMBERED_BYTES = 1 << 20
 """Size from which on it is remembered that a file was verified. Smaller files are hashed in less than a millisecond."""
 SETTLED_SECONDS = 2.0
@@ -98,7 +98,7 @@ def map_hashed(path: Path) -> tuple[memoryview, str]:
     """Return a memory map of a file, and its SHA-256. The file must never be written again.
 
     The hash is computed by reading the file, because pages that are read through a map stay in memory. Raises OSError
-    as `open_regular` does.
+    if the file cannot be read or is not a regular file.
     """
     with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -121,7 +121,8 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
             if _verification_key(path, os.fstat(file.fileno()), sha256) == key:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
     data, found = map_hashed(path)
-    # A file that has just been written could be written once more within the same tick of the clock.
+    # A file that has just been written could be written once more within the same tick of the clock, and its times
+    # would not change. It is therefore not remembered yet.
     is_settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_SECONDS
     if is_large and is_settled and found == sha256 and _verification_key(path, os.stat(path), sha256) == key:
         remember(key)
@@ -135,7 +136,10 @@ def _verification_key(path: Path, status: os.stat_result, sha256: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError as `open_regular` does."""
+    """Return the SHA-256 of a file as 64 hexadecimal digits.
+
+    Raises OSError if the file cannot be read or is not a regular file.
+    """
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

@@ -152,9 +152,10 @@ class IndexWriter:
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
-        # Snakemake has removed the card of an older shard, but not the commit records of its model and encoders.
+        # Snakemake has removed the card of an older shard, which lists its files. The commit records of its model and
+        # encoders still exist and list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
-            with suppress(IntegrityError):  # The user has put this file here, so it stays.
+            with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
                 former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)

@@ -33,7 +33,7 @@ MAX_COMMAND_CHARACTERS = 200
 MAX_SIGNATURE_BYTES = 1 << 14
 """Number of bytes that `is_lock` reads of a file. A longer file is not a lock file."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Error numbers of file systems that do not support locks."""
+"""Error numbers of file systems that do not support locks. `hold` then goes on without a lock."""
 
 
 @contextmanager

@@ -346,7 +346,8 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`, as PairSet.moments does."""
+        """Return functions that read the moments of `folds`. They can be pickled. The moments of a fold may be the sum
+        of what several functions return."""
         return [reader for part, own in self._split_folds(folds) for reader in part.moments(own)]
 
     def blocks(

@@ -54,7 +54,8 @@ class UnfinishedRegions(UnfinishedShard):
         `details` are noted in the record, beside the dimension of the features and the details of all parts.
         """
         parts = self._all()
-        # The features of a part whose images are all unreadable do not have the dimension of the others.
+        # A part whose images are all unreadable is left out here, because its empty features do not have the dimension
+        # of the others.
         described = [arrays for arrays, _ in parts if len(arrays["scores"])] or [parts[0][0]]
         arrays = {name: np.concatenate([part[name] for part in described]) for name in COLUMNS}
         lengths = np.concatenate([part["lengths"] for part, _ in parts])

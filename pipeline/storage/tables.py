@@ -175,7 +175,7 @@ class PackedTable:
         if not about.num_rows:  # A group without rows has no pages to read.
             return pa.schema([self.schema.field(name) for name in columns or self.schema.names]).empty_table()
         with self._refusing():
-            # With Arrow's threads, a process that ends while they are still starting may abort.
+            # Arrow's threads are not used, because a process that ends while they are still starting may abort.
             group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
             chunks = (chunk for column in group.columns for chunk in column.chunks)

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 MAX_LISTED = 10
-"""Largest number of missing files and extras that a message lists."""
+"""Largest number of missing files and extras that a message lists. Of the others, it gives only the number."""
 MIN_TRAIN_FOR_TENTH = 10
 """Smallest number of photos in train of which a tenth is at least one photo."""
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_QUERY_CHARACTERS = 80
-"""Largest number of characters of the caption, or of the path of the photo, in the suggested search."""
+"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer ones are
+not suggested."""
 QUERY_CANDIDATES = 20
 """Number of captions, or of photos, from which the suggested search is chosen."""
 FALLBACK_QUERY = "a dog on the grass"
