@@ -243,7 +243,8 @@ def remove(
     and its factory string.
 
     If FAISS cannot remove vectors from this type of index, the index is built again from the vectors `rest()` with the
-    ids `rest_ids`, with the factory string and the search parameters on its `card`.
+    ids `rest_ids`, with the factory string and the search parameters on its `card`. If `rest_ids` is empty, it becomes
+    an empty Flat index.
     """
     factory = card.factory
     # The type is read from the index, because the card may be wrong. Other types would number the vectors again.

@@ -393,7 +393,10 @@ class Searcher(QueryEncoder):
         return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
-        """Read the model, the FAISS indexes and the tables now. Afterwards, threads may share the searcher."""
+        """Read the model, the FAISS indexes and the tables now, except large tables, whose rows are read when needed.
+
+        Afterwards, threads may share the searcher.
+        """
         _ = self.model, self.calibration
         for modality in MODALITIES:
             if self.has(modality):

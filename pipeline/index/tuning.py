@@ -154,9 +154,10 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
     """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
 
-    If no setting reaches the floor, the setting with the highest recall is chosen. For each `k_factor`, the smallest
-    number of lists or vertices that reaches the floor is found. These settings are then timed alternately. The search
-    starts close to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
+    If no setting reaches the floor, the setting with the highest recall is chosen. For one `k_factor` after another,
+    the smallest number of lists or vertices that reaches the floor is found, until a query takes more than twice as
+    long as at the best setting. The settings that reach the floor are then timed alternately. The search starts close
+    to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:

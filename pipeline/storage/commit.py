@@ -401,7 +401,11 @@ class Commits:
         return self._digests[source]
 
     def places(self, source: str) -> Iterable[str]:
-        """Return the places of the commit records of an input: one record, or the record of each shard or chunk."""
+        """Return the places of the commit records of an input: one record, or the record of each shard or chunk.
+
+        Raises IntegrityError if `source` means all shards or chunks, and the manifest, which says how many there are,
+        is missing or damaged.
+        """
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]

@@ -170,7 +170,8 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read the list of photos that were removed from an index shard, as name -> sha256."""
+    """Read the list of photos that were removed from an index shard, as name -> sha256. It is empty without the
+    file."""
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 

@@ -128,7 +128,8 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_shard(folder: Path) -> None:
-    """Remove the index shard in `folder`: first its card, and then the files on the card."""
+    """Remove the index shard in `folder`: first its card, and then the files on the card. Without a card, do
+    nothing."""
     if not is_regular(folder / CARD):
         return
     names = list(read_json(folder / CARD)["files"])

@@ -277,7 +277,10 @@ class IndexShard:
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> JsonObject:
-        """Read the vocabulary of a model that reads words, or the vocabularies of an ensemble."""
+        """Read the vocabulary of a model that reads words, or the vocabularies of an ensemble.
+
+        Raises IntegrityError if the shard has no vocabulary, or if the file is damaged.
+        """
         self.read("vocabulary.json")
         path = self.folder / "vocabulary.json"
         value = read_record(path, anywhere=True)
