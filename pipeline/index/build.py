@@ -44,7 +44,8 @@ SCORE_TOLERANCE = 1e-5
 class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the given vectors.
 
-    `tradeoff` has the measurements of all candidates, or is None if only one was tried.
+    `tradeoff` has the measurements of all candidates, or is None if no candidates were measured on a sample: an exact
+    index was built, or the type of index was given by another index shard.
     """
 
     index: faiss.Index

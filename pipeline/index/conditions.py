@@ -74,7 +74,8 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
 
 
 def filterable_columns(table: pa.Table) -> dict[str, str]:
-    """Return the columns that a condition may use, as name -> kind, with the user's own columns first."""
+    """Return the columns that a condition may use, as name -> kind (see `kind_of`), with the user's own columns
+    first."""
     users = [name for name in table.column_names if name not in BUILT_IN_COLUMNS]
     names = [*users, *(name for name in FILTERABLE_BUILT_IN_COLUMNS if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}

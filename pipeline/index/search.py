@@ -466,7 +466,8 @@ class Searcher(QueryEncoder):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a condition may use, as name -> kind."""
+        """The columns that a condition may use, by name. The value is the kind of literals with which a column can be
+        compared: numbers, truth, dates or text, or else nothing."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 

@@ -121,7 +121,11 @@ class TextQuery:
 
 
 def _stored(values: Iterable[str], forms_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
-    """Return the words of some values, each followed by the marked keys of its forms, as a text for FTS5."""
+    """Return the words of some values as a text for FTS5.
+
+    After the words of a value, the keys of the forms that `forms_of` returns for it follow, each with KEY_MARK in
+    front. By default, this is only the mark, which separates neighbouring values.
+    """
     return " ".join(
         token
         for value in values

@@ -95,7 +95,11 @@ class Questions:
 def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
-    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors."""
+    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors.
+
+    The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
+    sought is NEIGHBOURS, or `count` if there are fewer vectors.
+    """
     nearest = search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu)
     k = min(NEIGHBOURS, count)
     last = nearest.scores[:, k - 1, None]

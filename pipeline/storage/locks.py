@@ -118,7 +118,8 @@ def _signature() -> dict[str, str | int]:
 def _holder(lock: Path) -> str:
     """Describe the process that holds `lock`.
 
-    The description is "another process" if the holder has not written its signature yet.
+    The description is "another process" if the lock file does not describe the present holder: it is empty, cannot be
+    read, or was written by a process of this machine that no longer runs.
     """
     try:
         signed = json.loads(lock.read_text(encoding="utf-8"))

@@ -47,7 +47,11 @@ def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inpu
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outside]:
-    """Return the files of `language_text` on which a generator is trained, among `kinds` (`lines` and `treebank`)."""
+    """Return the files of `language_text` on which a generator is trained, by kind.
+
+    Of the possible `kinds`, `lines` is the file of further sentences, and `treebank` is the file of tagged sentences. A
+    kind is left out if the generator does not use it, or if no such file is configured.
+    """
     spec, texts = config.generator(generator).spec, config.language_text
     used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return {kind: Outside(kind, Path(path)) for kind in kinds if (path := used[kind])}

@@ -165,8 +165,8 @@ class RunReport:
     def health(self) -> list[dict[str, Any]]:
         """Statistics of the stored features of each encoder.
 
-        SAMPLED_ROWS rows are taken from each of SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes of all
-        features are extrapolated from these shards.
+        Up to SAMPLED_ROWS rows are taken from each of up to SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes
+        of all features are extrapolated from these shards.
         """
         run = self.run
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards

@@ -150,7 +150,10 @@ def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | 
 
 
 def search_command(folder: Path) -> str | None:
-    """Return the command of `example_search` for the index in `folder` as one line for a shell, or None."""
+    """Return a command that searches the index in `folder`, as one line for a shell.
+
+    Return None if `example_search` finds no query that the index can answer.
+    """
     from pipeline.storage.stored_index import open_index
 
     example = example_search(open_index(folder))
