@@ -183,7 +183,7 @@ class MultiVectorGallery(Gallery):
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:
-        """Return one item with its vectors."""
+        """Return the item in the row `row` of the table, with its vectors."""
         vectors = self._reconstruct(self.outline.positions(np.array([row])))
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
@@ -380,7 +380,7 @@ class MergedGallery(Gallery):
         return RegionHits(rows[order], scores[order], np.concatenate([hit.boxes for hit in hits])[order])
 
     def item(self, row: int) -> MultiVectors:
-        """Return one item with its vectors."""
+        """Return the item in the row `row` of the table, with its vectors."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 

@@ -160,14 +160,20 @@ class FileBatch:
 
 
 def publish_bytes(path: Path, data: bytes | memoryview | Iterator[bytes]) -> None:
-    """Write one file atomically, without a commit record. An iterator is written part by part."""
+    """Write one file atomically, without a commit record. An iterator is written part by part.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     batch = FileBatch()
     batch.add(path, data)
     batch.publish()
 
 
 def publish_text(path: Path, text: str) -> None:
-    """Write one text file atomically, as UTF-8 and without a commit record."""
+    """Write one text file atomically, as UTF-8 and without a commit record.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     publish_bytes(path, text.encode())
 
 

@@ -153,7 +153,7 @@ class CalibrationCard(CardPart):
     """The threshold above which results count as likely matches.
 
     `coverage`, `score` and `nearness` have the meaning that they have in pipeline.index.calibration.Calibration.
-    `photos` is the number of photos in each index shard when `jointspace calibrate` set the threshold. It is null if
+    `photos` lists how many photos each index shard had when `jointspace calibrate` set the threshold. It is null if
     the threshold comes from the dev split.
     """
 

@@ -80,8 +80,9 @@ class PackedTable:
     """The table in a Parquet file, whose rows are unpacked on request.
 
     `data` is the content of the file `path`. `check(rows, first)` is called for all rows that are read, before they
-    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not such
-    a table, has a column of a type that no answer can show, or would unpack to far more bytes than its size.
+    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not a
+    Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers, texts, truth
+    values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
     """
 
     def __init__(
