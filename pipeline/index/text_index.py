@@ -100,7 +100,10 @@ class TextQuery:
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
-        """Split a query into phrases, without stop words. Return None if it has no words or too many."""
+        """Split a query into phrases, without stop words unless there are no other words.
+
+        Return None if it has no words, or more than MAX_QUERY_WORDS.
+        """
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
         is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
