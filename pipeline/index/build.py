@@ -44,7 +44,8 @@ SCORE_TOLERANCE = 1e-5
 class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the given vectors.
 
-    `tradeoff` has the measurements of all candidates, or is None if only one was tried.
+    `tradeoff` has the measurements of all candidates, or is None if no candidates were measured on a sample: an exact
+    index was built, or the type of index was given by another index shard.
     """
 
     index: faiss.Index
@@ -72,7 +73,8 @@ def choose_and_build(
 ) -> BuiltIndex:
     """Build an index of `vectors` that meets the `requirements`.
 
-    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. The exact
+    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
+    inner_product or euclidean, and `progress` shows the progress of long steps. The exact
     neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None.
 
     The index shards of one index have the same lists. For the first shard, `shared` are the vectors of all shards, on
@@ -160,11 +162,15 @@ def build_gallery(
     """Build an index of the `vectors` of all `images` or `sentences`, and measure it with `queries` of the other
     modality.
 
-    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item. The
+    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item.
+    `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector model. The
     index of such a multi-vector model stores its vectors exactly: it is a Flat index, or an inverted file of whole
     vectors if there are more than `requirements.exact_limit` vectors. The candidates of `requirements` are ignored.
     The `shortlist` is only used with an inverted file, because it is computed from the lists. Its recall and speed are
-    noted on the card. `shared` has the meaning that it has for `choose_and_build`, and errors are raised as by it.
+    noted on the card. `shared` has the meaning that it has for `choose_and_build`.
+
+    Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
+    if no index meets the requirements.
     """
     if outline is None:
         assert isinstance(comparison, str)
@@ -238,7 +244,8 @@ def remove(
     and its factory string.
 
     If FAISS cannot remove vectors from this type of index, the index is built again from the vectors `rest()` with the
-    ids `rest_ids`, with the factory string and the search parameters on its `card`.
+    ids `rest_ids`, with the factory string and the search parameters on its `card`. If `rest_ids` is empty, it becomes
+    an empty Flat index.
     """
     factory = card.factory
     # The type is read from the index, because the card may be wrong. Other types would number the vectors again.

@@ -38,7 +38,8 @@ NEIGHBOURS = 10
 MIN_DEV_IMAGES = 50
 """An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
 MAX_CHANGED_SHARE = 0.5
-"""Share of added and removed photos up to which the line of `jointspace calibrate` is shown."""
+"""Largest share of added and removed photos (see `changed_share`) with which a calibration by `jointspace calibrate` is
+still used. Beyond it, searches do not say where likely matches end."""
 BACKGROUND = "background.safetensors"
 """The file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
@@ -49,11 +50,11 @@ BLOCK_CAPTIONS = 1024
 
 @dataclass(frozen=True)
 class Calibration:
-    """The calibration of an index for text queries.
+    """The calibration of an index for text queries, as the module explains it.
 
-    `background` (b, c) are the image vectors of dev, which are compared by `metric`. `score` is the smallest z of a
-    likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits the
-    collection. `coverage` is the share of queries whose right photo is a likely match.
+    `background` (b, c) are the image vectors of the background, which are compared by `metric`. `score` is the smallest
+    z of a likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits
+    the collection. `coverage` is the share of queries whose right photo is a likely match.
     """
 
     background: np.ndarray
@@ -64,11 +65,11 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """Compute the calibration from the `images` (n, c) and the `sentences` (m, c) of dev.
+        """Compute the calibration from `images` (n, c) and their captions `sentences` (m, c), of dev or of a user.
 
-        The images are also the background. Caption j belongs to the image `owners[j]`, which is left out of the
-        background of this caption. At most the share 1 - `coverage` of m + 1 captions may score below the threshold.
-        This number is computed without rounding errors.
+        The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image
+        `owners[j]`, which is left out of the background of this caption. At most the share 1 - `coverage` of m + 1
+        captions may score below the threshold. This number is computed without rounding errors.
         """
         scores = []
         nearness = []
@@ -81,14 +82,14 @@ class Calibration:
             scores.append((right[:, 0] - mean) / deviation)
             nearness.append(nearest)
         missed = math.floor((1 - Fraction(str(coverage))) * (len(sentences) + 1))
-        # With few captions, none of them may score below the threshold, which then is the lowest score.
+        # With few captions, `missed` is 0: none of them may score below the threshold, which is then LOWEST_SCORE.
         ascending = np.array([LOWEST_SCORE, *np.sort(np.concatenate(scores))])
         near = np.quantile(np.concatenate(nearness), FALSE_ALARMS)
         return cls(images, metric, float(ascending[missed]), float(near), coverage)
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if searches show no line of likely matches.
+        """Read the calibration of an index, or return None if it has none, or if too many photos have changed since.
 
         Raises IntegrityError if the vectors of the background do not fit the model.
         """

@@ -44,8 +44,8 @@ MANY_LISTS = 4
 GRAPH_LISTS = 1 << 16
 """With this many lists or more, the lists of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""Further numbers of lists that are tried from a number of vectors on. They are the first two numbers of
-`get_optimal_nb_clusters` in criteo's autofaiss, which uses them with rotated product codes
+"""Pairs of a number of vectors and the further numbers of lists that are tried from this number on. The numbers of
+lists are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, which uses them with rotated product codes
 (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 """Pattern of the number of lists in a factory string."""
@@ -176,11 +176,13 @@ def build(
     gpu: "torch.device | None" = None,
     shared: Vectors | TrainedIndex | None = None,
 ) -> Built:
-    """Train an index on at most MAX_TRAINING_PER_LIST vectors per list, and add all vectors block by block.
+    """Train an index on at most `training_rows(factory)` vectors, and add all vectors block by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
     the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default. `shared` are other
     vectors on which the index is trained, or a trained index of the same `factory`, to which the vectors are added.
+    `progress` shows the progress of adding the vectors, and `clock` returns the time in seconds by which training and
+    adding are measured.
     """
     start = clock()
     is_trained = isinstance(shared, TrainedIndex)

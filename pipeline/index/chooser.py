@@ -57,20 +57,21 @@ SAMPLE_QUERIES = 300
 TOLERANCE_FACTOR = 1.1
 """Two values whose ratio is below this factor count as equal."""
 TIMING_ROUNDS = 15
-"""Number of times that the candidates close to the best one are timed."""
+"""Number of times that the candidates close to the best one are timed. The median counts."""
 RULE = (
     "The index with the smallest product of bytes and seconds per query is chosen. Among those within 10% of it, the"
     " smallest index is chosen, and among those within 10% of its size, the index that is built fastest"
 )
 """The rule of `best_of`, as the table of candidates in the report states it."""
 MAX_COST_FACTOR = 3
-"""A candidate is not considered further if its cost exceeds the lowest cost, or its latency the limit, by this
-factor."""
+"""Candidates whose cost is at most this multiple of the lowest cost are timed again. Candidates that miss a requirement
+may still be tried with all vectors if their latency is at most this multiple of the limit."""
 MAX_FINALISTS = 3
-"""Number of candidates of one tier that are built with all vectors."""
+"""Largest number of candidates of one tier that are built with all vectors, beside the exact index."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent of the sampled share in the number of neighbours that may be missed on the sample. With 96 dimensions in 8
-bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
+"""Of the neighbours that an index of all vectors may miss, a candidate may miss only a part on the sample: the share of
+the vectors that are sampled, to the power of this exponent. With 96 dimensions in 8 bits, four times as many vectors
+have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -336,13 +337,14 @@ def choose(
 ) -> Iterator[Round]:
     """Yield one tier of candidates after the other. A tier is measured when the caller asks for it.
 
-    The exact index is among the finalists of its tier if it meets the requirements. After the tiers come candidates
-    that failed but may meet the requirements with all vectors: their recall on the sample reaches the recall floor
-    without the margin of `Bench.floor`, and their estimated latency exceeds the limit by at most MAX_COST_FACTOR. The
-    last round has no finalists. Its trials include the candidates that are too large, because the error that no index
-    meets the requirements lists them. The lists are trained on `gpu` unless it is None. If `vectors` belong to one of
-    several index shards, `all_vectors` is the number of the vectors of all shards, from which the numbers of lists
-    follow.
+    The candidates are measured with `queries` (q, c) on a sample of the `vectors`, which are compared by `metric`, and
+    `progress` shows the progress. The exact index is among the finalists of its tier if it meets the requirements.
+    After the tiers come candidates that failed but may meet the requirements with all vectors: their recall on the
+    sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency exceeds the limit
+    by at most MAX_COST_FACTOR. The last round has no finalists. Its trials include the candidates that are too large,
+    because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it is None.
+    If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all shards, from
+    which the numbers of lists follow.
     """
     if isinstance(requirements.candidates, str):
         tiers = candidate_factories(all_vectors or vectors.count, vectors.dim)

@@ -32,7 +32,7 @@ TIME = pa.timestamp("us")
 LARGE_INTEGER = pa.decimal128(20, 0)
 """A type for all integers of 64 bits, with or without a sign."""
 MAX_SAMPLED_VALUES = 1000
-"""Number of values of a text column that are read for the examples in an error message."""
+"""Number of values at the beginning of a text column from which the examples in an error message are taken."""
 MAX_EXAMPLES = 3
 """Number of different values that an error message shows."""
 EXAMPLE_LITERALS = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
@@ -74,7 +74,8 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
 
 
 def filterable_columns(table: pa.Table) -> dict[str, str]:
-    """Return the columns that a condition may use, as name -> kind, with the user's own columns first."""
+    """Return the columns that a condition may use, as name -> kind (see `kind_of`), with the user's own columns
+    first."""
     users = [name for name in table.column_names if name not in BUILT_IN_COLUMNS]
     names = [*users, *(name for name in FILTERABLE_BUILT_IN_COLUMNS if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}
@@ -161,9 +162,9 @@ def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
 
 
 MAX_CHARACTERS = 2000
-"""Number of characters of a condition."""
+"""Largest number of characters of a condition. A longer one is refused."""
 MAX_DEPTH = 40
-"""Depth to which the parts of a condition may be nested."""
+"""Largest depth to which `and`, `or` and `not` may be nested in a condition. A deeper one is refused."""
 SIGNS = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
     ast.Eq: "equal", ast.NotEq: "not_equal",

@@ -81,7 +81,11 @@ class Neighbours:
 
     @classmethod
     def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
-        """Convert the result of a FAISS search. Its `values` are inner products, or squared distances."""
+        """Convert the result of a FAISS search.
+
+        Its `values` (q, k) are squared distances if `metric` is euclidean, and else inner products. The scores of the
+        rows -1 become -inf.
+        """
         scores = -values if metric == "euclidean" else values
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 

@@ -26,8 +26,9 @@ _mapping = Lock()
 def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray) -> Neighbours:
     """Find the `top` best vectors for each of the `queries` (q, c) among the allowed ids.
 
-    `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. Raises
-    UsageError if the index can neither skip vectors nor return its vectors.
+    `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. If
+    fewer than `top` ids are allowed, the result has one column for each of them. Raises UsageError if the index can
+    neither skip vectors nor return its vectors.
     """
     typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
@@ -38,7 +39,9 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     top = min(top, len(ids))
     if not top:
         return Neighbours.none(len(queries), 0)
-    coarse = "RaBitQ" in type(typed).__name__  # RaBitQ's scores are more exact than its vectors.
+    # An index of RaBitQ codes returns vectors that are less exact than its own scores. FAISS therefore searches it even
+    # if few vectors are allowed.
+    coarse = "RaBitQ" in type(typed).__name__
     few = len(ids) <= MAX_BRUTE_FORCE_ROWS
     neighbours = None
     if isinstance(typed, faiss.IndexFlat) or not few or coarse:

@@ -125,10 +125,11 @@ def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> fais
 def view_bytes(
     data: bytes | memoryview, name: str, card: ExpectedIndex, is_searched_for_files: bool = False
 ) -> faiss.Index:
-    """Read an index whose codes, lists and links stay in `data`, and check it as `from_bytes` does.
+    """Read an index whose codes, lists and links stay in `data`, and check it against the values of its card.
 
     The index can only be searched. Adding or removing vectors would end the process. With `is_searched_for_files`, the
-    caller knows that these bytes name no file, so that not all bytes are read to find one.
+    caller knows that these bytes name no file, so that not all bytes are read to find one. Raises IntegrityError, which
+    refers to the index as `name`, if the bytes are not an index, contradict themselves or differ from the card.
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:

@@ -57,7 +57,8 @@ BLOCK_ITEMS = 1 << 12
 TRIAL = "index-2"
 """Version of the trial of an index. With a new version, every index is tried again."""
 TRIAL_SECONDS = 60
-"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES."""
+"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES of its file. An
+index that takes longer is refused."""
 TRIAL_BYTES = 1 << 26
 
 
@@ -102,10 +103,12 @@ class Gallery:
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query. If fewer are found, the remaining rows are -1 with the score -inf.
+        """Find the `top` best items for each query.
 
-        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. Raises
-        IntegrityError that names the index if FAISS cannot search it.
+        If the gallery, or the part of it that may be found, has fewer items, the result has fewer columns. If fewer are
+        found for a query, its remaining rows are -1 with the score -inf. `allowed` (n,) bool says which of the n rows
+        may be found. It must be false for removed rows. Raises IntegrityError that names the index if FAISS cannot
+        search it.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -128,6 +131,8 @@ class MultiVectorGallery(Gallery):
     all of whose items are scored exactly, or an IVF,Flat index, which is searched with the `shortlist`. If that is
     None, all items are scored exactly too. `modality` is the modality of the gallery: `images`, whose best region
     counts for each word of the query, or `sentences`, for each word of which the best region of the query counts.
+    `rule` is the scoring rule (see the module). `there` are the rows of the items that can be found, and `owners` has
+    the row of the item for each vector.
 
     Items without vectors were removed and are never found. Raises IntegrityError if the index has another type.
     """
@@ -169,9 +174,9 @@ class MultiVectorGallery(Gallery):
         return len(self.there)
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query, as Gallery.search does.
+        """Find the `top` best items for each query, or all items that may be found if there are fewer.
 
-        Raises IntegrityError if a query is not finite.
+        `allowed` (n,) bool says which of the n rows may be found. Raises IntegrityError if a query is not finite.
         """
         assert isinstance(queries, MultiVectors)
         require_finite("query", "vectors", queries.array)
@@ -184,7 +189,7 @@ class MultiVectorGallery(Gallery):
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:
-        """Return one item with its vectors."""
+        """Return the item in the row `row` of the table, with its vectors."""
         vectors = self._reconstruct(self.outline.positions(np.array([row])))
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
@@ -352,7 +357,11 @@ class MergedGallery(Gallery):
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Search all shards, and return the `top` best of their results, as Gallery.search does."""
+        """Search all shards, and return the `top` best of their results.
+
+        `allowed` (n,) bool says which of the n rows of all shards may be found. A query with fewer results has rows -1
+        with the score -inf, or the result has fewer columns.
+        """
         each = self._each(allowed)
 
         def search_some(group: slice) -> list[Neighbours]:
@@ -371,7 +380,10 @@ class MergedGallery(Gallery):
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """Search all shards, and return the `top` best of their regions, as MultiVectorGallery.regions does."""
+        """Search all shards, and return the `top` best of their regions for `words` (q, c), at most one per image.
+
+        `allowed` (n,) bool says which of the n images of all shards may be found.
+        """
         hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
         rows = np.concatenate([hit.rows + first for hit, first in zip(hits, self.firsts, strict=True)])
@@ -379,7 +391,7 @@ class MergedGallery(Gallery):
         return RegionHits(rows[order], scores[order], np.concatenate([hit.boxes for hit in hits])[order])
 
     def item(self, row: int) -> MultiVectors:
-        """Return one item with its vectors."""
+        """Return the item in the row `row` of the table, with its vectors."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
@@ -427,7 +439,8 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
         remember(digest)
     if to_change:
         return from_bytes(data, str(path), expected)
-    return view_bytes(data, str(path), expected, is_searched_for_files=True)  # by the trial, or by its writer
+    # The trial has searched these bytes for names of files, or this user has written them.
+    return view_bytes(data, str(path), expected, is_searched_for_files=True)
 
 
 def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
@@ -455,8 +468,9 @@ def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read the FAISS index at `path`, check its ids, and search it.
 
-    Raises IntegrityError if the file has another hash than `sha256`, if the ids are not distinct numbers below `rows`,
-    or if the index cannot be searched within the time limit.
+    `expected` has the values of its card, and `rows` is the number above all its ids. Raises IntegrityError if the file
+    has another hash than `sha256`, if the ids are not distinct numbers below `rows`, or if the index cannot be searched
+    within the time limit.
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:

@@ -39,7 +39,7 @@ VECTORS = "vectors"
 MAX_SMALL_BATCH = 64
 """Up to this many queries are encoded with `encode_query`, which may return dense vectors."""
 MAX_QUOTED_CHARACTERS = 200
-"""Number of characters of a query that an error message repeats."""
+"""Largest number of characters of a query, and of its unknown words, that an error message repeats."""
 MAX_SUGGESTIONS = 8
 """Number of unknown words of a query for which a similar known word is sought. Each takes milliseconds."""
 
@@ -120,7 +120,8 @@ class QueryEncoder:
             ]
             for reader in readers
         ]
-        # A vocabulary of lemmas may list a word that the others know in another form.
+        # A vocabulary of lemmas may list the lemma of a word that the others know in another form. The shortest list
+        # has the fewest words of this kind.
         return min(unknown, key=len)
 
     def knows(self, text: str) -> bool:
@@ -185,9 +186,10 @@ class QueryForms:
     """The text encoders, vocabularies and the parser of an index, which turn queries into the form that its model
     reads.
 
-    `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of text (tokens or trees).
-    Raises UsageError if text vectors were precomputed and their encoder is missing, and if the model reads trees and no
-    parser is available for queries. Raises IntegrityError if the index lacks a file.
+    `views` are the forms of text that the model reads, and `each` says whether it is an ensemble, whose members read
+    one form each. `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of text
+    (tokens or trees). Raises UsageError if text vectors were precomputed and their encoder is missing, and if the model
+    reads trees and no parser is available for queries. Raises IntegrityError if the index lacks a file.
     """
 
     def __init__(self, index: StoredIndex, model: JointModel) -> None:
@@ -241,7 +243,7 @@ class QueryForms:
         return next((reader.terms for reader in self.readers if reader.terms), ())
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """Convert `texts` to the form that the model reads."""
+        """Convert `texts` to the form that the model reads, or for an ensemble to a mapping with each of its forms."""
         forms = {view: self._form(view, texts) for view in self.views}
         return forms if self.each else forms[self.views[0]]
 

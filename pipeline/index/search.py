@@ -35,14 +35,17 @@ NO_DIRECTION = (
     "The query vector is zero: the words cancel each other out, or none of them carries weight. Rephrase the query."
 )
 MAX_ROWS_IN_MEMORY = 1 << 21
-"""Number of rows of a table that is kept in memory."""
+"""Largest number of rows of a table that is kept in memory. Of a larger one, each search reads the rows of its results
+from the file."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009), which adds 1 / (60 + rank) for each of
-two rankings."""
+two rankings, with ranks from 1."""
 MAX_FUSED = 100
-"""Number of nearest images whose ranks are added to the ranks of the text search."""
+"""Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
+for their distance."""
 MAX_SORTED = 2000
-"""Number of nearest images among which the likely matches are sorted by a column."""
+"""Number of nearest images among which the likely matches are sorted by a column. Likely matches beyond them are not
+found, unless more results are requested."""
 
 
 @dataclass(frozen=True)
@@ -124,10 +127,12 @@ class Searcher(QueryEncoder):
         subtracted from the vector of the text, and those of `plus` are added. Such a query is not calibrated, and is
         not searched as text. `sort` is a column by which the likely matches are sorted (see `sort_likely`).
 
-        Raises InputError if no word is known to the model or found as text.
+        Raises InputError if no word is known to the model or found as text, and UsageError if `where` is not a valid
+        condition, or if `sort` is not a column whose values have an order.
         """
         if sort is not None:
-            from pipeline.index.conditions import Column, kind_of, values_of  # Imports pyarrow.compute.
+            # Imported here, because queries without a sort column do not need pyarrow.compute.
+            from pipeline.index.conditions import Column, kind_of, values_of
 
             values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
             if kind_of(values.type) == "nothing":
@@ -147,7 +152,8 @@ class Searcher(QueryEncoder):
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
 
-        Only the vector is needed. The judgement of the results therefore has no numbers of words.
+        `where` is a condition on the columns of the images. The judgement of the results has no numbers of words,
+        because the text is not known.
         """
         return self._answer([""], query, top, where, False)[0]
 
@@ -227,8 +233,9 @@ class Searcher(QueryEncoder):
     ) -> list[Answer]:
         """Find the `top` images that are nearest to each of many texts.
 
-        The texts are encoded together, and the index is searched once. A text that `images` would refuse gets an empty
-        answer whose `error` is the message.
+        The texts are encoded together, and the index is searched once. `where` is a condition on the columns of the
+        images. With `match_text`, images whose texts have all words of a text are found too. A text that `images` would
+        refuse with an InputError gets an empty answer whose `error` is the message.
         """
         if len(sentences) > 1:
             self._keep("images")  # Otherwise the next batch would unpack its row groups again.
@@ -328,8 +335,8 @@ class Searcher(QueryEncoder):
     def embed_photograph(self, photograph: Photograph) -> Items:
         """Embed an image in any of the forms of Photograph.
 
-        Raises InputError if the index of a multi-vector model does not contain the image, and UsageError as
-        `embed_image` does.
+        Raises InputError if the index of a multi-vector model does not contain the image, and UsageError if the
+        features of an encoder of the model are missing.
         """
         if callable(photograph):
             photograph = photograph()
@@ -394,7 +401,10 @@ class Searcher(QueryEncoder):
         return self._list_hits("images", [(rows[:top], scores[:top])])[0]
 
     def open(self) -> None:
-        """Read the model, the FAISS indexes and the tables now. Afterwards, threads may share the searcher."""
+        """Read the model, the FAISS indexes and the tables now, except large tables, whose rows are read when needed.
+
+        Afterwards, threads may share the searcher.
+        """
         _ = self.model, self.calibration
         for modality in MODALITIES:
             if self.has(modality):
@@ -464,7 +474,8 @@ class Searcher(QueryEncoder):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a condition may use, as name -> kind."""
+        """The columns that a condition may use, by name. The value is the kind of literals with which a column can be
+        compared: numbers, truth, dates or text, or else nothing."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 

@@ -44,22 +44,24 @@ CAPTION = "caption"
 BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
 """Columns whose values are not text of the user. File names are read from `path` and `member`."""
 MAX_COLUMNS = 500
-"""Number of columns that are searched. SQLite has a limit of 2,000."""
+"""Largest number of the user's columns that are searched. Further columns are ignored. SQLite has a limit of 2,000."""
 MAX_VALUE_CHARACTERS = 10_000
-"""Number of characters of a value that are searched."""
+"""Number of characters of a value that are searched. The rest of a longer value is ignored."""
 MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest value that can be an identifier."""
 MAX_IDENTIFIED = 20
-"""Number of photos that may share an identifier. A value of more photos is a category."""
+"""Largest number of photos that may share an identifier. A value of more photos is a category, and no identifier."""
 MAX_QUERY_WORDS = 64
-"""Number of words in the longest query that is searched as text."""
+"""Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
 MAX_MATCHES = 1000
-"""Number of photos that may match. Words that more photos have tell photos apart no better than the vectors do."""
+"""Largest number of photos that may match. If more photos have the words of a query, only those match of which the
+query is an identifier. The words of so many photos tell photos apart no better than the vectors do."""
 MAX_MATCHING_SHARE = 0.1
-"""Share of the photos that may match, unless fewer than FEW_MATCHES match."""
+"""Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
+the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
-"""Age from which a full-text index that was not opened is deleted."""
+"""Time after which a full-text index that was not opened is deleted."""
 KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""
@@ -99,7 +101,10 @@ class TextQuery:
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
-        """Split a query into phrases, without stop words. Return None if it has no words or too many."""
+        """Split a query into phrases, without stop words unless there are no other words.
+
+        Return None if it has no words, or more than MAX_QUERY_WORDS.
+        """
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
         is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
@@ -120,7 +125,11 @@ class TextQuery:
 
 
 def _stored(values: Iterable[str], forms_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
-    """Return the words of some values, each followed by the marked keys of its forms, as a text for FTS5."""
+    """Return the words of some values as a text for FTS5.
+
+    After the words of a value, the keys of the forms that `forms_of` returns for it follow, each with KEY_MARK in
+    front. By default, this is only the mark, which separates neighbouring values.
+    """
     return " ".join(
         token
         for value in values
@@ -175,7 +184,10 @@ class TextIndex:
         return TextMatches(query, frozenset(row for row in exact if row in ranks), ranks)
 
     def _find(self, words: str, most: int) -> dict[int, float]:
-        """Return the rows of the photos that FTS5 finds, with their BM25, or none if more than `most` photos match."""
+        """Return the rows of the photos that FTS5 finds for the expression `words`, with their BM25.
+
+        Return none if more than `most` photos match.
+        """
         query = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? LIMIT ?"
         found = self._database.execute(query, (f"{{{self._visible}}} : ({words})", most + 1)).fetchall()
         return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
@@ -186,7 +198,10 @@ def _is_text(kind: pa.DataType) -> bool:
 
 
 def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
-    """Open the full-text index of an index, or make it. It is kept in memory if no folder is safe to keep it in."""
+    """Open the full-text index of an index, or make it from the captions, the file names and the columns `own`.
+
+    It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
+    """
     tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
     digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
     prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()

@@ -23,8 +23,8 @@ MAX_TIED_NEIGHBOURS = 100
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try: how many times k candidates a refined index takes from its first stage."""
 MIN_RECALL_GAIN = 0.004
-"""Recall that twice the effort must gain. Otherwise the recall at the greatest effort is measured to decide whether
-more effort is tried."""
+"""Recall that twice the effort (of lists or graph vertices that a search visits) must gain. Otherwise the recall at the
+greatest effort is measured, and more effort is tried only if that recall reaches the floor."""
 PROSPECT_VECTORS = 1 << 27
 """Number of vectors that may be compared to measure the recall at the greatest effort."""
 PROSPECT_QUERIES = 50
@@ -95,7 +95,11 @@ class Questions:
 def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
-    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors."""
+    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors.
+
+    The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
+    sought is NEIGHBOURS, or `count` if there are fewer vectors.
+    """
     nearest = search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu)
     k = min(NEIGHBOURS, count)
     last = nearest.scores[:, k - 1, None]
@@ -154,9 +158,10 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
     """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
 
-    If no setting reaches the floor, the setting with the highest recall is chosen. For each `k_factor`, the smallest
-    number of lists or vertices that reaches the floor is found. These settings are then timed alternately. The search
-    starts close to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
+    If no setting reaches the floor, the setting with the highest recall is chosen. For one `k_factor` after another,
+    the smallest number of lists or vertices that reaches the floor is found, until a query takes more than twice as
+    long as at the best setting. The settings that reach the floor are then timed alternately. The search starts close
+    to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:

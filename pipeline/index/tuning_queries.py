@@ -27,7 +27,8 @@ from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.storage.card import MeasuredWith
 
 MIN_TEXTS = 20
-"""Number of texts that a model with a limited vocabulary must know. A recall of fewer texts would mean little."""
+"""Smallest number of texts, of the user and of the phrases, that measure an index. If the model knows fewer, images
+measure it, because the recall of so few texts would mean little."""
 FITTING_SHARE = 0.6
 """Share of the phrases that are used, among the phrases in languages that the model understands. With this share, the
 recall of the captions of Flickr8k is closest to their recall in an index that was tuned with captions."""

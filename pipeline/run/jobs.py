@@ -43,7 +43,7 @@ class Jobs:
         """Describe the job that makes an artefact.
 
         Only commit records are read. Raises IntegrityError, with the name of the input, if an input is missing or
-        not valid.
+        not valid, and InputError if a file that the user supplied cannot be read.
         """
         provenance, digests = self._trace(stage, names, None, {})
         outputs = stage.outputs(self.run.layout, *names)
@@ -52,7 +52,11 @@ class Jobs:
         return Job(provenance, digests, first.path, outputs, names)
 
     def shard_job(self, stage: Stage, names: Names, number: int) -> ShardJob:
-        """Describe the job that makes the shard `number`. The errors are the same as in `job`."""
+        """Describe the job that makes the shard `number`, or the chunk `number` if the output is chunked.
+
+        Raises IntegrityError, with the name of the input, if an input is missing or not valid, and InputError if a file
+        that the user supplied cannot be read.
+        """
         manifest, outputs = self.run.manifest, stage.outputs(self.run.layout, *names)
         first = outputs[0]
         assert isinstance(first, Shards)
@@ -74,7 +78,11 @@ class Jobs:
     def _trace(
         self, stage: Stage, names: Names, shards: range | None, columns: Mapping[str, str]
     ) -> tuple[Provenance, dict[str, str]]:
-        """Return the provenance of a job, and the digest of each of its inputs by name."""
+        """Return the provenance of a job, and the digest of each of its inputs by name.
+
+        `shards` are the shards on which the job depends, or None for all of them. `columns` has the digests of the
+        columns of the manifest on which it depends, by their places.
+        """
         run = self.run
         digests: dict[str, str] = {}
         brought: dict[str, str] = {}
@@ -128,7 +136,10 @@ class Jobs:
 
 
 class NamedInputs:
-    """The inputs of a stage for its function, by the names that the stage's `reads` gives them."""
+    """The inputs of a stage for its function, by the names that the stage's `reads` and `may_read` give them.
+
+    The methods raise UndeclaredInputError if the stage does not declare an input of this name and kind.
+    """
 
     def __init__(self, values: Inputs) -> None:
         self.values = values
@@ -177,7 +188,8 @@ class NamedInputs:
 
 
 class DeclaredManifest(Manifest):
-    """A manifest for a stage over shards. It gives access only to the columns in the stage's `columns`."""
+    """A manifest for a stage over shards. Reading a table or the splits raises UndeclaredInputError unless the stage's
+    `columns` list them. With `splits`, the table `images` can be read too."""
 
     def __init__(self, folder: Path, stage: Stage) -> None:
         super().__init__(folder)

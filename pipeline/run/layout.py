@@ -95,19 +95,22 @@ class NamedLine(Generic[Made]):
 
 
 def shards(pattern: str, suffix: str = ".h5", chunked: bool = False) -> NamedLine[Shards]:
+    """Declare artefacts of shards whose pattern has {names} in braces. `suffix` and `chunked` are those of Shards."""
     return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, chunked))
 
 
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:
     """Declare an artefact at `pattern` + `path`, with its commit record at `pattern` + `commit`.
 
-    The commit record is the file itself, a file in the folder, or a file next to the file.
+    The commit record is the file itself, a file in the folder, or a file next to the file. If `key` is given, readers
+    of the artefact depend only on the value under this key in the commit record.
     """
     return Line(pattern, lambda root, name: Artefact(name, root / f"{name}{path}", root / f"{name}{commit}", key))
 
 
 def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
-    """Declare artefacts whose pattern has {names} in braces. The parameters are the same as in `artefact`."""
+    """Declare artefacts at `pattern` + `path` with commit records at `pattern` + `commit`. The pattern has {names} in
+    braces."""
     return NamedLine(pattern, artefact(pattern, commit, path).make)
 
 

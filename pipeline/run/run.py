@@ -117,7 +117,7 @@ class Run:
         return Features(self.manifest, lambda encoder: self.layout.features(encoder).folder)
 
     def pairs(self, *splits: str) -> "SplitPairs":
-        """Return the images of some splits and their sentences."""
+        """Return the images of some splits and their sentences. Raises InputError if no image has a sentence."""
         from pipeline.storage.pairs import split_pairs
 
         return split_pairs(self.manifest, *splits)

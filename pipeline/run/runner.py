@@ -91,8 +91,8 @@ class OpenStage:
     """An opened stage over shards, in the process that calls its function."""
 
     def __init__(self, task: ShardTask) -> None:
-        # Dask's workers are daemons, and a daemon may not start processes. But stages start processes that decode
-        # images, which end when this process ends.
+        # Python does not let a daemon start processes, and Dask's workers are daemons. Stages start processes that
+        # decode images, so this process is no longer marked as a daemon. They end when it ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
@@ -164,9 +164,10 @@ def run_stage(
 
 
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> int:
-    """Run a stage over shards for several names at once. Return the number of shards that were kept.
+    """Run a stage over shards for the names of several jobs at once. Return the number of shards that were kept.
 
-    `part` and `again` have the same meaning as in `run_stage`.
+    Only the part number `part` is made, or all parts if it is None. Existing shards are made anew only if `again` is
+    true. Raises JointspaceError if another process is making one of the parts, and UsageError for an unknown part.
     """
     kept = 0
     outputs = [_shards_of(stage, run, names) for names in every]
@@ -211,7 +212,8 @@ def commit_part(
 ) -> None:
     """Write the commit record of part `number`, after all of its shards, which have the `numbers`, are made.
 
-    `summed` are the paths of further commit records that the record lists. Unfinished files of the shards are removed.
+    `provenance` is the origin that the record notes. `summed` are the paths of further commit records that the record
+    lists. Unfinished files of the shards are removed.
     """
     sweep(shards.folder)
     for n in numbers:

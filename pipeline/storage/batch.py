@@ -30,7 +30,7 @@ OCCUPIED = (errno.EISDIR, errno.ENOTDIR, errno.EACCES, errno.EPERM, errno.ELOOP,
 TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pid>[1-9]\d*)", re.DOTALL)
 """Pattern of temporary names. Earlier versions did not write the machine."""
 ABANDONED_SECONDS = 30 * 24 * 3600
-"""Age at which a temporary file of another machine counts as left behind by a dead process."""
+"""Age in seconds above which a temporary file of another machine counts as left behind by a dead process."""
 
 
 Writer = Callable[[Callable[[bytes], object]], None]
@@ -95,7 +95,7 @@ class FileBatch:
     def link(self, path: Path, source: Path) -> None:
         """Add the existing file `source` under the name `path`, as a hard link.
 
-        Raises OSError if the file system does not support hard links.
+        Raises OSError if the link cannot be made, for example because the file system does not support hard links.
         """
         self._sweep(path)
         os.link(source, _temporary(path))
@@ -160,14 +160,20 @@ class FileBatch:
 
 
 def publish_bytes(path: Path, data: bytes | memoryview | Iterator[bytes]) -> None:
-    """Write one file atomically, without a commit record. An iterator is written part by part."""
+    """Write one file atomically, without a commit record. An iterator is written part by part.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     batch = FileBatch()
     batch.add(path, data)
     batch.publish()
 
 
 def publish_text(path: Path, text: str) -> None:
-    """Write one text file atomically, as UTF-8 and without a commit record."""
+    """Write one text file atomically, as UTF-8 and without a commit record.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     publish_bytes(path, text.encode())
 
 
@@ -241,7 +247,7 @@ def open_no_link(path: str, flags: int) -> int:
 
 def _rename(temporary: Path, path: Path) -> None:
     os.replace(temporary, path)
-    temporary.unlink(missing_ok=True)  # os.replace does nothing if both are hard links to one file.
+    temporary.unlink(missing_ok=True)  # os.replace leaves both names if they are hard links to one file.
     folder = os.open(path.parent, os.O_RDONLY)
     try:
         os.fsync(folder)

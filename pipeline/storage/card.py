@@ -37,7 +37,7 @@ MeasuredWith = Literal["captions", "phrases", "images"]
 Colours = Annotated[list[Finite], Field(min_length=3, max_length=3)]
 MAX_CARD_BYTES = 1 << 24
 MAX_FILES = 1 << 10
-"""Maximum number of files, of inputs and of encoders on a card."""
+"""Maximum number of files, of inputs and of encoders on a card. A card with more is refused."""
 FACTORY = r"^(IVF[0-9]{1,6}|[A-Za-z_,()]+[0-9]{0,4})+$"
 """Pattern of the accepted FAISS factory strings. Their numbers are sizes, so the pattern limits their digits."""
 
@@ -56,7 +56,8 @@ class ShortlistCard(CardPart):
     """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
 
     `nearest` vectors are found for each query vector, and at most `shortlist` items are scored. Both are null if all
-    items are scored.
+    items are scored. `recall` is the share of a query's 10 best items that the shortlist finds. The speeds are those of
+    searches with the shortlist and of searches that score all items.
     """
 
     nearest: Positive | None
@@ -127,7 +128,11 @@ class IndexCard(CardPart):
 
 
 class ScoreCard(CardPart):
-    """The rule that scores two items of a multi-vector model."""
+    """The rule that scores two items of a multi-vector model (see pipeline.index.gallery).
+
+    `sum` says how the products of their vectors are summed, and `global_weight` is the weight of the product of their
+    global vectors.
+    """
 
     sum: str
     global_weight: Finite
@@ -145,9 +150,10 @@ class TrainedOn(CardPart):
 
 
 class CalibrationCard(CardPart):
-    """The threshold above which results count as likely matches (see pipeline.index.calibration).
+    """The threshold above which results count as likely matches.
 
-    `photos` is the number of photos in each index shard when `jointspace calibrate` set the threshold. It is null if
+    `coverage`, `score` and `nearness` have the meaning that they have in pipeline.index.calibration.Calibration.
+    `photos` lists how many photos each index shard had when `jointspace calibrate` set the threshold. It is null if
     the threshold comes from the dev split.
     """
 
@@ -166,7 +172,11 @@ class PartCard(CardPart):
 
 
 class MeasuredIndexes(CardPart):
-    """The FAISS indexes of an index shard by name, and the rule that scores the items of a multi-vector model."""
+    """The FAISS indexes of an index shard by name, and the rule that scores the items of a multi-vector model.
+
+    `kind` is `fragments` for a multi-vector model, which has the indexes `regions` and `words`, and `global` for any
+    other model, which has `images` and perhaps `sentences`. Indexes that the shard does not have are null.
+    """
 
     kind: Literal["global", "fragments"] = "global"
     score: ScoreCard | None = None
@@ -186,7 +196,15 @@ class MeasuredIndexes(CardPart):
 
 
 class Card(MeasuredIndexes):
-    """The card of an index shard."""
+    """The card of an index shard.
+
+    `model` is the name of the model in its run, `registered` its model type, and `trained_on` its training data. The
+    vectors have `dim` dimensions and are compared by `metric`. `files` are the files of the shard by name, and `inputs`
+    are the digests of the model and of everything else from which the shard was made. `fingerprint` is one hash of its
+    origin. `splits` are the splits of its images, and `data_root` is the folder of the photos. `name` is the name of
+    the run or of the addition, and `part` is null unless several shards were built together. `encoders` and
+    `text_encoders` are the encoders of queries by name. `calibration` is null if the shard is not calibrated.
+    """
 
     model: str
     registered: str
@@ -267,7 +285,8 @@ def make_card(
 def read_card(folder: Path) -> Card:
     """Read the card of the index shard in `folder`.
 
-    Raises IntegrityError if the card does not have the form of Card, or names a file outside the folder.
+    Raises IntegrityError if the card is missing, exceeds MAX_CARD_BYTES, does not have the form of Card, or names a
+    file outside the folder.
     """
     path = folder / CARD
     remedy = f"Name the folder of an index. {REBUILD}"

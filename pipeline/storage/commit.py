@@ -155,9 +155,11 @@ def publish(
 ) -> Commit:
     """Write an artefact, further files in its folder, and their commit record.
 
-    `data` is the content of the file `path`, and `beside` the contents of the further files by name. An older version
-    of the artefact stays intact until all files are written. With a `batch`, the files become visible when the caller
-    publishes the batch. An artefact without `provenance` does not belong to a run.
+    `data` is the content of the file `path`, and `beside` the contents of the further files by name. The record notes
+    the `kind` of the artefact, its number of `rows`, and `details`, which are further values for its readers. An older
+    version of the artefact stays intact until all files are written. With a `batch`, the files become visible when the
+    caller publishes the batch. An artefact without `provenance` does not belong to a run. Raises JointspaceError if a
+    file cannot be written.
     """
     value = {"kind": kind, "rows": rows, "details": dict(details or {})}
     return publish_record(commit_path(path), value, {path.name: data, **beside}, provenance, batch=batch)
@@ -174,8 +176,8 @@ def publish_record(
     """Write the JSON object `value`, which is its own commit record, and files next to it.
 
     `beside` has the contents of the files to be written by name. The record vouches for these files, and for `files`
-    that are already written, which are described as by `describe_file`. The `batch` has the meaning that it has for
-    `publish`.
+    that are already written, which are described as by `describe_file`. With a `batch`, the files become visible when
+    the caller publishes the batch. Raises JointspaceError if a file cannot be written.
     """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
@@ -226,7 +228,8 @@ def remove_artefact(path: Path, alone: bool = False) -> None:
     """Remove the files for which the commit record `path` vouches, and then the record.
 
     With `alone`, only the record is removed, because another record vouches for its files. A file that differs from
-    the record stays, so does a file that is not a commit record, and nothing is removed through a link.
+    the record stays, and nothing is removed through a link. If `path` is not a commit record at its place, nothing is
+    removed at all.
     """
     try:
         commit = read_commit(path) if is_regular(path) else None
@@ -313,7 +316,8 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
 def read_record(path: Path, anywhere: bool = False) -> Any:
     """Read the JSON object in the file `path`, which is its own commit record.
 
-    Raises IntegrityError if the record is not valid. `anywhere` has the meaning that it has for `open_commit`.
+    With `anywhere`, the record need not be at its place, and its inputs are not checked. Raises IntegrityError if the
+    record is missing or not valid.
     """
     return open_commit(path, anywhere=anywhere).value
 
@@ -321,7 +325,8 @@ def read_record(path: Path, anywhere: bool = False) -> Any:
 def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes, Commit]:
     """Read a small artefact into memory. Return its bytes and its commit record.
 
-    Raises IntegrityError as `open_commit` does, and if another process replaced the file during the call.
+    With `anywhere`, the record need not be at its place, and its inputs are not checked. Raises IntegrityError if the
+    record is missing, not valid or not of this `kind`, and if another process replaced the file during the call.
     """
     commit = open_commit(path, kind, anywhere=anywhere)
     data = read_bytes(path)
@@ -336,8 +341,9 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
 class Commits:
     """The commit records below the folder `root` of a run.
 
-    Each digest and each check is computed once and kept. The answer to a question does not depend on which questions
-    were asked before.
+    The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the module). Each
+    digest and each check is computed once and kept. The answer to a question does not depend on which questions were
+    asked before.
     """
 
     def __init__(self, root: Path) -> None:
@@ -396,7 +402,11 @@ class Commits:
         return self._digests[source]
 
     def places(self, source: str) -> Iterable[str]:
-        """Return the places of the commit records of an input: one record, or the record of each shard or chunk."""
+        """Return the places of the commit records of an input: one record, or the record of each shard or chunk.
+
+        Raises IntegrityError if `source` means all shards or chunks, and the manifest, which says how many there are,
+        is missing or damaged.
+        """
         place, _, _ = source.partition("#")
         if "*" not in place:
             return [place]

@@ -18,7 +18,11 @@ IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
 
 
 class DemoFolder:
-    """Writer of the folder of a demo collection. Call `claim`, then `add` for each image, and then `commit`."""
+    """Writer of the folder of a demo collection. Call `claim`, then `add` for each image, and then `commit`.
+
+    `version` is the version of the code that generates the demo, and `settings` are the settings from which it is
+    generated. A demo of another version or with other settings is not complete.
+    """
 
     def __init__(self, folder: Path, version: int, settings: Mapping[str, Json]) -> None:
         self.folder = Path(folder)
@@ -39,7 +43,7 @@ class DemoFolder:
         """Mark the folder as a demo collection, and remove its commit record.
 
         Raises UsageError if the folder contains files and does not have the mark, or if its subfolder `images` is a
-        link.
+        link, and JointspaceError if the folder cannot be written.
         """
         remedy = "Set data_root to another folder for the demo, or set demo.generate to false to read this folder."
         if (self.folder / "images").is_symlink():
@@ -73,7 +77,8 @@ class DemoFolder:
         for path in (self.folder / "images").iterdir():
             if IMAGE.fullmatch(path.name) and is_regular(path) and path.name not in self._images:
                 path.unlink()  # An earlier, larger demo wrote it, and `ingest` would read it.
-        # Syncing thousands of files one by one takes minutes. After a kill, the demo is written from the start anyway.
+        # The disk is synced once, because syncing thousands of files one by one takes minutes. If this process is
+        # killed before, the demo is written from the start again.
         os.sync()
         for name, text in texts.items():
             publish_text(self.folder / name, text)

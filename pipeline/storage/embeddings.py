@@ -45,8 +45,9 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record.
 
-    `sides` and `ids` have the keys `images` and `sentences`. `rule` scores the items of a multi-vector model and is
-    None for other models. `details` must contain the digest of the model under `made_of`.
+    `sides` has the vectors of its `images` and of its `sentences`, and `ids` has their ids. `rule` scores the items of
+    a multi-vector model and is None for other models. `details` are noted in the record. Embeddings reads the keys
+    `model`, `registered`, `metric` and `made_of` from them.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
@@ -73,7 +74,8 @@ class Embeddings:
     `metric` or `rule` compares them. `refits` is the name of the model that it refits on more data, or None.
     `vocabulary` is the digest of the vocabulary of its captions, or None.
 
-    A shard is opened, and its hash is checked, when it is first used. Raises IntegrityError if the opened shard is not
+    A shard is opened, and its hash is checked, when it is first used. With a multi-vector model, all shards are opened
+    at once, because the number of vectors of each item is needed. Raises IntegrityError if an opened shard is not
     valid.
     """
 
@@ -162,7 +164,7 @@ class Embeddings:
     def _lengths(self, modality: str, ids: np.ndarray) -> np.ndarray:
         """Return the number of vectors (k,) of each item of a multi-vector model.
 
-        Raises IndexError as Chained does.
+        Raises IndexError if there is no item with one of the ids.
         """
         return Chained([np.diff(self._offsets[modality])])[ids]
 

@@ -58,7 +58,10 @@ class UnfinishedShard:
             write_shard(self._file(rows), PART, arrays, rows=len(rows), provenance=provenance, details=details)
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
-        """Write the complete shard with its commit record, and then remove its parts."""
+        """Write the complete shard with its commit record, and then remove its parts.
+
+        `details` are noted in the record, beside the dimension of the features.
+        """
         features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
         remove_unfinished(self.path)
@@ -94,7 +97,10 @@ def _parts_of(path: Path) -> Path:
 def write_features(
     path: Path, features: np.ndarray, image_id: np.ndarray, provenance: Provenance, details: Mapping[str, Json]
 ) -> Commit:
-    """Write a complete feature shard with its commit record: `features` (n, dim) of the images `image_id` (n,)."""
+    """Write a complete feature shard with its commit record: `features` (n, dim) of the images `image_id` (n,).
+
+    `details` are noted in the record, beside the dimension of the features.
+    """
     arrays = {"features": features, "image_id": image_id}
     details = {"dim": features.shape[1], **details}
     return write_shard(path, FEATURES, arrays, rows=len(features), provenance=provenance, details=details)
@@ -104,8 +110,8 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
     """Convert features (n, dim) from float32 to the stored `dtype`.
 
     `names` are the n images or texts. Raises InputError that names the first of them whose features are not finite,
-    overflow in this type, or are all smaller than its smallest normal number. The message also names `key`, the
-    configuration key that chooses the type.
+    overflow in this type, or are all smaller than its smallest normal number although they are not all zero. In the
+    last two cases, the message also names `key`, the configuration key that chooses the type.
     """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
         raise InputError(
@@ -162,8 +168,8 @@ class Features:
 class FeatureRows(ChosenRows):
     """One encoder's features (n, dim) of the images `image_id` (n,). `rows[[3, 1]]` reads only these two images.
 
-    `origin` says what computed the features (see pipeline.storage.parameters). Raises IntegrityError as
-    `Features.open` does.
+    `origin` says what computed the features (see pipeline.storage.parameters). Raises IntegrityError if a shard is
+    missing or was changed, or if it was computed in another precision than the other shards.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:

@@ -41,7 +41,7 @@ UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
 GET_AGAIN = "Copy that file again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
-"""Number of characters of a name that an error quotes."""
+"""Largest number of characters of a name that an error quotes. The rest of a longer name is cut off."""
 MIN_REMEMBERED_BYTES = 1 << 20
 """Size from which on it is remembered that a file was verified. Smaller files are hashed in less than a millisecond."""
 SETTLED_SECONDS = 2.0
@@ -63,7 +63,11 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
-    """Turn an OSError from reading `path` into an IntegrityError with the message of `explain`."""
+    """Turn an OSError from reading `path` into an IntegrityError.
+
+    Its message ends with the `remedy`. If the file does not exist, it is `path`, followed by the text `missing` if
+    there is one (see `explain`).
+    """
     try:
         yield
     except OSError as error:
@@ -73,7 +77,8 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
     """Describe an `error` from reading `path` in sentences that end with the `remedy`.
 
-    If the file does not exist, the message is `path`, followed by the text `missing` if there is one.
+    Two errors have another remedy. If the file does not exist, the message is `path`, followed by the text `missing`,
+    or by RUN_FIRST if that is None. If the permission is missing, the message asks for it.
     """
     if error.errno == errno.ENOENT:
         return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
@@ -93,7 +98,7 @@ def map_hashed(path: Path) -> tuple[memoryview, str]:
     """Return a memory map of a file, and its SHA-256. The file must never be written again.
 
     The hash is computed by reading the file, because pages that are read through a map stay in memory. Raises OSError
-    as `open_regular` does.
+    if the file cannot be read or is not a regular file.
     """
     with open_regular(path) as file:
         sha256 = hashlib.file_digest(file, "sha256").hexdigest()
@@ -116,7 +121,8 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
             if _verification_key(path, os.fstat(file.fileno()), sha256) == key:
                 return memoryview(mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)), sha256
     data, found = map_hashed(path)
-    # A file that has just been written could be written once more within the same tick of the clock.
+    # A file that has just been written could be written once more within the same tick of the clock, and its times
+    # would not change. It is therefore not remembered yet.
     is_settled = time.time() - max(before.st_mtime, before.st_ctime) > SETTLED_SECONDS
     if is_large and is_settled and found == sha256 and _verification_key(path, os.stat(path), sha256) == key:
         remember(key)
@@ -130,7 +136,10 @@ def _verification_key(path: Path, status: os.stat_result, sha256: str) -> str:
 
 
 def file_sha256(path: Path) -> str:
-    """Return the SHA-256 of a file as 64 hexadecimal digits. Raises OSError as `open_regular` does."""
+    """Return the SHA-256 of a file as 64 hexadecimal digits.
+
+    Raises OSError if the file cannot be read or is not a regular file.
+    """
     with open_regular(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
@@ -221,8 +230,8 @@ def first_unplain(names: Sequence[str | None]) -> int | None:
 def inside(folder: Path, name: object, source: Path | str) -> Path:
     """Return the path of the file `name` below `folder`. The file need not exist.
 
-    The name was read from the file `source`. Raises IntegrityError as `plain` does, and for a path that contains a
-    link or leads out of `folder`.
+    The name was read from the file `source`. Raises IntegrityError if the name is not a plain relative name (see
+    `plain`), and for a path that contains a link or leads out of `folder`.
     """
     folder = Path(folder)
     path = folder.joinpath(plain(name, source))

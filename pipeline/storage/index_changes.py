@@ -124,7 +124,8 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so
-    that the result of the last change is read. Raises JointspaceError if another process holds one of the locks.
+    that the result of the last change is read. Raises JointspaceError if another process holds one of the locks, and
+    UsageError if `output` exists.
     """
     home = home_of(shards_in(folder))
     if output is None:
@@ -169,7 +170,8 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read the list of photos that were removed from an index shard, as name -> sha256."""
+    """Read the list of photos that were removed from an index shard, as name -> sha256. It is empty without the
+    file."""
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 

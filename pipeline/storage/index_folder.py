@@ -28,7 +28,8 @@ CHANGING = (
     *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
     *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
-"""Files that not every index shard has."""
+"""Files that not every index shard has. A new shard in the folder of an older one, whose card may be missing, replaces
+or removes them."""
 COLUMNS = {
     "images": pa.schema(
         [
@@ -127,7 +128,8 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_shard(folder: Path) -> None:
-    """Remove the index shard in `folder`: first its card, and then the files on the card."""
+    """Remove the index shard in `folder`: first its card, and then the files on the card. Without a card, do
+    nothing."""
     if not is_regular(folder / CARD):
         return
     names = list(read_json(folder / CARD)["files"])

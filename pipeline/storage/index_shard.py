@@ -85,7 +85,8 @@ class IndexWriter:
 
         The parts that a Writer produces are written one by one, so that the file is never complete in memory.
 
-        Raises IntegrityError as `inside` does.
+        Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
+        file cannot be written.
         """
         self.files[name] = self._batch.add(self._path(name), data)
 
@@ -144,14 +145,17 @@ class IndexWriter:
     ) -> None:
         """Write the card that `make_card` constructs, and publish all files in place of an older shard.
 
-        The files of the older shard that are not part of the new one are removed. Files that do not belong to a shard
-        stay. Raises IntegrityError if one of the files is a link.
+        `measured` describes the FAISS indexes of the shard, and `facts` are further keys of the card. All other keys
+        are copied from the card `source` of another shard, except the keys in `but`. The files of the older shard that
+        are not part of the new one are removed. Files that do not belong to a shard stay. Raises IntegrityError if one
+        of the files is a link, or if the card would have a value that `read_card` does not accept.
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
-        # Snakemake has removed the card of an older shard, but not the commit records of its model and encoders.
+        # Snakemake has removed the card of an older shard, which lists its files. The commit records of its model and
+        # encoders still exist and list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
-            with suppress(IntegrityError):  # The user has put this file here, so it stays.
+            with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
                 former |= {(record.parent / name).relative_to(self.folder).as_posix() for name in names}
         self._batch.add(self._path(CARD), to_json(card.to_json()), commit=True)
@@ -236,7 +240,8 @@ class IndexShard:
     def table(self, modality: Modality) -> pa.Table:
         """Read the whole table of a modality.
 
-        Raises IntegrityError as `packed_table` does, and if two rows have the same id.
+        Raises IntegrityError if the file is damaged or lacks a column, if a row has an id, a size or a path that
+        `require_plain_rows` refuses, and if two rows have the same id.
         """
         packed = self.packed_table(modality)
         table = packed.unpack()
@@ -272,7 +277,10 @@ class IndexShard:
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> JsonObject:
-        """Read the vocabulary of a model that reads words, or the vocabularies of an ensemble."""
+        """Read the vocabulary of a model that reads words, or the vocabularies of an ensemble.
+
+        Raises IntegrityError if the shard has no vocabulary, or if the file is damaged.
+        """
         self.read("vocabulary.json")
         path = self.folder / "vocabulary.json"
         value = read_record(path, anywhere=True)

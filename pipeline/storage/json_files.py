@@ -144,7 +144,10 @@ def check_form(value: Json, form: type[F], path: Path, remedy: str = REMEDY, wha
 
 
 def require_form(value: JsonObject, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> JsonObject:
-    """Return `value`, the content of the file `path`, if it has the form. Raises IntegrityError as `check_form`
-    does."""
+    """Return `value`, the content of the file `path`, if it has the form.
+
+    Raises IntegrityError that names the first wrong key. The message is `path`, followed by `what`, the wrong key and
+    the `remedy`.
+    """
     check_form(value, form, path, remedy, what)
     return value

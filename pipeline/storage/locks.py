@@ -29,11 +29,11 @@ LOCK = re.compile(r"\..+\.lock", re.DOTALL)
 """Pattern of the name of a lock file."""
 SIGNATURE_KEYS = {"host", "pid", "command", "since"}
 MAX_COMMAND_CHARACTERS = 200
-"""Number of characters of the command in a signature."""
+"""Largest number of characters of the command in the description of a lock's holder. A longer command is shortened."""
 MAX_SIGNATURE_BYTES = 1 << 14
-"""Number of bytes of a lock file that are read."""
+"""Number of bytes that `is_lock` reads of a file. A longer file is not a lock file."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
-"""Error numbers of file systems that do not support locks."""
+"""Error numbers of file systems that do not support locks. `hold` then goes on without a lock."""
 
 
 @contextmanager
@@ -42,7 +42,8 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
     Creates the missing folders above `path`, and finally removes them again if they are still empty. If another
     process holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
-    that names the process. On a file system without locks, it only logs a warning.
+    that names the process. It also raises one if the lock file cannot be created, or if another file has its name. On
+    a file system without locks, it only logs a warning.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
@@ -96,7 +97,10 @@ def is_lock(path: Path) -> bool:
 
 
 def is_free(lock: Path, remove: bool = False) -> bool:
-    """Return whether no process holds the lock file `lock`. With `remove`, a free lock file is deleted."""
+    """Return whether no process holds the lock file `lock`. With `remove`, a free lock file is deleted.
+
+    The result is False if the file cannot be opened.
+    """
     try:
         with FileLock(lock, timeout=0, fallback_to_soft=False):
             if remove:
@@ -119,7 +123,8 @@ def _signature() -> dict[str, str | int]:
 def _holder(lock: Path) -> str:
     """Describe the process that holds `lock`.
 
-    The description is "another process" if the holder has not written its signature yet.
+    The description is "another process" if the lock file does not describe the present holder: it is empty, cannot be
+    read, or was written by a process of this machine that no longer runs.
     """
     try:
         signed = json.loads(lock.read_text(encoding="utf-8"))

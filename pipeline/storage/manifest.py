@@ -101,8 +101,9 @@ class ShardRows:
 class Manifest:
     """A published manifest, whose tables are read when they are first used.
 
-    `table` reads the rows of one shard. The properties `images`, `sentences`, `documents` and `boxes` read the rows of
-    all shards, and keep them in memory.
+    `folder` is the folder of the manifest, `summary` the content of `manifest.json`, and `root` the folder of the
+    photos. `table` reads the rows of one shard. The properties `images`, `sentences`, `documents` and `boxes` read the
+    rows of all shards, and keep them in memory.
     """
 
     def __init__(self, folder: Path) -> None:
@@ -119,14 +120,15 @@ class Manifest:
 
     @property
     def chunks(self) -> list[range]:
-        """Ranges of shards that are summed together, in order."""
+        """The chunks, in order. A chunk is a range of successive shards whose moments are summed in one file."""
         return split_into_chunks(self.n_shards, self.shard_size)
 
     def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
         """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
 
-        With `column`, only this column is read, and the result may have others. The shard that was read last stays in
-        memory for each table. Raises IntegrityError if a file is damaged or belongs to another manifest.
+        With `column`, only this column is read from the file. The result has all columns if the table of this shard is
+        in memory. The shard that was last read with all columns stays in memory for each table. Raises IntegrityError
+        if a file is damaged or belongs to another manifest.
         """
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
@@ -300,11 +302,12 @@ def write_manifest(
 ) -> None:
     """Write a manifest. All its files become visible together, and `manifest.json` is its commit record.
 
-    Each item of `parts` has the tables of TABLES for the next images. The table `images` may have the user's own
-    columns after the columns of IMAGES. `rejects` has one mapping {file, row, what, reason} for each reject. `counts`
-    has the numbers {given, kept, rejected, duplicate} of each table, and for files also `left_out`, the number of
-    ignored files. `left_out` has the number of ignored files for each reason. The `warnings` are repeated at the end
-    of a run.
+    `folder` is the folder of the manifest, and `root` is the folder of the photos, to which the paths are relative. A
+    shard has `shard_size` images. Each item of `parts` has the tables of TABLES for the next images. The table `images`
+    may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row, what, reason} for
+    each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table, and for files also
+    `left_out`, the number of ignored files. `left_out` has the number of ignored files for each reason. The `warnings`
+    are repeated at the end of a run.
 
     Shards that exist with the same content are not written again, and shards of an earlier, larger manifest are
     removed. Raises IntegrityError if the counts do not add up.

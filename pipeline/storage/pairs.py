@@ -115,7 +115,11 @@ class SplitRows:
 
 
 def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], split: str, limit: int) -> SplitRows:
-    """Read the first `limit` captioned images of `split`. Raises IntegrityError if there are none."""
+    """Read the first `limit` captioned images of `split`, with their captions.
+
+    `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
+    encoder. Raises IntegrityError if there are no such images.
+    """
     parts: list[SplitRows] = []
     manifest = features.manifest
     for part in read_pairs(features, sentences, encoders, lambda n: manifest.shard_splits(n) == split, limit):
@@ -153,8 +157,9 @@ def read_pairs(
 ) -> Iterator[SplitRows]:
     """Yield the wanted captioned images in blocks of at most `rows` images, each from one shard.
 
-    `wanted(number)` says which images of the shard `number` are wanted, as (n,) bool. `shards` are the numbers of the
-    shards that are read, by default all.
+    `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
+    encoder. `wanted(number)` says which images of the shard `number` are wanted, as (n,) bool. `shards` are the numbers
+    of the shards that are read, by default all.
     """
     for number in range(features.manifest.n_shards) if shards is None else shards:
         here = wanted(number)
@@ -182,7 +187,8 @@ def read_pairs(
 SUM = "sum.h5"
 """The file with the sum of the moments of all chunks in its folder."""
 MOMENT_ARRAYS = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
-"""The arrays of the moments of one fold."""
+"""The arrays of the moments of one fold, as in pipeline.models.linear.moments: the number n of pairs, the means (D,) of
+the image vectors x and (d,) of the text vectors y, and their centred products (D, D), (D, d) and (d, d)."""
 
 
 def write_moments(
@@ -194,11 +200,11 @@ def write_moments(
     details: Mapping[str, Json],
     provenance: Provenance | None = None,
 ) -> None:
-    """Write the moments of one shard, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
+    """Write the moments of one chunk, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
-    `folds` has the arrays of MOMENT_ARRAYS for each fold in which the chunk has a pair. Other folds are not stored,
-    because moments are large and many chunks have no target image. The arrays of all folds are stacked along a new
-    first axis.
+    `details` are noted in the commit record. `folds` has the arrays of MOMENT_ARRAYS for each fold in which the chunk
+    has a pair. Other folds are not stored, because moments are large and many chunks have no target image. The arrays
+    of all folds are stacked along a new first axis.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():
@@ -264,9 +270,10 @@ def _is_summed(chunks: Sequence[Commit]) -> bool:
 class PairSet:
     """The target or the auxiliary pairs of a manifest: their moments by fold, and the pairs themselves in blocks.
 
-    `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders` are the
-    origins of their vectors. Raises IntegrityError if a chunk in `folder` is missing or not valid. Damage of a file is
-    found, and raises IntegrityError, when the file is read.
+    `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
+    moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
+    are the origins of their vectors. `n_folds` is the number of folds. Raises IntegrityError if a chunk in `folder` is
+    missing or not valid. Damage of a file is found, and raises IntegrityError, when the file is read.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
@@ -314,7 +321,10 @@ class PairSet:
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
-        """Yield the pairs in `folds`, in blocks of at most `rows` images."""
+        """Yield the pairs in `folds`, in blocks of at most `rows` images.
+
+        They have the features of the image encoders `encoders` and the vectors of `text_encoders`.
+        """
 
         def wanted(number: int) -> np.ndarray:
             chunk = self._opened[self._chunk_of[number]]
@@ -336,13 +346,17 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`, as PairSet.moments does."""
+        """Return functions that read the moments of `folds`. They can be pickled. The moments of a fold may be the sum
+        of what several functions return."""
         return [reader for part, own in self._split_folds(folds) for reader in part.moments(own)]
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterator[SplitRows]:
-        """Yield the pairs in `folds`, in blocks of at most `rows` images."""
+        """Yield the pairs in `folds`, in blocks of at most `rows` images.
+
+        They have the features of the image encoders `encoders` and the vectors of `text_encoders`.
+        """
         for part, own in self._split_folds(folds):
             yield from part.blocks(own, encoders, text_encoders, rows)
 

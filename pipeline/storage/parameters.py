@@ -90,8 +90,9 @@ def write_parameters(
 ) -> Commit:
     """Write `tensors` as the safetensors file `path`, and the settings and details in its commit record.
 
-    The files of a `library` are copied to the folder LIBRARY next to `path`, and the record vouches for them too. The
-    `batch` has the meaning that it has for pipeline.storage.commit.publish.
+    `kind` is the kind of the artefact, such as MODEL. The files of a `library` are copied to the folder LIBRARY next to
+    `path`, and the record vouches for them too. Files of the library of an older version are removed. With a `batch`,
+    the new files become visible when the caller publishes the batch.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
@@ -130,7 +131,9 @@ def _library_files(path: Path) -> set[str]:
 def read_parameters(path: Path, kind: str, anywhere: bool = False) -> Parameters:
     """Read the parameters that `write_parameters` has written to `path`.
 
-    Raises IntegrityError as `read_verified` does, and if the record has no settings.
+    With `anywhere`, the commit record need not be at its place in a run, and its inputs are not checked. Raises
+    IntegrityError if the record is missing, not valid, not of this `kind` or without settings, and if the file is not a
+    safetensors file.
     """
     data, commit = read_verified(path, kind, anywhere)
     details = Record(commit.details, commit.path)

@@ -22,15 +22,16 @@ from pipeline.storage.json_files import Json, fingerprint
 log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
-"""Components of a spaCy pipeline that parsing does not need."""
+"""Components of a spaCy pipeline that parsing does not need. `load_parser` leaves them out."""
 
 
 def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-    """Return a function that loads the spaCy pipeline with which the captions of a run were parsed, and the run's
-    table of labels.
+    """Return a function that loads the spaCy pipeline with which the captions of a run were parsed, and the content of
+    the run's `text/labels.json`, which lists the dependency relations and phrase labels in its trees.
 
-    Raises UsageError if `run` is None, because a pipeline is code that the user must trust by naming the run, and if
-    the run's trees do not come from spaCy, or if its pipeline has changed since.
+    Raises UsageError if `run` is None, because a pipeline is code that the user must trust by naming the run, if the
+    run's trees do not come from spaCy, and if its pipeline is missing or has changed since. Raises IntegrityError if a
+    commit record of the run is missing or not valid.
     """
     from pipeline.storage.texts import PARSES  # Imported here, because it imports HDF5.
 
@@ -60,8 +61,9 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], provenance: Provenance) -> None:
     """Move the spaCy pipeline in the folder `trained`, on the same disk, into `folder`, and write its commit record.
 
-    An older commit record is removed before its pipeline is replaced. If the disk has no room for the new record, this
-    raises JointspaceError, and an older pipeline stays as it was.
+    `details` are further keys of the record, and `provenance` is the origin of the pipeline in its run. An older commit
+    record is removed before its pipeline is replaced. If the disk has no room for the new record, this raises
+    JointspaceError, and an older pipeline stays as it was.
     """
     final = folder / PIPELINE
     commit = folder / f"{PIPELINE}.json"
@@ -80,9 +82,10 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], pro
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
     """Find a spaCy pipeline. Return its argument for `load_parser`, and its fingerprint.
 
-    `name` is a folder below `root`, or an installed package. If it is None, `trained` is the folder of the pipeline
-    that `train-parser` has written. Raises UsageError if both are None or the pipeline is not found, and IntegrityError
-    if the trained pipeline was changed.
+    `name` is a folder below `root`, which is the folder weights_root, or an installed package. If it is None, `trained`
+    is the folder into which `train-parser` has written a pipeline. Raises UsageError if both are None, or if `name` is
+    neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline is missing or was
+    changed.
     """
     from importlib import metadata  # Imported here, because searches without a parser do not need it.
 

@@ -75,8 +75,8 @@ class JointVocabulary(Form):
 def write_evaluation(
     path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
-    """Write an evaluation, and next to it the `ranks` from which it was computed, which are arrays named as in
-    RANKS."""
+    """Write the evaluation `value` as a JSON record, and next to it the `ranks` from which it was computed, which are
+    arrays named as in RANKS. Arrays that are None are left out."""
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)
 
@@ -88,7 +88,9 @@ def write_measured(
     arrays: Mapping[str, np.ndarray],
     provenance: Provenance | None = None,
 ) -> None:
-    """Write a result as a JSON record, and the `arrays` from which it was computed as `<...>.<kind>.npz` next to it.
+    """Write the result `value` as the JSON record `path`, and the `arrays` from which it was computed next to it.
+
+    The file of the arrays has the name of the record with the ending `.<kind>.npz` in place of `.json`.
 
     With the arrays, two results can be compared image by image.
     """
@@ -98,7 +100,10 @@ def write_measured(
 
 
 def read_measured(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Read the arrays that `write_measured` has written next to the record in `path`."""
+    """Read the arrays that `write_measured` has written next to the record in `path`.
+
+    Raises IntegrityError if the record or the file of the arrays is missing or was changed.
+    """
     read_record(path)
     with np.load(_beside(path, kind), allow_pickle=False) as arrays:
         return {name: arrays[name] for name in arrays}

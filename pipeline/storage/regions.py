@@ -49,9 +49,13 @@ class UnfinishedRegions(UnfinishedShard):
     """
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
-        """Write the complete shard with its commit record, and then remove its parts."""
+        """Write the complete shard with its commit record, and then remove its parts.
+
+        `details` are noted in the record, beside the dimension of the features and the details of all parts.
+        """
         parts = self._all()
-        # The features of a part whose images are all unreadable do not have the dimension of the others.
+        # A part whose images are all unreadable is left out here, because its empty features do not have the dimension
+        # of the others.
         described = [arrays for arrays, _ in parts if len(arrays["scores"])] or [parts[0][0]]
         arrays = {name: np.concatenate([part[name] for part in described]) for name in COLUMNS}
         lengths = np.concatenate([part["lengths"] for part, _ in parts])
@@ -67,7 +71,8 @@ class UnfinishedRegions(UnfinishedShard):
 def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
     """Raise RejectLimitError if more than the share `limit` of a published shard's images have no regions.
 
-    Logs a warning if fewer images have no regions.
+    `path` and `commit` are the file and the commit record of the shard. If some images have no regions, but not too
+    many, this logs a warning.
     """
     if not (rejects := commit.details["rejects"]):
         return
@@ -208,7 +213,7 @@ class PhraseVectors:
 
     `regions` and `phrases` are the tables without their vectors. `region_vectors` (r, c) and `phrase_vectors` (p, c)
     are their vectors in the joint space of `dim` = c dimensions, and `boxes` (r, 4) are the corners of the regions.
-    Raises IntegrityError if the tables are damaged.
+    `fingerprint` is the digest of their commit record. Raises IntegrityError if the tables are damaged.
     """
 
     def __init__(self, folder: Path) -> None:

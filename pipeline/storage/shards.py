@@ -39,7 +39,7 @@ def shard_path(folder: Path, number: int) -> Path:
 
 
 def chunk_path(folder: Path, number: int) -> Path:
-    """Return the file that covers a chunk of shards."""
+    """Return the path of the file of the chunk `number`, which is a range of shards, in a folder."""
     return Path(folder) / f"chunk-{number:05d}.h5"
 
 
@@ -93,7 +93,8 @@ T = TypeVar("T")
 class OpenedOnUse(Sequence[T]):
     """A sequence whose items are opened when they are first used, with `open(number)`.
 
-    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open.
+    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open. A negative number
+    raises IndexError.
     """
 
     def __init__(self, count: int, open: Callable[[int], T]) -> None:

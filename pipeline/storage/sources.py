@@ -11,12 +11,16 @@ from pipeline.foreign.parquet import ParquetPhotographs
 from pipeline.storage.tables import SHARD, Row
 
 MAX_PHOTO_BYTES = 1 << 30
-"""Size of the largest photo that is read."""
+"""Size in bytes of the largest photo that is read from a file or from a tar shard. A larger one raises InputError. A
+photo in a row of a Parquet file may be larger."""
 
 
 class ImageSource:
     """Reader of encoded images below the folder `root`, which finds an image by the columns `path`, `offset` and `size`
-    of the manifest. It can be pickled."""
+    of the manifest. It can be pickled.
+
+    `follow_links` says whether symbolic links may lead out of `root`.
+    """
 
     def __init__(self, root: Path, follow_links: bool = False) -> None:
         self.root = root
@@ -31,7 +35,8 @@ class ImageSource:
 
         Without `offset`, the image is the whole file `path` below the root. With `offset` and `size`, both in bytes,
         it is a member of the tar shard `path`. With `offset` only, it is the row `offset` of the Parquet file `path`.
-        Raises InputError if the file does not exist, is too large or truncated, or if a link leads out of the root.
+        Raises InputError if the file cannot be read, is not a regular file, is larger than MAX_PHOTO_BYTES or
+        truncated, or if a link leads out of the root without `follow_links`.
         """
         most = MAX_PHOTO_BYTES if offset is None else math.inf
         descriptor = open_plain(str(self.root), path, most, self.follow_links)
@@ -54,12 +59,15 @@ class ImageSource:
 
 
 class ImageSources:
-    """Reader of the photos of an index. The photos of the shard i are in the folder `roots[i]`."""
+    """Reader of the photos of an index. The photos of the shard i are in the folder `roots[i]`.
+
+    `follow_links` says whether symbolic links may lead out of these folders.
+    """
 
     def __init__(self, roots: Sequence[Path], follow_links: bool = False) -> None:
         self._sources = [ImageSource(root, follow_links) for root in roots]
 
     def read(self, row: Row) -> bytes:
-        """Read the photo of a row of the index's table. Raises InputError as `ImageSource.read` does."""
+        """Read the photo of a row of the index's table. Raises InputError if it cannot be read."""
         source = self._sources[row[SHARD] if len(self._sources) > 1 else 0]
         return source.read(row["path"], row.get("offset"), row.get("size"))

@@ -40,8 +40,9 @@ class StoredIndex:
     """An index of `shards`, at least one. Messages refer to it by `folder`.
 
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
-    The images `hidden` look as if they had been removed. Raises UsageError if the shards are of different models, and
-    IntegrityError if their vectors are compared in different ways.
+    `hidden` are the ids of images that look as if they had been removed in the result of `table`, but not in the result
+    of `packed_table`. Raises UsageError if the shards are of different models, and IntegrityError if their vectors are
+    compared in different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:
@@ -65,8 +66,8 @@ class StoredIndex:
     def card(self) -> Card:
         """The card of the whole index.
 
-        It is the card of the first shard, with the numbers of vectors, the bytes of the FAISS files, and the splits of
-        all shards together.
+        It is the card of the first shard. With several shards, it has the numbers of vectors, the bytes of the FAISS
+        files, and the splits of all shards together, and a fingerprint of all cards.
         """
         return _merged_card([shard.card for shard in self.shards])
 
@@ -126,16 +127,18 @@ class StoredIndex:
     def photographs(self, named: Path | None = None, follow_links: bool = False) -> ImageSources:
         """Return a reader of the photos, in the folders that the cards name.
 
-        A folder that the user has `named` replaces the folder on the card of the first shard.
+        A folder that the user has `named` replaces the folder on the card of the first shard, also for the other shards
+        with the same folder. `follow_links` says whether symbolic links may lead out of the folders.
         """
         roots = [shard.card.data_root for shard in self.shards]
         return ImageSources([named if named and root == roots[0] else Path(root) for root in roots], follow_links)
 
     def parser(self) -> "tuple[Callable[[], Language], Mapping[str, Json]]":
         """Return a function that loads the spaCy pipeline with which the captions of the `run` were parsed, and the
-        run's table of labels.
+        content of the run's `text/labels.json`.
 
-        Raises UsageError as `parser_of` does, and IntegrityError if the run has other labels than the model.
+        Raises UsageError if `run` is None, or if its captions were not parsed by a spaCy pipeline that is still the
+        same. Raises IntegrityError if the run has other labels than the model.
         """
         load, labels = parser_of(self.run)
         own = self.first.model().details["labels"]
@@ -148,10 +151,11 @@ def open_index(*folders: Path, added: bool = True, run: Path | None = None, skip
 
     With `added`, the shards that were added to the indexes are included. Shards that were added while the index had
     another model are ignored with a warning. `run` is the run from which the indexes come, if the user has named it.
-    `skip_verified` is explained by IndexShard.
+    With `skip_verified`, a large file that was verified before is not hashed again unless it was changed since.
 
-    Raises IntegrityError as IndexShard does, for a folder with indexes of several models, and for an index that lacks
-    one of its shards. Raises UsageError if the folders have different models, or if a folder is given twice.
+    Raises IntegrityError for a folder without an index, or with indexes of several models, for a damaged card, and for
+    an index that lacks one of its shards. Raises UsageError if the folders have different models, or if a folder is
+    given twice.
     """
     opened: list[IndexShard] = []
     for folder in folders:
@@ -215,7 +219,8 @@ def _remedy(first: IndexShard, other: IndexShard) -> str:
 
 
 def _merged_card(cards: Sequence[Card]) -> Card:
-    """Return the first card, with the numbers of vectors, the bytes of the FAISS files, and the splits of all cards."""
+    """Return the first card. With several cards, it has the numbers of vectors, the bytes of the FAISS files and the
+    splits of all cards, and a fingerprint of them."""
     first = cards[0]
     if len(cards) == 1:
         return first

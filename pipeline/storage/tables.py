@@ -27,12 +27,12 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its corners in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES."""
+"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger one is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
-"""Number of rows of a row group, which are unpacked together."""
+"""Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
 MAX_DIGITS = 18
-"""Number of digits of a number from a user. Numbers with this many digits always fit into 64 bits."""
+"""Largest number of digits of an id from a user that is read as a number. Such a number always fits into 64 bits."""
 FIRST_DAY = np.datetime64("0001-01-01")
 """The first day of Python's calendar."""
 LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
@@ -66,7 +66,8 @@ def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
 def require_columns(path: Path, found: pa.Schema, needed: pa.Schema, remedy: str = REMEDY) -> None:
     """Raise IntegrityError if a table lacks a needed column, or has it with another type.
 
-    `found` is the schema of the table in the file `path`, and `needed` has the needed columns.
+    `found` is the schema of the table in the file `path`, and `needed` has the needed columns. The message ends with
+    the `remedy`.
     """
     for field in needed:
         own = found.field(field.name) if field.name in found.names else None
@@ -79,8 +80,9 @@ class PackedTable:
     """The table in a Parquet file, whose rows are unpacked on request.
 
     `data` is the content of the file `path`. `check(rows, first)` is called for all rows that are read, before they
-    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not such
-    a table, has a column of a type that no answer can show, or would unpack to far more bytes than its size.
+    are returned, where `first` is the number of the first of these rows. Raises IntegrityError if the file is not a
+    Parquet file, has larger row groups than jointspace writes, has a column of other values than numbers, texts, truth
+    values and dates, or would unpack to more bytes than MAX_UNPACKED_RATIO allows.
     """
 
     def __init__(
@@ -176,7 +178,7 @@ class PackedTable:
         if not about.num_rows:  # A group without rows has no pages to read.
             return pa.schema([self.schema.field(name) for name in columns or self.schema.names]).empty_table()
         with self._refusing():
-            # With Arrow's threads, a process that ends while they are still starting may abort.
+            # Arrow's threads are not used, because a process that ends while they are still starting may abort.
             group = self._file.read_row_group(number, columns, use_threads=False)
             group.validate(full=True)
             chunks = (chunk for column in group.columns for chunk in column.chunks)
@@ -295,8 +297,8 @@ RowTable = PackedTable | ChainedTables
 def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:
     """Return rows of a sequence of parts in the given order.
 
-    Part i has the rows before `ends[i]`. `read(i, own)` returns the rows of part i with the numbers `own`, which count
-    from its first row. It is called at most once for each part.
+    Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
+    of part i with the numbers `own`, which count from its first row. It is called at most once for each part.
     """
     rows = list(map(int, rows))
     records: dict[int, T] = {}

@@ -46,10 +46,11 @@ def write_vectors(
 ) -> None:
     """Write the vectors (m, d) of the text encoder `encoder` as one shard with its commit record.
 
-    `sentence_id` (m,) and `image_id` (m,) are the ids of the texts and of their images. `documents` is the name of the
-    weak text if the vectors are of documents. `imported` are the fingerprints of the files of precomputed vectors by
-    name. Dense vectors are stored as the dtype `storage`. Raises InputError as
-    pipeline.storage.features.to_stored does.
+    `sentence_id` (m,) and `image_id` (m,) are the ids of the texts and of their images. If the vectors are of
+    documents, `documents` is the name of their entry in the section `documents` of the configuration. `imported` are
+    the fingerprints of the files of precomputed vectors by name. Dense vectors are stored as the dtype `storage`.
+    Raises InputError if a dense vector is not finite, or is too large or too small for this dtype, and IntegrityError
+    if a sparse vector is not finite.
     """
     shape = vectors.shape
     assert shape is not None
@@ -114,7 +115,12 @@ class VectorShard(Shard):
 
 
 class ParseShard:
-    """The lines of the two files of the shard `number` of parses in a folder."""
+    """The parses of the texts of the shard `number` in a folder.
+
+    `conllu` and `brackets` are the lines of its two files, at `path` and `brackets_path`. `rows` is the number of
+    texts, and `details` are the details of the commit record. Raises IntegrityError if a file is missing or was
+    changed.
+    """
 
     def __init__(self, folder: Path, number: int) -> None:
         self.path = shard_path(folder, number).with_suffix(".conllu")

@@ -68,7 +68,7 @@ class Examination:
 
 
 class NoCommitsError(IntegrityError):
-    """The examined folder has no commit record at all, so it is not the folder of a run or of an index."""
+    """Error for a folder without any JSON file that may be a commit record: it is not the folder of a run or index."""
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,8 @@ def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Ite
     """Check every artefact below the folder `run` against its commit record, and against its inputs.
 
     The files are compared by size, and with `hashed` also by hash. `progress` may wrap the list of commit records to
-    report the progress. Raises NoCommitsError if there is no commit record at all.
+    report the progress. Raises NoCommitsError if the folder cannot be read, or has neither a JSON file nor a file that
+    is faulty without a record, such as a link.
     """
     run = Path(run)
     survey = survey_files(run)
@@ -142,7 +143,10 @@ def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
 
 
 def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
-    """Add one file to the list to which it belongs. `folders` are the names of its folders below the run."""
+    """Add one file to the list to which it belongs.
+
+    `status` is its status, or the error if it cannot be examined. `folders` are the names of its folders below the run.
+    """
     found = survey.found
     if isinstance(status, OSError):
         found.faults.append(FaultyFile(path, f"unread: {explain(path, status)}", None))
@@ -172,7 +176,10 @@ def _records(files: Sequence[Path]) -> list[Path]:
 def _check_commits(
     result: Examination, run: Path, records: Iterable[Path], hashed: bool, is_lone_index: bool
 ) -> dict[Path, Path]:
-    """Check all commit records and their files, and return for each file the record that vouches for it."""
+    """Check all commit records and their files, and return for each file the record that vouches for it.
+
+    If the folder is an index without its run (`is_lone_index`), the places and the inputs of records are not checked.
+    """
     commits = Commits(run)
     vouched: dict[Path, Path] = {}
     for path in records:
@@ -198,7 +205,7 @@ def _check_commits(
 
 
 def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
-    """Add the files to the result. They are not listed in any commit record."""
+    """Add files that no commit record lists to the result: as faults if they need a record, and else as unvouched."""
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             reason = "uncommitted: no commit record lists it, because its writer did not finish"
@@ -292,7 +299,7 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` says what the rows are: the image itself, its captions, its regions and so on. If there are no rows, `note`
-    says why.
+    says why. For rows of an index, it gives the recall of the index. Otherwise it is empty.
     """
 
     file: Path
@@ -303,8 +310,11 @@ class TraceRows:
 
 @dataclass(frozen=True)
 class ImageTrace:
-    """The rows of an image in the manifest, the number of its boxes and of its shard, and its rows in all other files
-    (`places`)."""
+    """The rows of an image in a run.
+
+    `image`, `sentences` and `documents` are its rows in the tables of the manifest, and `boxes` is the number of its
+    boxes there. `shard` is the number of the shard that contains the image. `places` are its rows in all other files.
+    """
 
     image: dict[str, Any]
     sentences: list[dict[str, Any]]
@@ -317,7 +327,8 @@ class ImageTrace:
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
 
-    Raises InputError if the name may mean two images.
+    If `name` is a file with several images, such as a tar shard, this is the first one. Raises InputError if it is not
+    clear which of several images the name means.
     """
     shards = range(manifest.n_shards)
     if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:
@@ -372,7 +383,7 @@ def means(name: str, other: str | None) -> bool:
 
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
     """Yield the rows of an image in a shard of any kind. They are found with the datasets `image_id`, `sentence_id`
-    and `offsets`."""
+    and `offsets`. `sentences` are the ids of the image's captions."""
     try:
         shard = Shard(path, read_commit(commit_path(path)).kind)
         owners = shard["image_id"]
@@ -395,7 +406,10 @@ def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[T
 
 
 def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """Yield the rows of an image and of its captions in the tables of an index shard."""
+    """Yield the rows of an image and of its captions in the tables of an index shard.
+
+    `sentences` are the ids of the captions.
+    """
     wanted: dict[Modality, Sequence[int]] = {"images": [image_id], "sentences": sentences}
     for modality in MODALITIES:
         file = folder / f"{modality}.parquet"

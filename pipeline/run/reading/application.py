@@ -284,7 +284,8 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
     for modality, rows in ids.items():
         table = getattr(manifest, modality).take(rows)
         writer.add_table(f"{modality}.parquet", with_documents(manifest, table) if modality == "images" else table)
-    # A line that the user has set with captions of the source's photos does not hold for other photos.
+    # A calibration with captions that a user has written for the source's photos does not hold for other photos, so it
+    # is left out.
     lost = ["calibration"] if card.calibration and card.calibration.photos is not None else []
     replaced = {*ids, *(["background"] if lost else [])}
     writer.link(source, but={file for file in card.files if file.partition(".")[0] in replaced})

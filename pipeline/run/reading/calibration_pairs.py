@@ -28,7 +28,8 @@ from pipeline.storage.json_files import fingerprint
 from pipeline.storage.stored_index import StoredIndex
 
 BACKGROUND_IMAGES = 1000
-"""Number of images in the background of a calibration with a user's captions, if the index has as many."""
+"""Number of images in the background of a calibration with a user's captions. It is smaller if the index has fewer
+images, and greater if the user has written captions for more of them."""
 HEADER = "file,caption\n"
 """The first line of a table that `record_pair` writes."""
 log = logging.getLogger(__name__)
@@ -87,9 +88,11 @@ def open_text_searcher(index: StoredIndex) -> Searcher:
 def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
     """Calibrate an index with the table of photos and captions at `path`, and write the calibration to its first shard.
 
-    The background is the photos of the table and a sample of other photos. Raises UsageError if the index has no text
-    encoder or cannot return its vectors. Raises InputError, which names the table and the row, if a search would refuse
-    a caption, and as `read_pairs` and `match_pairs` do.
+    The background is the photos of the table and a sample of other photos, which `seed` decides. Raises UsageError if
+    there is no table, and if the index is of a multi-vector model, has fewer than MIN_DEV_IMAGES photos, has no text
+    encoder, or cannot return its vectors. Raises InputError if the table has captions of fewer than MIN_DEV_IMAGES
+    photos, and, with the row, if a caption is empty or a search would refuse it, if a name does not match exactly one
+    photo, or if an earlier row has the same photo and caption.
     """
     index = change.index
     searcher = open_text_searcher(index)
@@ -141,14 +144,20 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of the background: `own`, followed by a sample of the other `rows`, BACKGROUND_IMAGES in all."""
+    """Return the rows of the background: `own`, followed by a sample of the other `rows` drawn with `rng`.
+
+    They are BACKGROUND_IMAGES in all, or fewer if there are not so many `rows`. If `own` has more, there is no sample.
+    """
     others = np.setdiff1d(rows, own)
     count = min(len(others), max(0, BACKGROUND_IMAGES - len(own)))
     return np.concatenate([own, rng.choice(others, count, replace=False)])
 
 
 def training_photos(index: StoredIndex) -> set[int]:
-    """Return the ids of the photos of an index with which its model was trained."""
+    """Return the ids of the photos of an index with which its model was trained.
+
+    There are none if the model was trained in another run than the one from which the index comes.
+    """
     trained = index.card.trained_on
     splits = trained.splits if trained and trained.run == index.card.name else []
     groups = index.packed_table("images").groups(["image_id", "split"])
@@ -157,7 +166,7 @@ def training_photos(index: StoredIndex) -> set[int]:
 
 
 def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], seed: int) -> list[StoredPhoto]:
-    """Return the photos that are not `described` and did not train the model, in a random order."""
+    """Return the photos that are not `described` and did not train the model, in a random order that `seed` decides."""
     trained = training_photos(index)
     photos = [photo for photo in photos_of(index) if photo.image_id not in trained]
     order = np.random.default_rng(seed).permutation(len(photos)).tolist()

@@ -69,7 +69,12 @@ class RunTexts:
 
 
 def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
-    """Collect what is needed to prepare the encoder of an entry: weights, training data, and precomputed vectors."""
+    """Collect what is needed to prepare the encoder of an entry.
+
+    This is the seed, the folder of the weights, the settings of regions, the training images of an image encoder that
+    learns, or the training texts of a text encoder. If the entry names another encoder, it is also that encoder, and,
+    if the entry has precomputed vectors, some of them.
+    """
     config = run.config
     is_image = entry.modality == "image"
     base, images = None, None
@@ -123,7 +128,8 @@ def write_encoder(
 ) -> None:
     """Store an encoder in the folder of its job. A model of another library is stored with its files.
 
-    Raises InputError if these files have a form that is refused when the encoder is read.
+    `details` are noted in the commit record. Raises InputError if these files have a form that is refused when the
+    encoder is read.
     """
     kind = ENCODER if entry.modality == "image" else TEXT_ENCODER
     about = {"settings": encoder.settings() | entry.spec.stored_kind, "provenance": job.provenance}

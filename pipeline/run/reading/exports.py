@@ -86,7 +86,8 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
     for at, field in enumerate(table.schema):
         if pa.types.is_temporal(field.type):
             table = table.set_column(at, field.name, table[at].cast(pa.string()))
-    with open(path.with_suffix(".npy"), "wb") as file:  # np.save can report success on a full disk
+    # The file is written by Python, because np.save can report success on a full disk.
+    with open(path.with_suffix(".npy"), "wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
         file.write(np.ascontiguousarray(vectors).data)
     with open(path.with_suffix(".jsonl"), "w", encoding="utf-8") as file:

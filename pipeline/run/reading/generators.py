@@ -86,10 +86,10 @@ def open_space_index(run: Run, generator: str) -> StoredIndex | None:
 
 
 def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | None:
-    """Train a part-of-speech tagger on the file `language_text.treebank`.
+    """Train a part-of-speech tagger on the file `language_text.treebank`, with random numbers from `seed`.
 
-    Return None if the generator needs no tagger or no file is configured. Raises InputError, with the line, if the file
-    cannot be read.
+    Return None if the generator of the registry's entry `spec` needs no tagger, or if no file is configured. Raises
+    InputError if the file cannot be read, and, with the line, if a line is faulty.
     """
     name = config.language_text.treebank
     if not spec.treebank or name is None:
@@ -129,7 +129,8 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
 def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary) -> HeldOut:
     """Return the sentences of held-out images with the data that a generator needs to compute their probability.
 
-    `pairs` has the images and tokens, and `texts` has the same sentences as text.
+    `pairs` has the images and the tokens of the sentences, `texts` has the same sentences as text, and `vocabulary` is
+    the vocabulary of the tokens.
     """
     tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
     return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)

@@ -63,9 +63,10 @@ def write_index_shard(
     provenance: Provenance,
     part: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the images and sentences `ids` of a run into `folder` as an index shard.
+    """Write the images and sentences `ids` of a run into `folder` as an index shard of the model `model`.
 
-    If several index shards are built together, `part` has the number of this shard, and in `of` how many there are.
+    `provenance` is the origin that the card notes. If several index shards are built together, `part` has the number of
+    this shard, and in `of` how many there are.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)
@@ -185,10 +186,10 @@ def add_indexes(
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
-    A multi-vector model also gets outlines, which are short summaries of its vector sets. The index of the images is
-    tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences, only the
-    images are indexed. `share` returns for a modality what the index shards of one index share, as `choose_and_build`
-    explains.
+    For a multi-vector model, outlines are added too. They say which vectors belong to which item. The index of the
+    images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
+    only the images are indexed. `share` returns for a modality what the index shards of one index share: the vectors or
+    the trained index that `choose_and_build` takes as `shared`, or None for an index with one shard.
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)

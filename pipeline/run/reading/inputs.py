@@ -32,7 +32,8 @@ def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Sh
 def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    They are the sentences with their vocabulary, and the index whose joint space the generator uses, if it uses one.
+    They are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
+    generator uses, or None if it uses none.
     """
     space = None
     if config.generator(generator).settings.in_space:
@@ -46,7 +47,11 @@ def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inpu
 
 
 def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outside]:
-    """Return the files of `language_text` on which a generator is trained, among `kinds` (`lines` and `treebank`)."""
+    """Return the files of `language_text` on which a generator is trained, by kind.
+
+    Of the possible `kinds`, `lines` is the file of further sentences, and `treebank` is the file of tagged sentences. A
+    kind is left out if the generator does not use it, or if no such file is configured.
+    """
     spec, texts = config.generator(generator).spec, config.language_text
     used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return {kind: Outside(kind, Path(path)) for kind in kinds if (path := used[kind])}
@@ -58,7 +63,10 @@ def region_texts_path(config: "Config") -> Path | None:
 
 
 def label_names(config: "Config") -> Outside | None:
-    """Return the file `phrases.names`, which lists names for the labels of boxes, or None if it does not exist."""
+    """Return the file `phrases.names`, which lists names for the labels of boxes, or None if it does not exist.
+
+    For a generated demo, this is its commit record `demo.json`, because the file is written together with it.
+    """
     root = Path(config.data_root)
     if config.demo.generate:  # make-demo writes the table with the rest of the collection
         return Outside("names", root / "demo.json")

@@ -39,7 +39,8 @@ def restore_model(run: Run, name: str) -> "tuple[JointModel, Parameters]":
 
 
 def describe_embeddings(stored: "Parameters", metric: str) -> dict[str, Any]:
-    """Return the details that embeddings store about the model that made them."""
+    """Return the details that embeddings store about the model `stored` that made them, and the `metric` that compares
+    them."""
     details = {key: stored.details.get(key) for key in ("model", "refits", "registered")}
     vocabulary = {"vocabulary": stored.details["vocabulary"]} if stored.details.get("vocabulary") else {}
     return {**details, "metric": metric, "made_of": stored.fingerprint, **vocabulary}
@@ -57,7 +58,7 @@ def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") 
 def follow_training(
     name: str, settings: "Section", job: Job
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
-    """Follow the training of a model with a progress bar and checkpoints.
+    """Follow the training of a model with a progress bar, which shows its `name`, and with checkpoints.
 
     Yield the checkpoint from which the training of the job resumes, or None, and a function to call after each step.
     The function saves a checkpoint every `checkpoint_seconds` of `settings`. The checkpoints are removed when the block

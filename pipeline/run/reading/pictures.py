@@ -36,11 +36,11 @@ SHOWN_REGIONS = 5
 PLANE_SENTENCES = 60
 """Largest number of sentences whose phrases are drawn in the plane."""
 MIN_WORD_COUNT = 5
-"""Smallest number of occurrences of a word in the table of magnitudes."""
+"""Smallest number of occurrences of a word in the table of magnitudes. Rarer words are left out."""
 LISTED_WORDS = 20
 """Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
 MIN_PLANE_POINTS = 5
-"""Smallest number of phrases and regions for t-SNE."""
+"""Smallest number of phrases and regions for t-SNE. If there are fewer, no plane is drawn."""
 INK = "#222222"
 """Colour of text and outlines in the plane."""
 

@@ -57,7 +57,7 @@ class MatchedFeatures:
         """Check that all vectors are finite and can be stored in the dtype `storage`.
 
         `key` is the key of the configuration that set `storage`, for the message. Raises InputError for the first
-        vector that is not finite or exceeds the range of the dtype.
+        vector that is not finite, or has too large or only too small values for the dtype.
         """
         n = len(self.labels)
         for start in range(0, n, BLOCK_ROWS):
@@ -142,7 +142,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = names or nameless(open_foreign(photos).names or ())
-        finite = vectors.finite()  # `ingest` has rejected vectors that are not finite
+        finite = vectors.finite()  # `ingest` has rejected the other captions, so their rows get no name
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):

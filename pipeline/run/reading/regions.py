@@ -48,7 +48,10 @@ PREPARED_TOGETHER = 4
 
 
 class ShownImage(TypedDict):
-    """An image for which a caption is generated, as the results show it."""
+    """An image or box for which a caption is generated, as the results show it.
+
+    `image` is the path of the image, and `box` has the corners x1, y1, x2, y2 in pixels, or is None for a whole image.
+    """
 
     image_id: int
     image: str
@@ -56,7 +59,7 @@ class ShownImage(TypedDict):
 
 
 class ShownBox(ShownImage):
-    """A labelled box for which a caption is generated, as the results show it."""
+    """A box with a `label` for which a caption is generated, as the results show it."""
 
     label: str
 
@@ -250,7 +253,10 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
 
 
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
-    """Read the file `phrases.names` of the collection, which lists names for each label. Without it return {}."""
+    """Read the file `phrases.names` of the collection, and return the names of each label in lower case.
+
+    Return an empty mapping if there is no such file. Raises InputError if it cannot be read or has a faulty line.
+    """
     path = Path(config.data_root) / (config.phrases.names or "")
     return read_names(path) if path.is_file() else {}
 
@@ -314,7 +320,10 @@ def read_boxes(
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each box, the noun phrases in the captions of its image that name its label, as lists of words."""
+    """Return, for each box, the noun phrases in the captions of its image that name its label, as lists of words.
+
+    `analyze` splits a caption into words.
+    """
     from pipeline.run.reading.texts import read_sentence_trees
 
     images = np.array([box["image_id"] for box in boxes])

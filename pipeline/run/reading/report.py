@@ -42,7 +42,7 @@ from pipeline.text.vocabulary import Coverage
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 """Libraries whose installed versions the report lists."""
 MAX_MAP_PHOTOS = 1000
-"""Largest number of photos on the map if no photo has a caption."""
+"""Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
 """Largest number of findings of the audit that are shown for each kind, the worst first."""
 SAMPLED_SHARDS = 4
@@ -165,8 +165,8 @@ class RunReport:
     def health(self) -> list[dict[str, Any]]:
         """Statistics of the stored features of each encoder.
 
-        SAMPLED_ROWS rows are taken from each of SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes of all
-        features are extrapolated from these shards.
+        Up to SAMPLED_ROWS rows are taken from each of up to SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes
+        of all features are extrapolated from these shards.
         """
         run = self.run
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_QUERY_CHARACTERS = 80
-"""Largest number of characters of the caption, or of the path of the photo, in the suggested search."""
+"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer ones are
+not suggested."""
 QUERY_CANDIDATES = 20
 """Number of captions, or of photos, from which the suggested search is chosen."""
 FALLBACK_QUERY = "a dog on the grass"
@@ -30,7 +31,8 @@ def close(run: Run, started: float) -> Iterator[str]:
     """Finish a run: remove the lock files of killed jobs, and print the results if there are new results.
 
     The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
-    the epoch. Yields warnings.
+    the epoch. If a file of the results cannot be used, the message of the error is yielded as a warning, and nothing is
+    printed.
     """
     from pipeline.storage.locks import is_free, is_lock
 
@@ -69,9 +71,11 @@ def closing_lines(run: Path) -> list[str]:
 def results_of(run: Path) -> dict[str, Any]:
     """Collect the results of the run in the folder `run`, as JSON.
 
-    `evaluations` has the evaluations, with the best model on the reported split first, and `warnings` the warnings of
+    `evaluations` has the evaluations of the reported split and protocol, the best first, and `warnings` the warnings of
     `ingest`. `report` is the path of the report, or None. `search` has the arguments of a `jointspace` command that
-    searches the index of the best model on dev, or None. Raises IntegrityError if a file is damaged.
+    searches the index of the best model on dev, or on another split if none was evaluated on dev. Without evaluations,
+    this is the first index of the run by name. It is None if there is no index, or if the index cannot answer a
+    search. Raises IntegrityError if a file is damaged.
     """
     from pipeline.metrics.summary import ranking
     from pipeline.report.tables import best_model
@@ -146,7 +150,10 @@ def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | 
 
 
 def search_command(folder: Path) -> str | None:
-    """Return the command of `example_search` for the index in `folder` as one line for a shell, or None."""
+    """Return a command that searches the index in `folder`, as one line for a shell.
+
+    Return None if `example_search` finds no query that the index can answer.
+    """
     from pipeline.storage.stored_index import open_index
 
     example = example_search(open_index(folder))

@@ -57,8 +57,10 @@ def read_analyzer(run: Run) -> Callable[[str], list[str]]:
 
 
 def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[str]]) -> list[list[str]]:
-    """Return the words of the sentences `sentence_id`. A sentence without words has one empty word, as in a model with
-    one vector per word."""
+    """Return the words that `analyze` finds in each of the sentences `sentence_id` (m,).
+
+    A sentence without words has one empty word, as in a model with one vector per word.
+    """
     return [analyze(text) or [""] for text in run.manifest.sentences["text"].take(sentence_id).to_pylist()]
 
 
@@ -78,8 +80,11 @@ def read_trees(
 
 
 def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_id: np.ndarray) -> list[SentenceTrees]:
-    """Read the trees of the sentences `sentence_id` (m,), ascending, over the words of `analyze`. Shards without such a
-    sentence are not opened."""
+    """Read the trees of the sentences `sentence_id` (m,), which must ascend, over the words that `analyze` finds in
+    them.
+
+    Shards without such a sentence are not opened.
+    """
     trees = []
     for number in range(run.manifest.n_shards):
         rows = run.manifest.shard(number)
@@ -116,9 +121,10 @@ def count_chunk(chunk: range, root: Path, settings: TermSettings, folder: Path) 
 
 
 def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> dict[str, int]:
-    """Measure which share of the words in the dev sentences a text encoder knows, and log it.
+    """Measure which share of the words in the dev sentences a text encoder or a vocabulary knows, and log it.
 
-    If the share is small, the log has a warning that ends with `remedy`.
+    `name` is its name in messages. If the share is small, the log has a warning that ends with `remedy`. Returns the
+    counts of pipeline.text.vocabulary.Coverage by name, which are all 0 if dev has no sentences.
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
@@ -182,7 +188,8 @@ def read_queries(file: Path) -> list[str]:
 
 
 def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
-    """Read word vectors from a file that the user supplied: the `wanted` words, and the `first` words of the file.
+    """Read word vectors from a file that the user supplied: those of the `wanted` words, and those of the words at the
+    beginning of the file, of which there are `first`.
 
     `form` is `text` or `binary` (word2vec's formats). Raises InputError if the file cannot be read.
     """
@@ -272,7 +279,8 @@ def open_sentences(run: Run, model: str) -> Sentences:
 def read_sentences(run: Run, form: str, text_encoders: Iterable[str] = (), numbers: Sequence[int] | None = None) -> Any:
     """Read the sentences of all shards, or of the shards `numbers`, in the form that a model takes.
 
-    `form` is `tokens`, the kind of the trees, or `vectors`. Vectors are returned as text encoder -> (m, d).
+    `form` is `tokens`, `dependency-trees`, `phrase-trees` or `vectors`. The result is Tokens or Trees, or for vectors
+    a mapping of each of the `text_encoders` to a dense or sparse array (m, d).
     """
     layout, numbers = run.layout, range(run.manifest.n_shards) if numbers is None else numbers
     if form == "vectors":
