@@ -50,7 +50,7 @@ class EncoderEntry(Section):
 
     @property
     def base(self) -> str | None:
-        """The name of the encoder from which this encoder is made, or None."""
+        """The name of the encoder whose regions are pooled, or that made the precomputed vectors, or None."""
         return None
 
     @property
@@ -88,7 +88,10 @@ class EncoderEntry(Section):
         return None
 
     def decisive(self) -> dict[str, Any]:
-        """Return the keys on which the vectors of the encoder depend."""
+        """Return the keys, with their values, on which the vectors of the encoder depend.
+
+        `kind: network` is omitted.
+        """
         keys = self.model_dump()
         return {name: value for name, value in keys.items() if (name, value) != ("kind", "network")}
 

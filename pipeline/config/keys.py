@@ -66,7 +66,7 @@ YAML_HEAD = """\
 
 
 class ClusterSettings(Section):
-    """A Dask cluster."""
+    """Settings of the Dask cluster that processes the shards of a job."""
 
     workers: Positive = key(2, "Number of workers.")
     options: dict[str, Any] = key(

@@ -122,7 +122,7 @@ class TransferSettings(Section):
 
 
 class KernelsSettings(Section):
-    """Kernel CCA."""
+    """Settings of kernel CCA."""
 
     image_kernel: Kernel = key(
         "rbf", "Kernel of the image view: linear | rbf | laplacian | cosine | polynomial, as in scikit-learn."
@@ -149,7 +149,7 @@ class WsabieSettings(Section):
 
 
 class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
-    """The same model, trained by AdaGrad."""
+    """The same model as wsabie-sgd, trained by AdaGrad."""
 
 
 class TrainSettings(Section):
@@ -236,7 +236,10 @@ class RelationTrainSettings(TreeTrainSettings):
 class RefinedTrainSettings(
     TrainSettings, temperature=0.07, averaging=0.98, encoder_dropout=0.5, batch_size=512, decay=0.9, epochs=12
 ):
-    """A refined ncca. With strong ridges in `fit`, it improves more on the ncca."""
+    """A model that starts from an ncca and is trained further.
+
+    With strong ridges in `fit`, it improves more on the ncca.
+    """
 
 
 class RecurrentTrainSettings(RefinedTrainSettings):
@@ -314,9 +317,10 @@ HubnessMethod = Literal["csls", "nnn", "sinkhorn"]
 HUBNESS: tuple[HubnessMethod, ...] = get_args(HubnessMethod)
 """Methods of hubness correction (pipeline.models.linear.hubness)."""
 ChosenHubness = Literal["none", "auto", HubnessMethod]
-"""The hubness correction of a model. `auto` chooses the better of nnn and sinkhorn on dev, for each direction."""
+"""The hubness correction of a model. `auto` chooses the better of nnn and sinkhorn on dev, for each direction
+of search (from images to captions, and from captions to images)."""
 REMOVED_HUBNESS = ("inverted-softmax", "dual-softmax")
-"""Methods that earlier versions had."""
+"""Methods that earlier versions had. A configuration that names one of them gets an error that says so."""
 
 
 class HubnessSettings(Section):
@@ -409,6 +413,7 @@ class Model:
     text_weights: Mapping[str, tuple[float, ...]]
     """The weights to try for the vectors of each text encoder."""
     training: str
+    """The training, a key of TRAININGS in pipeline.config.registry."""
     documents: str
     """The entry of `documents` with the weak texts that its training uses."""
     seed: int
@@ -423,7 +428,7 @@ class Model:
 
     @property
     def train_settings(self) -> TrainSettings:
-        """The settings of a trained model."""
+        """The settings of a model that the stage `train` makes. Other models do not have them."""
         assert isinstance(self.settings, TrainSettings)
         return self.settings
 

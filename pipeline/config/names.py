@@ -243,7 +243,10 @@ class Config(OwnKeys):
         return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
 
     def evaluations(self) -> list[tuple[str, str, str]]:
-        """Return the model, the split and the protocol of each evaluation."""
+        """Return (model, split, protocol) for each evaluation.
+
+        A generator that is evaluated by perplexity is a model with the name that `ranker` returns.
+        """
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
         judgements = [*judged, *ranked]

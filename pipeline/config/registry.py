@@ -92,7 +92,7 @@ def import_place(place: str) -> Any:
 
 
 MAX_SIDE = 4096
-"""Largest side of the input of an image encoder in pixels."""
+"""Largest side of the input of an image encoder in pixels. A larger side in a configuration or a file is an error."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
@@ -324,7 +324,7 @@ STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
 """The other trainings."""
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
-"""The keys of `fit` whose values are tried on dev."""
+"""The keys of `fit` whose values are tried on dev, besides `text_weights`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -446,7 +446,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _ensemble("ensemble", f"{LINEAR}.ensemble:Ensemble"),
     _ensemble("fragment-ensemble", f"{LINEAR}.ensemble:Ensemble", multi_vector=True),
 )  # fmt: skip
-"""All registered models. A model from which others start precedes them."""
+"""All registered models."""
 
 
 def model_spec(name: str) -> ModelSpec:

@@ -105,7 +105,11 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_onc
 
 
 def as_name(text: str) -> str:
-    """Convert a text to a valid Name: other characters are replaced by hyphens."""
+    """Convert a text to a valid Name.
+
+    Other characters are replaced by hyphens, and punctuation at the beginning is removed. If nothing remains, return
+    `run`.
+    """
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", text).lstrip("-._+") or "run"
 
 

@@ -100,7 +100,7 @@ LOCAL = {"csift": colour_sift, "rgbsift": rgb_sift, "hog": hog}
 
 
 def one_thread() -> AbstractContextManager:
-    """Return a context in which OpenCV and matrix products use one thread.
+    """Return a context in which matrix products use one thread. OpenCV uses one thread from now on.
 
     Sums are then reproducible. Images are processed in parallel instead.
     """

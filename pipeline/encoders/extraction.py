@@ -80,7 +80,7 @@ class Extractor:
         self._under_way: Arriving | None = None
 
     def __call__(self, images: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the features (n, dim) float32 of n images (side, side, 3) uint8.
+        """Return the features (n, dim) float32 of n images (side, side, 3) uint8, or (0, 0) without images.
 
         While a GPU computes a batch, the next batch is read.
         """
@@ -129,7 +129,7 @@ class _Batches:
             self.images = []
 
     def features(self) -> np.ndarray:
-        """Return the features (n, dim) of all images whose encoding has started."""
+        """Return the features (n, dim) of all images whose encoding has started, or (0, 0) if there are none."""
         return np.concatenate([block.numpy() for block in self.started] or [np.empty((0, 0), np.float32)])
 
 

@@ -119,7 +119,10 @@ class StandardEncoder(ImageEncoder):
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "StandardEncoder":
-        """Learn the encoder from images of the train split. The images for the codebooks are read twice."""
+        """Learn the encoder from images of the train split. The images for the codebooks are read twice.
+
+        Raises UsageError if the split has fewer than 2 images.
+        """
         from pipeline.config.encoders import StandardEntry
 
         assert isinstance(entry, StandardEntry) and material.images is not None

@@ -23,7 +23,7 @@ ALLOWED_SUFFIXES = (".safetensors", ".json", ".txt", ".jinja", ".md")
 """Suffixes of the files that a folder may contain."""
 
 MAX_JSON_BYTES = 1 << 28
-"""Largest size of a tokenizer or vocabulary in bytes."""
+"""Largest size in bytes of a tokenizer, a vocabulary or another text file that is not a configuration."""
 
 MAX_CONFIG_BYTES = 1 << 22
 """Largest size of a configuration in bytes."""
@@ -143,7 +143,10 @@ def require_plain_config(config: "JsonValue") -> None:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Convert any exception that a library raises for malformed files to a ValueError."""
+    """Convert the exceptions that a library raises for malformed files to ValueError.
+
+    JointspaceError and ModuleNotFoundError are not converted.
+    """
     try:
         yield
     except (JointspaceError, ModuleNotFoundError, ValueError):

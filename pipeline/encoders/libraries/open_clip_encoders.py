@@ -180,7 +180,10 @@ def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]
 
 
 def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
-    """Build the model that a folder describes, without its weights, and return it with its configuration."""
+    """Build the model that a folder describes, without its weights, and return it with its configuration.
+
+    Raises ValueError if the tokenizer has an option that is not in TOKENIZER_OPTIONS.
+    """
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]
     if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):

@@ -44,7 +44,8 @@ PROBE_HEIGHT = 300
 """Size in pixels of the gradient image that compares our preprocessing with the library's."""
 
 PIXEL_TOLERANCE = 2 / 255
-"""Largest difference that rounding can cause. A wrong crop, scale or channel order differs by at least 0.06."""
+"""Largest difference of pixels that rounding can cause, as a share of their range. A wrong crop, scale or channel order
+causes a difference of at least 0.06."""
 
 MAX_TOKENS = 512
 """Largest number of tokens of a text, for any model."""
@@ -116,7 +117,8 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
 
-    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states.
+    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states. If
+    `masked` is true, the model gets the mask.
     """
 
     model: transformers.PreTrainedModel
@@ -276,7 +278,7 @@ def load_preprocessing(repository: str | Path, encoder_name: str) -> dict[str, A
 def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Settings) -> None:
     """Check that our preprocessing produces the same pixels as the library's processor on a gradient image.
 
-    Raises ValueError if the shapes differ or a pixel differs by more than PIXEL_TOLERANCE.
+    Raises ValueError if the shapes differ, or if a pixel differs by PIXEL_TOLERANCE + 1 / resize of its range or more.
     """
     across, down = np.meshgrid(np.linspace(0, 255, PROBE_WIDTH), np.linspace(0, 255, PROBE_HEIGHT))
     gradient = Image.fromarray(np.stack([across, down, 255 - (across + down) / 2], axis=2).round().astype(np.uint8))
