@@ -330,7 +330,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the photos in lists, or nothing if one of the first exists under its name."""
+    """Return the keys of a sample of the listed photos, or an empty set if one of the first exists under its name."""
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (
         record for record in records if isinstance(record, ImageRecord) and record.row is not None

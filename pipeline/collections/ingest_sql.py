@@ -20,7 +20,7 @@ from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import WHOLE_PATH, Reading
 
 ReadingCounts = list[tuple[int, int]]
-"""The number of names that match in each reading."""
+"""Pairs of a Reading and the number of names that match in this reading."""
 
 
 # --- Steps of `Intake`
@@ -141,9 +141,10 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
     """Make the table `placed`, with the split of each image in the collection (`asked`) and its actual `split`.
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
-    `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. With
-    this rule, an added or removed image moves few other images. Images with the same bytes count once. An image without
-    a sentence is assigned to `weak` if it has weak text and the collection names no other split, and else to `gallery`.
+    `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. Each
+    of the two has at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
+    Images with the same bytes count once. An image without a sentence is assigned to `weak` if it has weak text and the
+    collection names no other split, and else to `gallery`.
     """
     names = sorted(drawn)
     tables.run(
@@ -309,7 +310,7 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
 class OwnedKind(NamedTuple):
     """A kind of records that belong to images.
 
-    `position` is the position of its rejects in the report, `order` the order of the records of an image, `reason` a
+    `position` is the position of its rejects in the report, `order` the order of the records of an image, `judge` a
     query for the reason for rejecting each record, and `columns` its columns in the manifest.
     """
 

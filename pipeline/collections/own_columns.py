@@ -42,13 +42,15 @@ Scalar: TypeAlias = str | bool | int | float | None
 
 
 class Field(str):
-    """A field of a table without types."""
+    """A text in a CSV or TSV table, which may stand for a value of another type."""
 
     __slots__ = ()
 
 
 class OwnColumns:
     """The own columns of a collection, which are filled image by image.
+
+    Texts of more than `longest` characters are not kept, and neither are more than MAX_COLUMNS columns.
 
     `chosen` has the names of the columns to keep, or is None to keep all. If it is a mapping, its values are the new
     names. The values of an image are first packed into a text. All packed texts are read once to find the columns and

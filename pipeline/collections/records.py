@@ -23,8 +23,10 @@ NOT_UTF8 = "not UTF-8"
 class ImageRecord(NamedTuple):
     """An image.
 
-    Other records refer to it by `key`. `offset` and `size` in bytes are the location of a member in a tar shard. An
-    `implied` image, which only a text or a further row mentions, is ignored if an earlier record has named it.
+    Other records refer to it by `key`. `path` is the path of the photo, or of the shard that contains it as `member`.
+    `offset` and `size` in bytes are the location of a member of a tar shard. In a Parquet file, `offset` is the row of
+    the photo, from 0. An `implied` image, which only a text or a further row mentions, is ignored if an earlier record
+    has named it.
     """
 
     key: str
@@ -142,7 +144,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of the section `collection` that readers need. Readers count files in `tally`."""
+    """The settings of the section `collection` that readers need. Readers count files in `tally`.
+
+    `own_columns` has the names of the user's own columns to keep, or is None to keep all.
+    """
 
     files: Mapping[str, str]
     columns: Mapping[str, str]

@@ -199,7 +199,7 @@ class ServeSettings(Section):
 
 
 class NearestSettings(Section):
-    """A generator that returns the caption of the nearest training image or caption.
+    """A generator that returns the caption of the nearest training image, or the nearest training caption.
 
     In the joint space, the distance is always the cosine.
     """

@@ -55,7 +55,8 @@ IMAGE_SUFFIXES = frozenset(
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 WHOLE_PATH = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
-"""The beginning of an absolute path. A folder may precede the drive of a Windows path, and is then ignored."""
+"""The beginning of an absolute path in lower case. A folder may precede the drive of a Windows path, and is then
+ignored."""
 DRIVE = re.compile(r"[A-Za-z]:")
 LINK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
@@ -334,7 +335,10 @@ def find_stored(
 
 
 def describe_reading(reading: int, count: int, of: int, what: str) -> str:
-    """Return a line for the user about names that did not match exactly."""
+    """Return a line for the user that says that `count` of the `of` names match in a `reading`.
+
+    `what` is the noun for the names, such as `names of files`.
+    """
     return f"{count} of {of} {what} match {DESCRIPTIONS[Reading(reading)]}"
 
 
@@ -384,7 +388,7 @@ def without_zeros(name: str) -> str:
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path has no part that is only a dot, such as `./a` or `a/./b`, and no doubled slash."""
+    """Return whether a path has no doubled slash and no part that is only a dot before another part, as in `a/./b`."""
     return "//" not in path and "/./" not in path and not path.startswith("./")
 
 

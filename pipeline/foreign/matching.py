@@ -122,7 +122,7 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 
     Names are first compared exactly, and then by each Reading: first whole names, then file names, then names without a
     suffix, which may be keys of samples in a webdataset. File names and keys must be unique among the names and among
-    the images. An image that has already been found does not match the same name in another case.
+    the images. An image that has already been found does not match a name that differs from its name in case or suffix.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()

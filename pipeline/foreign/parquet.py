@@ -16,7 +16,8 @@ pc = import_module("pyarrow.compute")
 """The functions of pyarrow.compute. They are generated at import time, so a type checker does not know them."""
 
 VALUE_BYTES = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""Smallest number of bytes of a value in memory, by physical type. Other types of variable length have 8 bytes."""
+"""Smallest number of bytes of a value in memory, by physical type. All other types have 8 bytes, except
+FIXED_LEN_BYTE_ARRAY, whose length is in the schema."""
 PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg", "png", "webp", "image_bytes")
 """Usual names of the column of photos, in lower case."""
 BATCH_PHOTOS = 32

@@ -273,7 +273,11 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
 
 
 def names_column(source: Source, table: Path) -> str:
-    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata."""
+    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata.
+
+    Raises UsageError if several columns may have the names, or if `source.names` is not one of them. Raises InputError
+    if no column may have them.
+    """
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
     schema = pq.read_schema(table)
@@ -284,7 +288,10 @@ def names_column(source: Source, table: Path) -> str:
 
 
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file that contain lists of floating-point numbers, except boxes."""
+    """Return the columns of a Parquet file that contain lists of floating-point numbers.
+
+    Columns with `box` in their name are not returned.
+    """
     kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
     return [
         name
@@ -349,7 +356,11 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
-    """Check the parts and join them. A part without rows is ignored, since its number of columns may be missing."""
+    """Check the parts (file, matrix, names) and join them.
+
+    An array of the shape (0,) without names is a part without rows, and is ignored. Raises InputError if a part is not
+    a matrix of floating-point numbers, if it does not have one name per row, or if the dimensions of parts differ.
+    """
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:

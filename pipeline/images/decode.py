@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 FIRST_BYTES = {"JPEG": opening.JPEG_START, "PNG": opening.PNG_START, "GIF": b"GIF8"}
 LACKS_MEMORY = "decoding it takes more memory than there is, or than a photo of its size may take"
 MAX_EXIF_CHARACTERS = 100
-"""Length of the longest name of a camera that is stored."""
+"""Largest number of characters of the name of a camera, or of a time, in EXIF. A longer text is ignored."""
 SIDEWAYS = (5, 6, 7, 8)
 """The EXIF orientations that exchange width and height."""
 IPTC_CAPTION = (2, 120)
@@ -44,7 +44,8 @@ STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edite
 RGB = 3
 """The mode of torchvision's decoder in which it returns three colours."""
 MAX_HEADER_SECONDS = 1
-"""CPU seconds that the header of an upload may take. Uploads wait for each other's headers."""
+"""CPU seconds that the header of an upload may take. An upload whose header takes longer is refused, because uploads
+wait for each other's headers."""
 
 
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:
@@ -53,7 +54,7 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
     scaled, not clipped. `side` is the size to which the shorter side will be resized. A JPEG that is far larger is then
     decoded at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest size that
-    is at least MARGIN times `side`. Raises UnreadableImage.
+    is at least MARGIN times `side`. Raises UnreadableImage if the image cannot be decoded within the `limits`.
     """
     return decode_each(data, limits, [side])[0]
 
@@ -162,7 +163,10 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
-    """Convert an opened image as `decode` does, without a time limit. Raises UnreadableImage and Pillow's errors."""
+    """Convert an opened image as `decode` does, without a time limit.
+
+    Raises UnreadableImage if its size is outside the `limits` or a sample is not finite, and Pillow's errors.
+    """
     opening.check_size(image.size, limits)
     return _to_rgb(image)[0]
 
@@ -182,7 +186,10 @@ class Inspection(NamedTuple):
 def inspect(
     read: Callable[..., bytes], limits: ImageLimits, location: tuple[str, int | None, int | None]
 ) -> Inspection:
-    """Read the image at `location` and decode all of its data. Raises InputError saying what is wrong with the image.
+    """Read the image at `location` and decode all of its data.
+
+    `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which says what is wrong,
+    if the image cannot be read or decoded.
 
     A JPEG is decoded at an eighth of its size, which reads all of its data and finds the same damage in less time.
     """
@@ -268,8 +275,8 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
 class ImageProcess(Generic[Result]):
     """A callable that runs `function(data)` in a separate process, which is killed if an image takes too long.
 
-    Raises InputError. If an image has too many pixels, the error names the `key` that limits them. The caller must
-    close the process, or use it as a context manager.
+    A call raises InputError if the function fails or the process is killed. If an image has too many pixels, the error
+    names the `key` of the configuration that limits them. Use the object as a context manager, which ends the process.
     """
 
     def __init__(self, function: Callable[[bytes], Result], key: str = "") -> None:

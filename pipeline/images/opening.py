@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
 
-# Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
+# Only images in these formats, and HEIC, are opened. Pillow has other formats, such as EPS, which starts an interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
@@ -47,23 +47,23 @@ PNG_END = b"IEND\xaeB`\x82"
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF, in both byte orders."""
 MAX_PNG_PROFILES = 4
-"""Number of colour profiles in a PNG. The standard allows one, and Pillow unpacks all of them, each up to
-MAX_PNG_TEXT_BYTES."""
+"""Largest number of colour profiles in a PNG. A PNG with more profiles is rejected, because Pillow unpacks all of them,
+each up to MAX_PNG_TEXT_BYTES. The standard allows one profile."""
 MAX_PNG_TEXT_BYTES = 128 << 20
 """Largest number of bytes to which the texts or a profile of a PNG may unpack. Editors have written tens of
 megabytes."""
 MIN_SIDE = 8
-"""Smallest side in pixels of an image of a collection."""
+"""Smallest side in pixels of an image of a collection. A smaller image is rejected."""
 MAX_ASPECT = 20
-"""Largest ratio of an image's longer side to its shorter side."""
+"""Largest ratio of the longer side to the shorter side of an image of a collection. A longer image is rejected."""
 BASE_BYTES = 64 << 20
 """Number of bytes of memory that decoding may take for an image of any size."""
 BYTES_PER_PIXEL = 64
 """Number of further bytes of memory per pixel, by the size in the header. The real size may be different. Codecs take
 up to 20 bytes per pixel."""
 MAX_SCANS = 100
-"""Largest number of scans in a JPEG. Each scan is a pass over all pixels, and may have as few as 14 bytes. Encoders
-write ten scans, and libtiff has this limit too."""
+"""Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
+pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
 """Factor by which a JPEG is decoded larger than needed, so that the quality depends on the resizing that follows."""
 JPEG_SCALES = (1, 2, 4, 8)
@@ -107,7 +107,8 @@ class Loaded(NamedTuple):
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
     """Decode an image. A JPEG is decoded as small as the largest of `sides` allows (None: the whole size).
 
-    Raises UnreadableImage, and Pillow's exceptions.
+    Raises UnreadableImage if the image is outside the `limits`, is truncated or has a layout that is not read, and
+    Pillow's exceptions for damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -148,7 +149,8 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
 def open_image(data: bytes) -> ImageFile:
     """Open an image and read its header. An MPO, which is a JPEG followed by further images, is opened as a JPEG.
 
-    Raises UnreadableImage, and Pillow's exceptions.
+    Raises UnreadableImage for a TIFF layout that is not read, for a PNG with too many colour profiles, and for HEIC if
+    pillow-heif is not installed. Raises Pillow's exceptions for other bytes that are not an image.
     """
     if data.startswith(TIFF_STARTS):
         return open_tiff(data)
@@ -161,7 +163,10 @@ def open_image(data: bytes) -> ImageFile:
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """Return the brands in the first box of a HEIC, AVIF or MP4 file, which identify the format."""
+    """Return the brands in the first box of a HEIC, AVIF or MP4 file, which identify the format.
+
+    Return an empty set for other files.
+    """
     if data[4:8] != b"ftyp":
         return frozenset()
     box = data[8 : min(int.from_bytes(data[:4]), MAX_BRANDS_BYTES)]
@@ -286,7 +291,12 @@ TIFF_LAYOUTS = {
 
 
 class TiffLayout(NamedTuple):
-    """The layout of the first image in a TIFF file. `bits` is 0 if the samples have different numbers of bits."""
+    """The layout of the first image in a TIFF file.
+
+    `photometric` is the value of PhotometricInterpretation, and `kind` has one or several of SAMPLE_KINDS. `bits` is the number of
+    bits of a sample, or 0 if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and
+    `planes` says whether each of the `bands` is stored in a separate plane.
+    """
 
     photometric: int
     bands: int

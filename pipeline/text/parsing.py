@@ -125,7 +125,7 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without trees, or with trees over other words than `text`, gets chains.
+    derived from it. A sentence without letters, without trees, or with trees over other words than `text` gets chains.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)

@@ -152,7 +152,7 @@ class Coverage:
 
     @property
     def is_poor(self) -> bool:
-        """Whether the share of sentences without a known word, or the share of unknown words, is too large."""
+        """Whether the share of sentences without a known word, or of unknown words, exceeds MAX_UNKNOWN_SHARE."""
         return self.without > MAX_UNKNOWN_SHARE * self.sentences or self.unknown > MAX_UNKNOWN_SHARE * self.words
 
     def __str__(self) -> str:

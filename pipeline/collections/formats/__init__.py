@@ -64,9 +64,11 @@ def read(form: str, root: Path, options: Options) -> Iterator[Record]:
 
 
 def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """Return the lists of a collection in the format `form`, in any folder.
+    """Return the lists of a collection in the format `form`, or [] if the format has no lists.
 
-    `given` is collection.files. Raises UsageError in the same cases as the reader of the format.
+    `given` is collection.files. Raises UsageError if `root` is not a folder, if `given` has an unknown key or a file
+    that does not exist, if several files have the usual name of a list, or if there is no file of vectors in the format
+    `vectors`.
     """
     return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 
@@ -75,8 +77,8 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
     """Return the number of a collection's files, and a digest of their names, sizes and modification times.
 
     No file is opened. The files are photos and lists, the texts of `text-files`, and the shards of `webdataset`,
-    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises
-    UsageError and InputError as the format's reader does.
+    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError
+    in the cases that `list_files` describes, and InputError if a folder cannot be read.
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)

@@ -33,7 +33,7 @@ MAX_TEXT_BYTES = 1 << 24
 DOCUMENT = ("title", "tags", "description")
 """The fields of weak text."""
 MAX_NUMBER_DIGITS = 18
-"""Largest number of digits in the number of a sentence."""
+"""Largest number of digits in the number of a sentence. A longer text is not the number of a sentence."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
@@ -86,7 +86,8 @@ def split_folders(folders: Collection[str]) -> dict[str, str]:
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
     """Yield the number, from 1, and the text of each line that is not empty. A line that is not UTF-8 remains bytes.
 
-    Raises InputError in the same cases as `each_line`, and for UTF-16 without a byte order mark.
+    `path` is the name of the file for messages. Raises InputError for a line longer than MAX_LINE_BYTES, for damaged
+    UTF-16, and for UTF-16 without a byte order mark.
     """
     for row, line in enumerate(each_line(file, path), 1):
         if row == 1 and is_utf16(line):
@@ -109,7 +110,10 @@ def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
 
 
 def encoding_of(data: bytes | str) -> str | None:
-    """Guess the encoding of bytes that are not UTF-8, or of a text with lone surrogates in place of such bytes."""
+    """Guess the encoding of bytes that are not UTF-8, or of a text with lone surrogates in place of such bytes.
+
+    Return UTF-16, WINDOWS-1252, or None for any other encoding.
+    """
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     if data.startswith(UTF16_MARKS) or is_utf16(data):
         return "UTF-16"
@@ -131,6 +135,8 @@ def not_utf8(data: bytes | str) -> str:
 
 def sentences(value: object, tally: Tally) -> list[Any]:
     """Return the sentences in a field. They may be other values than texts, which are rejected later.
+
+    The `tally` counts texts that are read as lists.
 
     A list has one sentence per item, an object has it under one of SENTENCE_KEYS, and a text is a sentence. A text may
     also be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
@@ -225,7 +231,7 @@ def headed_records(
 ) -> Iterator[Record]:
     """Yield records like `tab_records`, for the columns `names` of a table with a header.
 
-    Raises InputError if a column is missing.
+    Raises InputError if a column is missing or is named twice.
     """
     with folder.open(path) as file:
         rows = lines(file, path)

@@ -117,7 +117,8 @@ def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     """List the columns of the table `path`, or for JSON the keys of its first MAX_SAMPLED_ROWS rows.
 
-    Raises the same errors as `read_rows`.
+    Raises InputError if the table cannot be read, has two columns of the same name, or has rows of which none is
+    usable. Raises UsageError for another kind of file.
     """
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
@@ -137,7 +138,7 @@ def is_text(path: Path) -> bool:
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file, after a trial. Raises InputError."""
+    """Return the columns of a Parquet file, which `try_first` reads for trial. Raises InputError if it is damaged."""
     try_first(path, _read_schema, folder, path)
     return _read_schema(folder, path)
 
@@ -346,7 +347,8 @@ def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
 def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
-    The column is read only if the file counts nulls there. Raises InputError.
+    The column is read only if the statistics in the file count nulls there. Otherwise return (). Raises InputError if
+    the file is damaged.
     """
     try_first(path, _rows_without, folder, path, leaf)
     return _rows_without(folder, path, leaf)

@@ -174,8 +174,8 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Find the columns of a table that are used, by jointspace's names for them.
 
     They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
-    are files of photos and the column with the texts. Raises InputError if no column has file names, or if the table
-    cannot be read.
+    are files of photos and the column with the texts. Raises InputError if the table cannot be read or has no header,
+    or if no column has a usual name for file names and not exactly one column has file names.
     """
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())

@@ -72,7 +72,11 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
 
 
 def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
-    """Return what the vectors of a file describe, by its name, or by the names of several columns of Parquet."""
+    """Return the kinds of vectors in a file, `images` or `sentences`, by its name, or by the names of several columns.
+
+    A Parquet file with one column of vectors has vectors of images, unless a name says otherwise. Return [] if the file
+    has no vectors, or if no name says what they describe.
+    """
     if path.suffix.lower() != ".parquet":
         return [side] if (side := foreign.marked(path.stem)) and path.suffix.lower() in SUFFIXES else []
     columns = foreign.columns_of_vectors(schema(folder, path))

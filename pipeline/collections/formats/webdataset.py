@@ -85,7 +85,11 @@ class _Headers(io.RawIOBase):
 
 
 def members(descriptor: int) -> Iterator[TarMember]:
-    """Yield the members of the tar in an open file, in order. Raises DamagedTar if a header and the end are missing."""
+    """Yield the members of the tar in an open file, in order.
+
+    Raises DamagedTar if the file is not an uncompressed tar, is truncated, or lacks its end, or if the headers of a
+    member are too long.
+    """
     length = os.fstat(descriptor).st_size
     headers = _Headers(descriptor)
     at = 0
