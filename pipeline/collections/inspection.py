@@ -105,7 +105,8 @@ class InspectedImages:
 class BlockTask:
     """A task that inspects a block on another machine that sees the same files.
 
-    `call` is unique for each call of `resume`.
+    `look(location)` returns the outcome of an image, and `folder` is the folder of the blocks. `call` is unique for
+    each call of `resume`.
     """
 
     look: Look

@@ -69,7 +69,10 @@ class EncoderEntry(Section):
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the paths of the user's files from which the encoder is made, by their names in the commit record."""
+        """Return the paths of the user's files from which the encoder is made, by their names in the commit record.
+
+        `weights_root` is the folder of weight files.
+        """
         return {}
 
     def folder(self, weights_root: str) -> Path | None:

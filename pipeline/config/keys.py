@@ -194,7 +194,10 @@ OwnKeys = with_kinds(Keys, OWN.values())
 
 
 class Row(NamedTuple):
-    """A key in config/default.yaml, with its description `sentence`."""
+    """A key in config/default.yaml, with its description `sentence`.
+
+    `path` has the keys of its sections and its own.
+    """
 
     path: tuple[str, ...]
     default: str | None

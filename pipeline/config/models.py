@@ -405,7 +405,10 @@ class Variant(Seeds):
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the configuration: its registered model, its encoders, and all of its settings."""
+    """A model of the configuration: its registered model, its encoders, and all of its settings.
+
+    `fit` and `transfer` are the sections of the configuration with the changes that the variant of the model makes.
+    """
 
     spec: ModelSpec
     encoders: tuple[str, ...]

@@ -22,7 +22,8 @@ from pipeline.errors import UsageError, meant
 class Spec:
     """A registered model, encoder or generator, or a class of the user at an import path.
 
-    If a class of the user is a subclass of a registered class, it has the settings of the registered spec `like`.
+    `name` is the registered name or the import path. If a class of the user is a subclass of a registered class, it has
+    the settings of the registered spec `like`.
     """
 
     name: str
@@ -115,7 +116,7 @@ def named_places(values: object) -> set[str]:
 def import_allowed(what: str, place: str) -> Any:
     """Import the object at the import path `place`.
 
-    Raises UsageError if the user has not named the path, or if it cannot be imported.
+    `what` is the noun for messages. Raises UsageError if the user has not named the path, or if it cannot be imported.
     """
     if place not in os.environ.get(ALLOWED, "").split(","):
         raise UsageError(

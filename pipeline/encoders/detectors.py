@@ -35,7 +35,10 @@ class BoxCoder(Protocol):
 
 
 class Transform(Protocol):
-    """Resizes and normalises images."""
+    """Resizes and normalises images.
+
+    The shorter side is resized to `min_size[-1]` pixels, or to fewer if the longer side would exceed `max_size` pixels.
+    """
 
     min_size: Sequence[int]
     max_size: int

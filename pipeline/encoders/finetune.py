@@ -51,7 +51,10 @@ learning rates that suit an untrained network."""
 
 
 class Head(nn.Linear):
-    """A linear classifier of scaled features, W (scale x) + b. `scale` is 1 until it is measured."""
+    """A linear classifier of scaled features (n, dim), W (scale x) + b. `scale` is 1 until it is measured.
+
+    `classes` is the number of all classes, with the background.
+    """
 
     scale: torch.Tensor
 

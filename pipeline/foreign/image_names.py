@@ -302,7 +302,7 @@ class Takedown:
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
-    """Find the photos of an index that the lines of a list name.
+    """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
     Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
     photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
@@ -345,7 +345,11 @@ def describe_reading(reading: int, count: int, of: int, what: str) -> str:
 def _first_agreeing(
     forms: Forms, alike: list[tuple[Forms, Spelling[Target]]], last: Reading, wary: bool
 ) -> Match[Target] | None:
-    """Match a name to the photos that agree with it in the strictest reading."""
+    """Match a name to the photos that agree with it in the strictest reading, or return None if none agrees.
+
+    `forms` are the forms of the name. `alike` are the photos that agree with it in the reading `last`, with the forms
+    of their names. `NameMatcher.match` describes `wary`.
+    """
     # a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
     if forms[Reading.ENDING] != forms[Reading.CASE]:

@@ -417,7 +417,10 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file."""
+    """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file.
+
+    `claimed` is the unpacked size in bytes. It may exceed MAX_UNPACKED_RATIO times the size of the file by SPARE_BYTES.
+    """
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:
         raise InputError(

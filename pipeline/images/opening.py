@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
 
-# Only images in these formats, and HEIC, are opened. Pillow has other formats, such as EPS, which starts an interpreter.
+# Only images in these formats, and HEIC, are opened. Pillow has others, such as EPS, which starts an interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
@@ -266,8 +266,9 @@ FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 class TiffColours(NamedTuple):
     """The layouts of a photometric interpretation that are read.
 
-    `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras` are the values of ExtraSamples that a first
-    further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other alpha).
+    `bands` is the number of its bands of colour. `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras`
+    are the values of ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the
+    colours, 2: other alpha).
     """
 
     name: str
@@ -293,9 +294,9 @@ TIFF_LAYOUTS = {
 class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
-    `photometric` is the value of PhotometricInterpretation, and `kind` has one or several of SAMPLE_KINDS. `bits` is the number of
-    bits of a sample, or 0 if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and
-    `planes` says whether each of the `bands` is stored in a separate plane.
+    `photometric` is the value of PhotometricInterpretation, and `kind` has one or several of SAMPLE_KINDS. `bits` is
+    the number of bits of a sample, or 0 if the samples have different numbers of bits. `extras` are the values of
+    ExtraSamples, and `planes` says whether each of the `bands` is stored in a separate plane.
     """
 
     photometric: int
@@ -342,7 +343,10 @@ class TiffLayout(NamedTuple):
         return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
 
     def refuse(self, why: str = "") -> UnreadableImage:
-        """Return the error that names this layout and gives a command that converts it."""
+        """Return the error that names this layout and gives a command that converts it.
+
+        `why` is a further part of the layout in the message, such as its compression.
+        """
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
             "unsupported-tiff",

@@ -177,7 +177,9 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
 
 
 def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
-    """Train a spaCy tagger and parser, and return the folder of the pipeline with the best scores on dev.
+    """Train a spaCy tagger and parser for at most `epochs` epochs.
+
+    Return the folder of the pipeline with the best scores on dev.
 
     `folder` must have the corpora `train.spacy`, with `words` words, and `dev.spacy`, as `write_corpus` writes them.
     """

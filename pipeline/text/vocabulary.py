@@ -165,8 +165,9 @@ class Vocabulary(KnownTerms):
     """A vocabulary: terms by falling document frequency (ties are alphabetical), and their weights.
 
     The weight of term i is its inverse document frequency, idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training
-    sentences, or 1 if it was built without idf. An index stores a copy of the vocabulary, which suffices to encode
-    queries.
+    sentences (`n_sentences`), or 1 if it was built without idf. `settings` are the settings by which a text is split
+    into terms, and `normalise` says whether vectors are scaled to unit length. An index stores a copy of the
+    vocabulary, which suffices to encode queries.
     """
 
     settings: TermSettings

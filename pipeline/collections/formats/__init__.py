@@ -57,7 +57,10 @@ MAX_SUFFIX_CHARACTERS = 10
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
-    """Return the records of the collection, without the images that `collection.exclude` leaves out."""
+    """Return the records of the collection, without the images that `collection.exclude` leaves out.
+
+    `form` is the name of a format, or the import path of a reader.
+    """
     reader = import_allowed("format", form) if ":" in form else FORMATS[form]
     records = reader(root, options)
     return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records
@@ -76,9 +79,10 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
 def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
     """Return the number of a collection's files, and a digest of their names, sizes and modification times.
 
-    No file is opened. The files are photos and lists, the texts of `text-files`, and the shards of `webdataset`,
-    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises UsageError
-    in the cases that `list_files` describes, and InputError if a folder cannot be read.
+    `given` and `exclude` are collection.files and collection.exclude. No file is opened. The files are photos and
+    lists, the texts of `text-files`, and the shards of `webdataset`, without ignored files. As in `ingest`, links to
+    folders are followed only directly under the root. Raises UsageError in the cases that `list_files` describes, and
+    InputError if a folder cannot be read.
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)

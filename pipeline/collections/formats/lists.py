@@ -102,7 +102,10 @@ def is_utf16(line: bytes) -> bool:
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
-    """Decode data in UTF-8, or a whole file in UTF-16 with a byte order mark. Other data are returned as bytes."""
+    """Decode data in UTF-8, or a whole file in UTF-16 with a byte order mark. Other data are returned as bytes.
+
+    If an `encoding` is given, only this encoding is tried.
+    """
     try:
         return data.decode(encoding or ("utf-16" if data.startswith(UTF16_MARKS) else "utf-8"))
     except UnicodeDecodeError:
@@ -218,7 +221,9 @@ def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageR
 def tab_records(
     folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield `make(fields, file, row)` for each line with one of these numbers of tab-separated fields.
+    """Yield `make(fields, file, row)` for each line of a file with tab-separated fields.
+
+    `widths` are the numbers of fields that a line may have.
 
     For all other lines, and for lines for which `make` raises ValueError, a Reject of the kind `what` is yielded.
     """

@@ -292,7 +292,7 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    """Yield the rows of a Parquet file, after a trial.
+    """Yield the rows of a Parquet file, which `try_first` has read for trial.
 
     Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column they cost only the value.
     """

@@ -252,7 +252,7 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
-    """Yield the records of a JSON member. It has sentences only with a `tally`."""
+    """Yield the records of a JSON member. Its `caption` is only read if a `tally` is given."""
     try:
         value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
         if not isinstance(value, dict):

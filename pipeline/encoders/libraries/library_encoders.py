@@ -291,7 +291,7 @@ def only_side(size: int | Sequence[int]) -> int:
 
 
 def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Callable[[str], bool]) -> None:
-    """Load the weights of one side of a model.
+    """Load the weights of one side of a model, which are in `state`.
 
     `dropped(name)` says whether a parameter belongs to the other side. Raises ValueError if another parameter is
     missing, or if there is an unknown parameter.

@@ -102,7 +102,10 @@ class SentenceTransformersTexts(LibraryTexts):
 
 
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
-    """Open the model in a folder or on the hub. Only safetensors are read, and no code of the hub is run."""
+    """Open the model in the folder `repository`, or of this name on the hub.
+
+    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded.
+    """
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
     with quiet():

@@ -230,8 +230,8 @@ def load_model(
 ) -> tuple[transformers.PreTrainedModel, list[str]]:
     """Load the model in a folder or on the hub, in float32. Return it with the names of missing parameters.
 
-    Only safetensors are read, and no code of the hub is run. Raises ValueError if the weights do not fit the
-    configuration of the model.
+    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded. Raises
+    ValueError if the weights do not fit the configuration of the model.
     """
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": local_files_only}
     with quiet():
@@ -261,7 +261,8 @@ def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...])
 def load_preprocessing(repository: str | Path, encoder_name: str) -> dict[str, Any]:
     """Load a model's image processor and convert it to the settings of `Preprocessing`.
 
-    Raises InputError if the processor does something that `Preprocessing` cannot express.
+    `encoder_name` is the name of the encoder for messages. Raises InputError if the processor does something that
+    `Preprocessing` cannot express.
     """
     processor = transformers.AutoImageProcessor.from_pretrained(repository, trust_remote_code=False)
     try:
@@ -295,7 +296,10 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
 
 
 def convert_processor(settings: Settings) -> dict[str, Any]:
-    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing."""
+    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing.
+
+    Raises KeyError, TypeError or ValueError for settings of another form, or if the input is not a square.
+    """
     size = settings["size"]
     crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
     crop = only_side([crop_size["height"], crop_size["width"]]) if crop_size else None
