@@ -338,7 +338,7 @@ def _missing_images(detected: Detected) -> set[str]:
     sample: list[ImageRecord] = []
     with suppress(JointspaceError):  # `ingest` reports the error
         sample += islice(images, MAX_SAMPLES)
-    # Path.exists fails on a name that is too long.
+    # Path.exists would raise an error for a name that is too long. os.path.exists returns false.
     if any(os.path.exists(detected.root / image.path) for image in sample):
         return set()
     with suppress(JointspaceError):

@@ -31,7 +31,7 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
 
     Return the number of paths that match in each reading, and the number of all paths in lists.
     """
-    # If a list names a photo exactly, another name in another case or without an ending means another photo.
+    # If a list names a photo exactly, a name in another case or without an ending means another photo.
     tables.run(
         f"""DELETE FROM respelt WHERE reading >= {Reading.CASE:d}
         AND file IN (SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL)"""
@@ -255,7 +255,7 @@ def judge_images(tables: Tables) -> None:
 
 def keep_images(tables: Tables) -> int:
     """Make the table `kept_images`, with the images of the manifest in its order."""
-    # One join after the other: several at once keep all but one of their tables in memory.
+    # Each statement has one join, because several joins keep all but one of their tables in memory at once.
     tables.run(
         """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
         FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL"""

@@ -111,7 +111,7 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        # An absolute path may be inside the collection.
+        # An absolute path is checked without its first slash, since it may be the path of a photo of the collection.
         fault = _name_fault(image.path.lstrip("/") if self.folder else image.path)
         if fault is None and image.member is not None:
             fault = _name_fault(image.member, False)

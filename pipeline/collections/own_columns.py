@@ -87,7 +87,7 @@ class OwnColumns:
                     continue
                 if kind == HOSTILE:
                     self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
-                elif value is not None or kind == "number":  # NaN
+                elif value is not None or kind == "number":  # a number without a value is NaN
                     column.kinds.add(kind)
                     if kind == "field":
                         fields.setdefault(name, []).append(str(value))
@@ -366,7 +366,7 @@ def _read_all(reading: FieldReading, fields: pa.Array) -> pa.Array | None:
         return None
     try:
         values = reading.read(fields)
-    except pa.ArrowInvalid:  # 2024-02-30
+    except pa.ArrowInvalid:  # a day that does not exist, such as 2024-02-30
         return None
     return values if reading.kind != "number" or pc.all(pc.is_finite(values)).as_py() else None
 

@@ -26,7 +26,7 @@ def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
     with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
         if modality == "text":
             return encoder_spec(settings["kind"], modality)
-        # The settings of networks, and of kinds without architectures, have no kind.
+        # Settings without `kind` are of a network, or of the kind whose name is under `architecture`.
         architecture = settings["architecture"]
         implied = architecture if architecture in {spec.name for spec in encoder_specs(modality)} else "network"
         return encoder_spec(implied if settings.get("kind") is None else settings["kind"], modality)

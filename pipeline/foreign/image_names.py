@@ -350,7 +350,7 @@ def _first_agreeing(
     `forms` are the forms of the name. `alike` are the photos that agree with it in the reading `last`, with the forms
     of their names. `NameMatcher.match` describes `wary`.
     """
-    # a.jpg is not a.png, and 7.jpg is not 007.jpg.
+    # A name with a suffix is compared with its suffix and zeros: a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
     if forms[Reading.ENDING] != forms[Reading.CASE]:
         loosest = Reading.CASE

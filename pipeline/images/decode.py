@@ -194,7 +194,8 @@ def inspect(
     A JPEG is decoded at an eighth of its size, which reads all of its data and finds the same damage in less time.
     """
     data = read(*location)
-    (image,), notes = _decode(data, limits, [1], colours=False)  # a large profile takes longer than the pixels
+    # Colours are not converted, because that takes longer than decoding if the colour profile is large.
+    (image,), notes = _decode(data, limits, [1], colours=False)
     size, *photographed = _read_header(data, limits)
     is_smaller = data.startswith(opening.JPEG_START)
     return Inspection(*(size if is_smaller else image.size), hashlib.sha256(data).hexdigest(), notes, *photographed)
@@ -217,7 +218,8 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
         camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None
         times = (inner.get(ExifTags.Base.DateTimeOriginal), inner.get(ExifTags.Base.DateTimeDigitized))
         for text in map(_exif_text, (*times, exif.get(ExifTags.Base.DateTime))):
-            with suppress(ValueError):  # zeros or blanks, of a camera whose clock was not set
+            # The time has zeros or blanks if the clock of the camera was not set.
+            with suppress(ValueError):
                 return size, datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat(), camera
     return size, taken, camera
 
@@ -269,7 +271,8 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     its size is outside the limits."""
     too_long = f"too-slow: its header takes longer than {MAX_HEADER_SECONDS} s to read"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
-        opening.check_size(opening.open_image(data).size, limits)  # this names the size
+        # Pillow's own limit of pixels is off, because this error also names the size.
+        opening.check_size(opening.open_image(data).size, limits)
 
 
 class ImageProcess(Generic[Result]):

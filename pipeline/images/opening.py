@@ -27,7 +27,8 @@ from pipeline.images.colour import UnreadableImage
 if TYPE_CHECKING:
     from pipeline.config.collection import CollectionSettings
 
-TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
+# libtiff also reads uncompressed files, because Pillow's own decoder misreads 16-bit samples in separate planes.
+TiffImagePlugin.READ_LIBTIFF = True
 
 # Only images in these formats, and HEIC, are opened. Pillow has others, such as EPS, which starts an interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
@@ -127,14 +128,16 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         try:
             image.load()
         except (OSError, RuntimeError):
-            bytearray(8 * pixels)  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            # libjpeg reports a lack of memory as damage. This allocation raises MemoryError in that case.
+            bytearray(8 * pixels)
             raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the PNG lacks its end")
     note = None
     if lower and colour.is_dark(image):
-        if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:  # Pillow returns only the upper bytes then
+        # Pillow returns only the upper bytes of separate planes, so the lower bytes cannot be added.
+        if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:
             raise TiffLayout.from_tags(tags).refuse(", samples of only 12 or 14 bits")
         lower_image = open_image(data)
         lower_image.tile = lower
@@ -220,7 +223,8 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Return whether a JPEG has more than `most` scans."""
-    if data.count(bytes((0xFF, SCAN_MARKER))) <= most:  # some may be in a thumbnail or after the end
+    # The count includes scans in a thumbnail and after the end, so a larger count does not decide yet.
+    if data.count(bytes((0xFF, SCAN_MARKER))) <= most:
         return False
     at = 2
     scans = 0

@@ -158,7 +158,8 @@ def _check_columns(path: Path, present: Names, needed: Names) -> None:
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process: the default limit raises at a long field
+    # The default limit would make the reader fail at a long field. The limit is set for the whole process.
+    csv.field_size_limit(MAX_LINE_BYTES)
     with folder.open(path) as file:
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
@@ -300,7 +301,8 @@ def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: 
     number = 0
     for names, batch in _batches(folder, path, columns, needed):
         batch_rows = zip(*batch, strict=True)
-        del batch  # the trial, too, has no batch in memory while it reads the next batch
+        # Free the batch before the next batch is read, so that no more memory is needed than in the trial.
+        del batch
         for row in batch_rows:
             number += 1
             fields = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
@@ -331,7 +333,8 @@ def _batches(
         names = [name for name in columns if name in present or name.removesuffix(".path") in present]
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=_text_leaves(metadata, names))
         number = 0
-        for group in range(metadata.num_row_groups):  # lists of texts whose dictionaries differ are not read together
+        # Read each row group alone, so that lists of texts with different dictionaries are not joined.
+        for group in range(metadata.num_row_groups):
             for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
                 rows = f"{path}: rows {number + 1} to {number + batch.num_rows}"
                 yield batch.schema.names, [plain_column(column, rows).to_pylist() for column in batch.columns]

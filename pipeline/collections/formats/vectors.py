@@ -91,7 +91,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     Without vectors of texts, the sentences are the captions of that table. Several rows with one name are one image,
     with the texts of all of them.
     """
-    folder = CollectionFolder(root, replace(options, tally=Tally()))  # the tally would say that vectors are not kept
+    # The reader has a tally of its own, so that the user gets no note that a column of vectors is not kept.
+    folder = CollectionFolder(root, replace(options, tally=Tally()))
     images, texts = sources(folder)
     raw_names = foreign.open_foreign(images).names
     assert raw_names is not None  # only sentences can be without names

@@ -97,9 +97,9 @@ def members(descriptor: int) -> Iterator[TarMember]:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                # tarfile would keep all members, and its types do not show the list.
+                # tarfile keeps all members in this list. It is emptied, so that memory does not grow with the shard.
                 tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
-                # The size of other types is not the size of their data.
+                # Members of other types, such as links, have no data, although their header may state a size.
                 stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
                 if size < 0 or header.offset_data + size > length:
