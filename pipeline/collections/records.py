@@ -43,7 +43,7 @@ class ImageRecord(NamedTuple):
 class SentenceRecord(NamedTuple):
     """A sentence of the image `key`, whose record precedes it.
 
-    `number` is its position among the sentences of the image. None stands for the next number.
+    `number` is its position among the sentences of the image. With None, sentences are in the order of their records.
     """
 
     key: str

@@ -18,8 +18,8 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettin
     """Simulate a document for each image. `image_id` (m,), ascending, is the image of each of the m `texts`.
 
     `noise` says how many fields are wrong or missing. Returns a table with the columns image_id, title, tags (separated
-    by blanks) and description. The document of an image depends only on `seed` and the position of the image. Raises
-    InputError if fewer than two images have sentences.
+    by blanks) and description. The random choices for an image depend only on `seed` and the position of the image.
+    Raises InputError if fewer than two images have sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:

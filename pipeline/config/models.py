@@ -40,7 +40,7 @@ Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
 class FitSettings(Section):
-    """The values that a fit tries on dev.
+    """The values that a fit of a linear model tries on dev.
 
     `search` decides which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges with one
     text ridge, then all text ridges with the best image ridge, and so on in turn until no ridge changes. `walk` tries
@@ -449,7 +449,10 @@ class Model:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """All settings on which the fitted model depends, besides its input data, as JSON values."""
+        """The settings of the model itself on which the fitted model depends, as JSON values.
+
+        They do not include the transforms of the features, or the settings of word vectors and of regions.
+        """
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":
             found["text_encoders"] = self.text_encoders

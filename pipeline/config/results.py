@@ -36,7 +36,10 @@ class StudyFitSettings(
     dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
     eigenvalues=("correlation", "gong"),
 ):  # fmt: skip
-    """The values that the study tries. The defaults of some keys differ from the defaults in `fit`."""
+    """The values that the fits of the stage `study` try.
+
+    The defaults of some keys differ from the defaults in `fit`.
+    """
 
 
 class StudySettings(Section):

@@ -198,7 +198,7 @@ def try_first(
     """Read a file for trial in a separate process, which may crash, by calling `read(*arguments)` there.
 
     The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
-    trial. Raises InputError, with the reason, if the trial fails.
+    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic and cannot start it.
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
@@ -251,7 +251,10 @@ def remember(digest: str) -> None:
 
 
 def state_folder(name: str) -> Path | None:
-    """Return the folder `name` below $XDG_STATE_HOME/jointspace, or None if not only this user can write it."""
+    """Return the folder `name` below $XDG_STATE_HOME/jointspace, which is made if it does not exist.
+
+    Return None if the folder cannot be made, or if other users can write it.
+    """
     with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError if the user has no home directory
         home = Path(os.environ.get("XDG_STATE_HOME", ""))
         home = home if home.is_absolute() else Path.home() / ".local/state"

@@ -271,7 +271,10 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Return whether a line matches the name of a record that is not an image."""
+        """Return whether a line matches `name`, the key of records whose image is not known.
+
+        A line that matches several photos does not match.
+        """
         line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
             return False

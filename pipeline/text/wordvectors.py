@@ -28,7 +28,8 @@ class WordVectors:
     def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
         """Return the vectors of `terms` as a table (len(terms) + 1, dim) float32.
 
-        The last row, for unknown words, is the mean of the vectors that were found. A term without a vector gets a
+        The last row, for unknown words, is the mean of the vectors that were found. If none was found, all vectors
+        count as found. A term without a vector gets a
         normal sample with the mean and the standard deviation of the found vectors, for each dimension. `seed` is the
         seed of these samples.
         """
