@@ -24,7 +24,8 @@ PHOTO_KIND = "photo"
 MAX_NAMED = 5
 """Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
-"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits."""
+"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits. A
+larger list is an error."""
 NAS = "thumbnails and deleted files of a NAS"
 WINDOWS = "of Windows"
 MACOS = "of macOS"

@@ -130,7 +130,8 @@ def drop_repeated_images(tables: Tables) -> int:
 DUPLICATE = "duplicate"
 """The first word of the reason for rejecting a duplicate."""
 MAX_SENTENCE_NUMBER = (1 << 31) - 1
-"""The largest number of a sentence in a collection. Sentences of copies get larger numbers."""
+"""Largest number of a sentence in a collection. A sentence with a larger number is rejected. Sentences of copies get
+larger numbers."""
 MAX_DRAWN_IMAGES = 1000
 """Largest number of images in a drawn split."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"

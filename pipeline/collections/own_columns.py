@@ -24,6 +24,7 @@ from pipeline.foreign.parquet import pc
 from pipeline.printable import UNSAFE, is_unicode
 
 MAX_COLUMNS = 100
+"""Largest number of own columns. Values in further columns are not kept."""
 RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")

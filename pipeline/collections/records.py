@@ -15,7 +15,7 @@ from pipeline.config.collection import CollectionSettings
 DIVIDED = "divided"
 """The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20
-"""Largest number of reasons that are printed."""
+"""Largest number of reasons that are printed. All further reasons are counted in one line."""
 NOT_UTF8 = "not UTF-8"
 """The reason for rejecting bytes that are not text."""
 

@@ -11,7 +11,9 @@ from pipeline.config.collection import SimulationSettings
 from pipeline.errors import InputError
 
 MIN_TITLE_WORDS = 2
+"""Smallest number of words of a simulated title, unless its sentence is shorter."""
 MAX_TITLE_WORDS = 6
+"""Largest number of words of a simulated title."""
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:

@@ -30,7 +30,7 @@ PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1
 """Largest number of elements in an activation of a batch. Some kernels of CUDA and cuDNN count elements with 32-bit
-integers, which would overflow."""
+integers, which would overflow. `grow` chooses no larger batch."""
 MAX_CHANNELS_PER_PIXEL = 64
 """Largest number of elements in an activation per pixel of the image, as in the first layer of VGG."""
 

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KMEANS_BATCH = 4096
 """Number of descriptors in a batch of k-means."""
 MAX_POINTS = 512
-"""Largest number of grid points along a side of an image."""
+"""Largest number of grid points along a side of an image. A stored encoder with more points is refused."""
 
 log = logging.getLogger(__name__)
 

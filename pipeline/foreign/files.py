@@ -32,7 +32,8 @@ FILE_KINDS = {
 }  # fmt: skip
 
 MAX_LINE_BYTES = 1 << 24
-"""Largest number of bytes in a line. A longer line is probably not text, and would be read into memory at once."""
+"""Largest number of bytes in a line. A longer line is an error, because it is probably not text, and would be read into
+memory at once."""
 CHUNK_BYTES = 1 << 18
 """Number of bytes of a text that are read at once."""
 UTF16_MARKS = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
@@ -175,8 +176,8 @@ def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
 
 
 MAX_TRIAL_BYTES = 1 << 32
-"""Bytes of memory that a trial may use beyond the size of its file. For some types of index, FAISS copies most of the
-file."""
+"""Bytes of memory that a trial may use beyond the size of its file. A file that needs more is refused. For some types
+of index, FAISS copies most of the file."""
 
 Arguments = ParamSpec("Arguments")
 

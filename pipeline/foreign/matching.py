@@ -13,7 +13,8 @@ from pipeline.errors import InputError
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, describe_reading
 
 MAX_NUMBER_DIGITS = 9
-"""Largest number of digits in the number of a sentence."""
+"""Largest number of digits in the number of a sentence. A name IMAGE#k with more digits is not read as the name of a
+sentence."""
 
 
 @dataclass(frozen=True)

@@ -23,9 +23,10 @@ PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg"
 BATCH_PHOTOS = 32
 """Number of photos that are in memory at once."""
 MAX_BATCH_VALUES = 1 << 22
-"""Largest number of values in a column of a batch. A row may contain a list of values."""
+"""Largest number of values in a column of a batch. A row may contain a list of values. More values are an error."""
 MAX_BATCH_BYTES = 1 << 28
-"""Largest number of bytes of a column of a batch, after texts from a dictionary are repeated in each row."""
+"""Largest number of bytes of a column of a batch, after texts from a dictionary are repeated in each row. More bytes
+are an error."""
 LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()

@@ -31,7 +31,7 @@ BLOCK_ROWS = 1 << 14
 MAX_UNPACKED_RATIO = 100
 """Largest ratio of the unpacked size of compressed features to the size of their file."""
 SPARE_BYTES = 1 << 26
-"""Number of bytes by which the unpacked size may exceed this ratio."""
+"""Number of bytes by which the unpacked size may exceed this ratio. A file that declares more is refused."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,

@@ -93,9 +93,9 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
 
 
 MIN_REGION_SCORE = 0.0
-"""Smallest score of a proposal that can become a region."""
+"""Smallest score of a proposal that can become a region. Other proposals are dropped."""
 MIN_REGION_SIDE = 4
-"""Smallest side in pixels of a proposal that can become a region."""
+"""Smallest side in pixels of a proposal that can become a region. Smaller proposals are dropped."""
 MAX_SEARCH_WIDTH = 500
 """Width in pixels to which wider images are reduced before selective search."""
 IMAGE_SCORE = 1.0

@@ -52,7 +52,7 @@ MAX_PNG_PROFILES = 4
 each up to MAX_PNG_TEXT_BYTES. The standard allows one profile."""
 MAX_PNG_TEXT_BYTES = 128 << 20
 """Largest number of bytes to which the texts or a profile of a PNG may unpack. Editors have written tens of
-megabytes."""
+megabytes. A PNG with more is rejected as damaged."""
 MIN_SIDE = 8
 """Smallest side in pixels of an image of a collection. A smaller image is rejected."""
 MAX_ASPECT = 20

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 MAX_IDF = float(np.finfo(np.float32).max)
-"""Largest absolute value of an inverse document frequency that float32 can store."""
+"""Largest absolute value of an inverse document frequency that float32 can store. A stored vocabulary with a larger
+value is refused."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5

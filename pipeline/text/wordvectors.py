@@ -13,9 +13,10 @@ WINDOW = 5
 EPOCHS = 10
 """Number of passes of word2vec over the sentences."""
 MAX_DIM = 1 << 16
-"""Largest number of dimensions of a vector in a file."""
+"""Largest number of dimensions of a vector in a file. A file that announces more dimensions is refused."""
 MAX_SIZE_DIGITS = 12
-"""Largest number of digits of a count or a dimension in the first line of a file."""
+"""Largest number of digits of a count or a dimension in the first line of a file. A file with a longer number is
+refused."""
 
 
 @dataclass(frozen=True)

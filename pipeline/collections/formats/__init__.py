@@ -53,7 +53,8 @@ UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE_SHARDS = "photos next to the shards that the format reads"
 MAX_SUFFIX_CHARACTERS = 10
-"""Largest number of characters of a suffix that counts as a kind of file."""
+"""Largest number of characters of a suffix that counts as a kind of file. Files with a longer suffix are counted as
+`others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:

@@ -27,9 +27,9 @@ SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
 """Keys of the text of a caption that is a JSON object."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
 MAX_JSON_BYTES = 1 << 30
-"""Largest size of a JSON file in bytes."""
+"""Largest size of a JSON file in bytes. A larger file is an error."""
 MAX_TEXT_BYTES = 1 << 24
-"""Largest size of the text file of a photo in bytes."""
+"""Largest size of the text file of a photo in bytes. A larger file is rejected."""
 DOCUMENT = ("title", "tags", "description")
 """The fields of weak text."""
 MAX_NUMBER_DIGITS = 18

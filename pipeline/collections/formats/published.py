@@ -34,7 +34,7 @@ COCO = {
 PAGES = ("index.html", "pascal-sentences.html")
 PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
 MAX_PAGE_BYTES = 1 << 26
-"""Largest size of a page in bytes. The published page has half a million bytes."""
+"""Largest size of a page in bytes. The published page has half a million bytes. A larger page is an error."""
 MAX_SHOWN_CHARACTERS = 99
 """Number of characters of a field that a message shows."""
 PASCAL_SPLITS = (*["train"] * 8, "dev", "test")

@@ -31,7 +31,7 @@ FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8
 """Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
-bit."""
+bit. A file that declares more rows is refused."""
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""

@@ -36,12 +36,13 @@ PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
 """Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
 DIGITS = re.compile(r"\d+")
 MAX_SUFFIX_CHARACTERS = 24
-"""Largest number of characters of a suffix in the counts of ignored files."""
+"""Largest number of characters of a suffix in the counts of ignored files. Longer suffixes are counted as `others`."""
 MAX_SHOWN_IMAGES = 4
 """Largest number of images of an ambiguous sample in a message."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 MAX_HEADER_BYTES = 1 << 16
-"""Largest number of bytes of an extension header. A path has at most 4,096 bytes."""
+"""Largest number of bytes of an extension header. A path has at most 4,096 bytes. A shard with a longer header is
+damaged."""
 MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
 """Largest number of bytes of all headers before a member. GNU tar writes up to two headers, and pax one or two."""
 

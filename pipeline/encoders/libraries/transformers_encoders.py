@@ -48,7 +48,7 @@ PIXEL_TOLERANCE = 2 / 255
 causes a difference of at least 0.06."""
 
 MAX_TOKENS = 512
-"""Largest number of tokens of a text, for any model."""
+"""Largest number of tokens of a text, for any model. Longer texts are truncated."""
 
 SIGLIP = ("siglip", "siglip2")
 """Types of models that were trained on texts in lower case without punctuation. The texts were padded to the full
