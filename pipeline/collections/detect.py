@@ -178,7 +178,7 @@ class Survey:
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
-    """Detect a list whose name only one format has."""
+    """Detect a list whose name only one format has. Return None if there is none."""
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
         for path in (path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)):
@@ -189,7 +189,7 @@ def _detect_known_list(folder: CollectionFolder) -> Detected | None:
 
 
 def _detect_parquet_photos(survey: Survey) -> Detected | None:
-    """Detect photos inside Parquet files. The first file that can be read decides."""
+    """Detect photos inside Parquet files. The first file that can be read decides. Return None if it has no photos."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
         with suppress(InputError):  # the reader of tables reports it
@@ -199,7 +199,7 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
 
 
 def _detect_table(survey: Survey) -> Detected | None:
-    """Detect a table of photos, one table per split, or several numbered tables."""
+    """Detect a table of photos, one table per split, or several numbered tables. Return None if there are none."""
     by_split = survey.tables_by_split
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:

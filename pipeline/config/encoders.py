@@ -143,7 +143,7 @@ def require_torchvision(name: str, kind: str) -> None:
 
 
 class ImageEntry(EncoderEntry):
-    """Base class of image encoders that read pixels."""
+    """Base class of the entries of image encoders that read pixels."""
 
     modality = "image"
 
@@ -171,7 +171,7 @@ class ImageEntry(EncoderEntry):
 
 
 class ImageWeights(Section):
-    """The keys of a weights file."""
+    """The keys of an encoder that can take its weights from a file."""
 
     file: Place | None = key(
         None, "Weights file under weights_root, for weights: file. It is a safetensors file or a state dict."
@@ -313,7 +313,7 @@ class PooledEntry(EncoderEntry):
 
 
 class PrecomputedKeys(Section):
-    """The keys of precomputed vectors."""
+    """The keys of an encoder whose vectors are precomputed."""
 
     path: Place = key(..., f"File or folder with the precomputed vectors, under data_root: {VECTOR_FORMATS}.")
     features: str | None = key(None, "Name of the column, array or dataset with the vectors. null uses the only one.")
@@ -341,7 +341,7 @@ class ImportedImagesEntry(PrecomputedKeys, EncoderEntry):
 
 
 class LibraryEntry(Section):
-    """The keys of a model of another library."""
+    """The keys of an encoder that is a model of another library."""
 
     architecture: str = key(..., "Name of a model of the library, hf-hub:NAME, or a folder under weights_root.")
 
@@ -355,7 +355,7 @@ class LibraryEntry(Section):
 
 
 class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=None, std=None, interpolation=None):
-    """Base class of image models of other libraries. A key that is null takes the value of the model."""
+    """Base class of the entries of image models of other libraries. A key that is null takes the value of the model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -489,7 +489,7 @@ class TfidfEntry(TermKeys, TextEntry):
 
 
 class WordVectorsEntry(TextEntry):
-    """Base class of text encoders that use word vectors."""
+    """Base class of the entries of text encoders that use word vectors."""
 
     remedy: ClassVar[str] = "use word vectors in the language of the captions, or source: corpus"
 
@@ -540,7 +540,7 @@ class FisherEntry(WordVectorsEntry):
 
 
 class LibraryTextsEntry(LibraryEntry, TextEntry):
-    """Base class of text encoders that are models of other libraries."""
+    """Base class of the entries of text encoders that are models of other libraries."""
 
 
 class TransformersTextsEntry(LibraryTextsEntry):

@@ -71,7 +71,10 @@ class Recipe:
 
     @property
     def starts_from(self) -> str | None:
-        """The registered model from which the training starts. A correction for hubs needs no training."""
+        """The registered model from which the training starts.
+
+        It is None if the training starts from scratch, and for a correction for hubs, which needs no training.
+        """
         return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
 

@@ -71,7 +71,8 @@ def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None])
     """Decode an image as `decode_each` does.
 
     torchvision decodes most JPEGs that no side allows to decode smaller, to (height, width, 3) uint8. It returns the
-    same pixels in less time. Whatever it refuses is decoded by Pillow, which says what is wrong.
+    same pixels in less time. Whatever it refuses is decoded by Pillow, which says what is wrong. Raises UnreadableImage
+    as `decode` does.
     """
     started = time.thread_time()
     pixels = None

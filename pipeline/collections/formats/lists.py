@@ -57,7 +57,10 @@ def split_name(name: str) -> str:
 
 
 def split_in(name: str) -> str | None:
-    """Find the split in the name of a file or of its folder, such as `cc3m-train-*.tar` or `val/metadata.jsonl`."""
+    """Find the split in the name of a file or of its folder, such as `cc3m-train-*.tar` or `val/metadata.jsonl`.
+
+    If the name has several splits, the last counts. Return None if it has none.
+    """
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
@@ -271,7 +274,7 @@ def _records(
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
-    """Return the first column that a header names twice. Several columns may be without a name."""
+    """Return the first column that a header names twice, or None. Several columns may be without a name."""
     seen: set[str] = set()
     return next((name for name in header if name and (name in seen or seen.add(name))), None)
 

@@ -74,7 +74,7 @@ def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
 
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in its order. `row` is the
-    image's position there, from 1."""
+    image's position there, from 1. Raises InputError if the file is not a dataset of Karpathy."""
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])

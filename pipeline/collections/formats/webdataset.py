@@ -123,7 +123,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of every shard, in the order of the shards' names.
 
     collection.files may name a pattern of shards for each split, or for `divided`. The default is `**/*.tar` for the
-    default split.
+    default split. Raises UsageError if no file matches a pattern, or if collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -226,7 +226,7 @@ def _read_sample(
 
 
 def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
-    """Return the first of the `plain` suffixes that the sample has, or else its only suffix."""
+    """Return the first of the `plain` suffixes among `suffixes`, or else the only suffix, or else None."""
     first = next((suffix for suffix in plain if suffix in suffixes), None)
     return first or (suffixes[0] if len(suffixes) == 1 else None)
 

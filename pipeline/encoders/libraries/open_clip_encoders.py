@@ -39,7 +39,10 @@ TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
 
 
 class ImageTower(nn.Module):
-    """The image side of a model, with the configuration of the whole model."""
+    """The image side of a model, with the configuration of the whole model.
+
+    It maps images (n, 3, side, side) to vectors (n, dim).
+    """
 
     config: Settings
 
@@ -54,7 +57,10 @@ class ImageTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """The text side of a model, with the configuration of the whole model."""
+    """The text side of a model, with the configuration of the whole model.
+
+    It maps ids of tokens (n, length) to vectors (n, dim).
+    """
 
     model: "open_clip.CLIP"
     config: Settings

@@ -196,7 +196,10 @@ class TransformersTexts(LibraryTexts):
 
 
 def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast) -> int:
-    """Return the largest number of tokens of a text for a model. Longer texts are truncated."""
+    """Return the largest number of tokens of a text for a model. Longer texts are truncated.
+
+    Raises ValueError if the number is less than 1.
+    """
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
     if (length := int(min(limits))) < 1:
