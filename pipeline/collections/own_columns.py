@@ -115,7 +115,8 @@ class OwnColumns:
     def table(self, *packed: Sequence[str | None]) -> pa.Table:
         """Return a table with a row for each image, and null for missing values.
 
-        Each argument has packed values of all images. The columns are in the order in which they were named first.
+        Each argument has packed values of all images. If several have a column, the last counts. The columns are in the
+        order in which they were named first.
         """
         cells: dict[str, list[tuple[str, Scalar]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
         for row, texts in enumerate(zip(*packed, strict=True)):

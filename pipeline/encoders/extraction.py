@@ -93,7 +93,8 @@ class Extractor:
     def start(self, *batch: torch.Tensor) -> Arriving:
         """Start to encode a batch, which is given by input tensors (n, ...), and return its output.
 
-        The output may still be on its way from a GPU. The output of the batch before has arrived.
+        The output may still be on its way from a GPU, and its method `numpy` waits for it. The output of the batch
+        before has arrived.
         """
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 

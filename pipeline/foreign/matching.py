@@ -22,7 +22,7 @@ class Lookup:
     """The images to which names refer.
 
     `images` has the position of the image for each name, or None. `readings` counts the names by the reading in which
-    they matched. `ambiguous` has the names that match several images, with these images.
+    they matched. `ambiguous` has the names that match several images, with the paths of two of these images.
     """
 
     images: list[int | None]

@@ -113,7 +113,10 @@ class ForeignFeatures:
 
 
 def foreign_files(source: Source) -> list[Path]:
-    """Return the files that `open_foreign` reads."""
+    """Return the files that `open_foreign` reads.
+
+    In the output of clip-retrieval, the metadata file of each file of vectors follows it.
+    """
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))

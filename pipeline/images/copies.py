@@ -124,7 +124,10 @@ def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np
 
 
 def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:
-    """Compute the correlation (p,) of each of `pairs` (p, 2), whose thumbnails are SIDE * SIDE grey levels."""
+    """Compute the correlation (p,), from 0 to 1, of each of `pairs` (p, 2) of rows of `thumbnails`.
+
+    A thumbnail has SIDE * SIDE grey levels.
+    """
     correlations = np.zeros(len(pairs))
     for start in range(0, len(pairs), BLOCK_PAIRS):
         first, second = (
