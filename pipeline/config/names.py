@@ -324,8 +324,8 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 
     `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
     the name of the first written model that equals it and has no steps, or else the name of the model and `-plain`. A
-    needed model without a name is named after its base and its steps. If the model to start from does not exist, `start`
-    of the recipe is None, and `Config.start` raises an error.
+    needed model without a name is named after its base and its steps. If the model to start from does not exist,
+    `start` of the recipe is None, and `Config.start` raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}
