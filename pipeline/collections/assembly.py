@@ -54,7 +54,7 @@ class Collection:
 
     `parts()` yields the tables in blocks of images, in the order of the manifest. `counts` has, for each table, the
     numbers of records that were read (`given`), `kept`, `rejected` and `duplicate`. `rejects` has one entry for each
-    record that is not kept.
+    record that is not kept, and `left_out` counts them by reason. `splits` has the summary of each split by its name.
     """
 
     parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
@@ -68,9 +68,10 @@ class Collection:
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
 
-        Raises InputError if there is no usable image, or if models learn from the captions (`learned_from`) and a
-        needed split has none. Raises RejectLimitError if more than the share `reject_limit` of the images, or of the
-        non-empty sentences, was rejected.
+        Raises InputError if there is no usable image. If models learn from the captions (`learned_from`) and the
+        collection has any, also raises InputError if no caption is usable, if a split other than gallery has no usable
+        image, or if no image is assigned to train. Raises RejectLimitError if more than the share `reject_limit` of the
+        images, or of the sentences, was rejected. Empty and duplicate sentences do not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
@@ -138,7 +139,7 @@ class Assembly:
     """Makes the tables of a manifest from the records of a collection.
 
     The caller inspects the images at `locations()` and passes the outcomes to `collect`. Images are assigned to splits
-    by the hash of their bytes, or of their names if `by_name` is true.
+    by the hash of their bytes, or of their names if `by_name` is true. `place` describes `draw`.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:

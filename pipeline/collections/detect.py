@@ -181,7 +181,7 @@ class Survey:
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
-    """Detect a list whose name only one format has."""
+    """Detect a list whose name only one format has. Return None if there is none."""
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
         for path in (path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)):
@@ -192,7 +192,7 @@ def _detect_known_list(folder: CollectionFolder) -> Detected | None:
 
 
 def _detect_parquet_photos(survey: Survey) -> Detected | None:
-    """Detect photos inside Parquet files. The first file that can be read decides."""
+    """Detect photos inside Parquet files. The first file that can be read decides. Return None if it has no photos."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
         with suppress(InputError):  # the reader of tables reports it
@@ -202,7 +202,7 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
 
 
 def _detect_table(survey: Survey) -> Detected | None:
-    """Detect a table of photos, one table per split, or several numbered tables."""
+    """Detect a table of photos, one table per split, or several numbered tables. Return None if there are none."""
     by_split = survey.tables_by_split
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:
@@ -337,7 +337,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the photos in lists, or nothing if one of the first exists under its name."""
+    """Return the keys of a sample of the listed photos, or an empty set if one of the first exists under its name."""
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (
         record for record in records if isinstance(record, ImageRecord) and record.row is not None
@@ -345,7 +345,7 @@ def _missing_images(detected: Detected) -> set[str]:
     sample: list[ImageRecord] = []
     with suppress(JointspaceError):  # `ingest` reports the error
         sample += islice(images, MAX_SAMPLES)
-    # Path.exists fails on a name that is too long.
+    # Path.exists would raise an error for a name that is too long. os.path.exists returns false.
     if any(os.path.exists(detected.root / image.path) for image in sample):
         return set()
     with suppress(JointspaceError):

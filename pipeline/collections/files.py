@@ -24,7 +24,8 @@ PHOTO_KIND = "photo"
 MAX_NAMED = 5
 """Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
-"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits."""
+"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits. A
+larger list is an error."""
 NAS = "thumbnails and deleted files of a NAS"
 WINDOWS = "of Windows"
 MACOS = "of macOS"
@@ -155,7 +156,7 @@ class CollectionFolder:
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
-        """Return whether there is a file of exactly this name, relative to the root."""
+        """Return whether a file or folder has exactly this name, relative to the root."""
         try:
             os.lstat(f"{self.root}/{name}")
         except (OSError, ValueError):
@@ -167,7 +168,7 @@ class CollectionFolder:
         return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
 
     def state(self, name: str) -> str:
-        """Return a text that changes with the content of a file, without opening the file."""
+        """Return the size and the modification time of a file as a text, or `unreadable` if there is no such file."""
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -178,7 +179,7 @@ class CollectionFolder:
         """Return the files and folders below the root that match a pattern, sorted.
 
         Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name matters
-        only if both spellings exist.
+        only if both spellings exist. Raises UsageError for an absolute pattern.
         """
         if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
             raise UsageError(
@@ -275,7 +276,10 @@ class CollectionFolder:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
-        """Return the prefix by which names in `folder` (None: the root) become relative to the root."""
+        """Return the prefix by which names in `folder` (None: the root) become relative to the root.
+
+        Raises UsageError if the folder is outside the root.
+        """
         prefix = "" if folder is None else self.label(folder)
         if prefix.startswith(".."):
             raise UsageError(

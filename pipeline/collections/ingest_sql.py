@@ -20,7 +20,7 @@ from pipeline.config.section import SPLITS
 from pipeline.foreign.image_names import WHOLE_PATH, Reading
 
 ReadingCounts = list[tuple[int, int]]
-"""The number of names that match in each reading."""
+"""Pairs of a Reading and the number of names that match in this reading."""
 
 
 # --- Steps of `Intake`
@@ -31,7 +31,7 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
 
     Return the number of paths that match in each reading, and the number of all paths in lists.
     """
-    # If a list names a photo exactly, another name in another case or without an ending means another photo.
+    # If a list names a photo exactly, a name in another case or without an ending means another photo.
     tables.run(
         f"""DELETE FROM respelt WHERE reading >= {Reading.CASE:d}
         AND file IN (SELECT path FROM images WHERE there AND "row" IS NOT NULL AND path IS NOT NULL)"""
@@ -131,7 +131,8 @@ def drop_repeated_images(tables: Tables) -> int:
 DUPLICATE = "duplicate"
 """The first word of the reason for rejecting a duplicate."""
 MAX_SENTENCE_NUMBER = (1 << 31) - 1
-"""The largest number of a sentence in a collection. Sentences of copies get larger numbers."""
+"""Largest number of a sentence in a collection. A sentence with a larger number is rejected. Sentences of copies get
+larger numbers."""
 MAX_DRAWN_IMAGES = 1000
 """Largest number of images in a drawn split."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
@@ -142,9 +143,10 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
     """Make the table `placed`, with the split of each image in the collection (`asked`) and its actual `split`.
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
-    `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. With
-    this rule, an added or removed image moves few other images. Images with the same bytes count once. An image without
-    a sentence is assigned to `weak` if it has weak text and the collection names no other split, and else to `gallery`.
+    `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. Each
+    of the two has at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
+    Images with the same bytes count once. An image without a sentence is assigned to `weak` if it has weak text and the
+    collection names no other split, and else to `gallery`.
     """
     names = sorted(drawn)
     tables.run(
@@ -255,7 +257,7 @@ def judge_images(tables: Tables) -> None:
 
 def keep_images(tables: Tables) -> int:
     """Make the table `kept_images`, with the images of the manifest in its order."""
-    # One join after the other: several at once keep all but one of their tables in memory.
+    # Each statement has one join, because several joins keep all but one of their tables in memory at once.
     tables.run(
         """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
         FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL"""
@@ -310,7 +312,7 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
 class OwnedKind(NamedTuple):
     """A kind of records that belong to images.
 
-    `position` is the position of its rejects in the report, `order` the order of the records of an image, `reason` a
+    `position` is the position of its rejects in the report, `order` the order of the records of an image, `judge` a
     query for the reason for rejecting each record, and `columns` its columns in the manifest.
     """
 

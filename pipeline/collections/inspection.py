@@ -105,7 +105,8 @@ class InspectedImages:
 class BlockTask:
     """A task that inspects a block on another machine that sees the same files.
 
-    `call` is unique for each call of `resume`.
+    `look(location)` returns the outcome of an image, and `folder` is the folder of the blocks. `call` is unique for
+    each call of `resume`.
     """
 
     look: Look
@@ -118,7 +119,8 @@ class BlockTask:
 
     def __call__(self, block: Block) -> int:
         """Inspect a block and return its number."""
-        multiprocessing.current_process().daemon = False  # a daemonic process must not start a process that decodes
+        # multiprocessing does not allow a daemonic process to start another process, such as the decoding process.
+        multiprocessing.current_process().daemon = False
         _write(self.folder, block.number, block.digest, isolated_map(self.look, block.locations, 1))
         return block.number
 

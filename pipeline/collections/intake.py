@@ -47,7 +47,8 @@ class Intake:
 
     `rejects` has the records that were rejected so far, `given` the number of records of each kind, and `notes` lines
     for the user about unusual names. `own` has the user's own columns of images: the columns in `chosen`, or all if it
-    is None. Data beyond `gigabytes` of memory are kept in the folder `scratch`. The caller must close the intake.
+    is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of memory are kept in the
+    folder `scratch`. The caller must close the intake.
 
     Names of images are matched to the photos in `folder` in any spelling. Without `folder` they are not checked. Images
     that the lines in `takedown` name are removed with all of their records, as if they had never been there. A line is
@@ -110,7 +111,7 @@ class Intake:
 
     def _add_image(self, image: ImageRecord) -> None:
         self.given["images"] += 1
-        # An absolute path may be inside the collection.
+        # An absolute path is checked without its first slash, since it may be the path of a photo of the collection.
         fault = _name_fault(image.path.lstrip("/") if self.folder else image.path)
         if fault is None and image.member is not None:
             fault = _name_fault(image.member, False)

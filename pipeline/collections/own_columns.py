@@ -24,6 +24,7 @@ from pipeline.foreign.parquet import pc
 from pipeline.printable import UNSAFE, is_unicode
 
 MAX_COLUMNS = 100
+"""Largest number of own columns. Values in further columns are not kept."""
 RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")
@@ -42,13 +43,15 @@ Scalar: TypeAlias = str | bool | int | float | None
 
 
 class Field(str):
-    """A field of a table without types."""
+    """A text in a CSV or TSV table, which may stand for a value of another type."""
 
     __slots__ = ()
 
 
 class OwnColumns:
     """The own columns of a collection, which are filled image by image.
+
+    Texts of more than `longest` characters are not kept, and neither are more than MAX_COLUMNS columns.
 
     `chosen` has the names of the columns to keep, or is None to keep all. If it is a mapping, its values are the new
     names. The values of an image are first packed into a text. All packed texts are read once to find the columns and
@@ -85,7 +88,7 @@ class OwnColumns:
                     continue
                 if kind == HOSTILE:
                     self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
-                elif value is not None or kind == "number":  # NaN
+                elif value is not None or kind == "number":  # a number without a value is NaN
                     column.kinds.add(kind)
                     if kind == "field":
                         fields.setdefault(name, []).append(str(value))
@@ -112,7 +115,8 @@ class OwnColumns:
     def table(self, *packed: Sequence[str | None]) -> pa.Table:
         """Return a table with a row for each image, and null for missing values.
 
-        Each argument has packed values of all images. The columns are in the order in which they were named first.
+        Each argument has packed values of all images. If several have a column, the last counts. The columns are in the
+        order in which they were named first.
         """
         cells: dict[str, list[tuple[str, Scalar]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
         for row, texts in enumerate(zip(*packed, strict=True)):
@@ -364,7 +368,7 @@ def _read_all(reading: FieldReading, fields: pa.Array) -> pa.Array | None:
         return None
     try:
         values = reading.read(fields)
-    except pa.ArrowInvalid:  # 2024-02-30
+    except pa.ArrowInvalid:  # a day that does not exist, such as 2024-02-30
         return None
     return values if reading.kind != "number" or pc.all(pc.is_finite(values)).as_py() else None
 

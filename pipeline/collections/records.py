@@ -15,7 +15,7 @@ from pipeline.config.collection import CollectionSettings
 DIVIDED = "divided"
 """The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20
-"""Largest number of reasons that are printed."""
+"""Largest number of reasons that are printed. All further reasons are counted in one line."""
 NOT_UTF8 = "not UTF-8"
 """The reason for rejecting bytes that are not text."""
 
@@ -23,8 +23,10 @@ NOT_UTF8 = "not UTF-8"
 class ImageRecord(NamedTuple):
     """An image.
 
-    Other records refer to it by `key`. `offset` and `size` in bytes are the location of a member in a tar shard. An
-    `implied` image, which only a text or a further row mentions, is ignored if an earlier record has named it.
+    Other records refer to it by `key`. `path` is the path of the photo, or of the shard that contains it as `member`.
+    `offset` and `size` in bytes are the location of a member of a tar shard. In a Parquet file, `offset` is the row of
+    the photo, from 0. An `implied` image, which only a text or a further row mentions, is ignored if an earlier record
+    has named it.
     """
 
     key: str
@@ -41,7 +43,7 @@ class ImageRecord(NamedTuple):
 class SentenceRecord(NamedTuple):
     """A sentence of the image `key`, whose record precedes it.
 
-    `number` is its position among the sentences of the image. None stands for the next number.
+    `number` is its position among the sentences of the image. With None, sentences are in the order of their records.
     """
 
     key: str
@@ -142,7 +144,10 @@ class Tally:
 
 @dataclass(frozen=True)
 class Options:
-    """The settings of the section `collection` that readers need. Readers count files in `tally`."""
+    """The settings of the section `collection` that readers need. Readers count files in `tally`.
+
+    `own_columns` has the names of the user's own columns to keep, or is None to keep all.
+    """
 
     files: Mapping[str, str]
     columns: Mapping[str, str]

@@ -23,7 +23,7 @@ from pipeline.errors import JointspaceError
 from pipeline.storage.batch import cannot_write, remove_own
 
 MAX_THREADS = 4
-"""Number of threads of DuckDB. Each thread needs its own buffers."""
+"""Largest number of threads of DuckDB. Each thread needs its own buffers."""
 SQL_TYPES = {
     pa.int32(): "INTEGER", pa.int64(): "BIGINT", pa.float64(): "DOUBLE", pa.bool_(): "BOOLEAN", pa.string(): "VARCHAR",
     pa.binary(): "BLOB",

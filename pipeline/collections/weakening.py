@@ -11,15 +11,17 @@ from pipeline.config.collection import SimulationSettings
 from pipeline.errors import InputError
 
 MIN_TITLE_WORDS = 2
+"""Smallest number of words of a simulated title, unless its sentence is shorter."""
 MAX_TITLE_WORDS = 6
+"""Largest number of words of a simulated title."""
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
     """Simulate a document for each image. `image_id` (m,), ascending, is the image of each of the m `texts`.
 
-    Returns a table with the columns image_id, title, tags (separated by blanks) and description. The document of an
-    image depends only on `seed` and the position of the image. Raises InputError if fewer than two images have
-    sentences.
+    `noise` says how many fields are wrong or missing. Returns a table with the columns image_id, title, tags (separated
+    by blanks) and description. The random choices for an image depend only on `seed` and the position of the image.
+    Raises InputError if fewer than two images have sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:

@@ -13,13 +13,16 @@ from pipeline.errors import UsageError, meant
 
 
 def problems(config: Config) -> list[str]:
-    """Return the problems of a configuration as texts. Models are only checked if all names in it are known."""
+    """Return the problems of a configuration as texts.
+
+    Models and generators are only checked if the names, encoders, regions and variants have no problem.
+    """
     named = [*_names(config), *_encoders(config), *_text_encoders(config), *_regions(config), *_variants(config)]
     return [*_places(config), *(named or [*_models(config), *_generators(config)])]
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Yield unknown names, and names that two entries have."""
+    """Yield unknown names, names that another model or generator has, and ensembles with refitted members."""
     models = [*config.single, *config.ensembles]
     encoders = [entry.name for entry in config.encoders]
     texts = [entry.name for entry in config.text_encoders]
@@ -167,7 +170,10 @@ def _models(config: Config) -> Iterator[str]:
 
 
 def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
-    """Yield a problem if no text encoder has a positive weight."""
+    """Yield a problem if no text encoder has a positive weight.
+
+    `weights` has the weights to try for each text encoder. `name` is the model, or `study`, in the message.
+    """
     if not any(weight > 0 for tried in weights.values() for weight in tried):
         yield f"{name}: no text encoder has a positive weight. Give {' or '.join(weights)} a positive weight"
 

@@ -8,7 +8,7 @@ from pipeline.config.section import AboveZero, Count, ImportPath, Place, Positiv
 from pipeline.printable import UNSAFE
 
 MAX_COLUMN_NAME = 64
-"""Largest number of characters in the name of a column."""
+"""Largest number of characters in the name of one of the user's own columns. A longer name is an error."""
 
 
 def _name_column(value: str) -> str:
@@ -20,7 +20,10 @@ def _name_column(value: str) -> str:
 
 
 def _join_choices(value: object) -> object:
-    """Convert a list of columns to `A | B`, the form of the readers of tables. The first column with a value counts."""
+    """Convert a list of columns to `A | B`, the form of the readers of tables. The first column with a value counts.
+
+    Other values are returned unchanged.
+    """
     if not isinstance(value, list | tuple):
         return value
     names = [name for name in value if isinstance(name, str)]

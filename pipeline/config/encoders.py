@@ -50,7 +50,7 @@ class EncoderEntry(Section):
 
     @property
     def base(self) -> str | None:
-        """The name of the encoder from which this encoder is made, or None."""
+        """The name of the encoder whose regions are pooled, or that made the precomputed vectors, or None."""
         return None
 
     @property
@@ -69,7 +69,10 @@ class EncoderEntry(Section):
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the paths of the user's files from which the encoder is made, by their names in the commit record."""
+        """Return the paths of the user's files from which the encoder is made, by their names in the commit record.
+
+        `weights_root` is the folder of weight files.
+        """
         return {}
 
     def folder(self, weights_root: str) -> Path | None:
@@ -88,7 +91,10 @@ class EncoderEntry(Section):
         return None
 
     def decisive(self) -> dict[str, Any]:
-        """Return the keys on which the vectors of the encoder depend."""
+        """Return the keys, with their values, on which the vectors of the encoder depend.
+
+        `kind: network` is omitted.
+        """
         keys = self.model_dump()
         return {name: value for name, value in keys.items() if (name, value) != ("kind", "network")}
 
@@ -137,7 +143,7 @@ def require_torchvision(name: str, kind: str) -> None:
 
 
 class ImageEntry(EncoderEntry):
-    """Base class of image encoders that read pixels."""
+    """Base class of the entries of image encoders that read pixels."""
 
     modality = "image"
 
@@ -170,7 +176,7 @@ class ImageEntry(EncoderEntry):
 
 
 class ImageWeights(Section):
-    """The keys of a weights file."""
+    """The keys of an encoder that can take its weights from a file."""
 
     file: Place | None = key(
         None, "Weights file under weights_root, for weights: file. It is a safetensors file or a state dict."
@@ -312,7 +318,7 @@ class PooledEntry(EncoderEntry):
 
 
 class PrecomputedKeys(Section):
-    """The keys of precomputed vectors."""
+    """The keys of an encoder whose vectors are precomputed."""
 
     path: Place = key(..., f"File or folder with the precomputed vectors, under data_root: {VECTOR_FORMATS}.")
     features: str | None = key(None, "Name of the column, array or dataset with the vectors. null uses the only one.")
@@ -340,7 +346,7 @@ class ImportedImagesEntry(PrecomputedKeys, EncoderEntry):
 
 
 class LibraryEntry(Section):
-    """The keys of a model of another library."""
+    """The keys of an encoder that is a model of another library."""
 
     architecture: str = key(..., "Name of a model of the library, hf-hub:NAME, or a folder under weights_root.")
 
@@ -354,7 +360,7 @@ class LibraryEntry(Section):
 
 
 class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=None, std=None, interpolation=None):
-    """Base class of image models of other libraries. A key that is null takes the value of the model."""
+    """Base class of the entries of image models of other libraries. A key that is null takes the value of the model."""
 
     @model_validator(mode="before")
     @classmethod
@@ -488,7 +494,7 @@ class TfidfEntry(TermKeys, TextEntry):
 
 
 class WordVectorsEntry(TextEntry):
-    """Base class of text encoders that use word vectors."""
+    """Base class of the entries of text encoders that use word vectors."""
 
     remedy: ClassVar[str] = "use word vectors in the language of the captions, or source: corpus"
 
@@ -539,7 +545,7 @@ class FisherEntry(WordVectorsEntry):
 
 
 class LibraryTextsEntry(LibraryEntry, TextEntry):
-    """Base class of text encoders that are models of other libraries."""
+    """Base class of the entries of text encoders that are models of other libraries."""
 
 
 class TransformersTextsEntry(LibraryTextsEntry):

@@ -52,7 +52,7 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
 
 
 def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
-    """Apply `rewrite` to each entry of the lists under the keys `names`."""
+    """Replace each mapping in the lists under the keys `names` by `rewrite(mapping, key)`."""
     full = dict(values)
     for name in names:
         entries = values.get(name)

@@ -23,7 +23,8 @@ from pipeline.config.section import (
 )
 
 DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
-"""The names of torchvision's detectors. They are listed here because the import of torchvision takes seconds."""
+"""The names of torchvision's Faster R-CNN detectors. They are listed here because the import of torchvision takes
+seconds."""
 
 
 class ExtractSettings(Section):
@@ -50,7 +51,10 @@ class ExtractSettings(Section):
     mapping_images: Positive = key(1000, "Number of images that both encoders encode, from which the map is learned.")
 
     def decisive(self) -> dict[str, Any]:
-        """Return the keys on which features depend. The commit records of the shards have the choice of `auto`."""
+        """Return the keys on which features depend, with their values.
+
+        `precision` may be `auto`. The commit record of each shard has the precision that was chosen.
+        """
         return self.model_dump(include={"precision", "storage"})
 
 

@@ -66,7 +66,7 @@ YAML_HEAD = """\
 
 
 class ClusterSettings(Section):
-    """A Dask cluster."""
+    """Settings of the Dask cluster that processes the shards of a job."""
 
     workers: Positive = key(2, "Number of workers.")
     options: dict[str, Any] = key(
@@ -194,7 +194,10 @@ OwnKeys = with_kinds(Keys, OWN.values())
 
 
 class Row(NamedTuple):
-    """A key in config/default.yaml, with its description `sentence`."""
+    """A key in config/default.yaml, with its description `sentence`.
+
+    `path` has the keys of its sections and its own.
+    """
 
     path: tuple[str, ...]
     default: str | None

@@ -23,14 +23,14 @@ else:
     SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
 
 MAX_YAML_NODES = 100_000
-"""Largest number of keys and values of a configuration, with its aliases expanded."""
+"""Largest number of keys and values of a configuration, with its aliases expanded. A larger file is refused."""
 
 MERGED_KEYS = ("documents", "variants")
 """Keys whose entries are merged with the default entries and do not replace them."""
 
 
 class UniqueKeys(SafeLoader):
-    """YAML loader that refuses a repeated key in a mapping. By default, YAML would silently ignore the first value."""
+    """YAML loader that raises ValueError for a repeated key. PyYAML's loader would silently ignore the first value."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[str] = set()
@@ -65,7 +65,10 @@ def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
 
 
 def read_mapping(path: Path) -> dict[str, Any]:
-    """Read the mapping in a YAML file. Raises UsageError, with the file and if possible the line of the error."""
+    """Read the mapping in a YAML file.
+
+    Raises UsageError if the file cannot be read, is not UTF-8 or valid YAML, repeats a key, or is not a mapping.
+    """
     try:
         text = Path(path).read_text(encoding="utf-8")
     except FileNotFoundError:
@@ -107,7 +110,8 @@ def load(path: Path | None = None) -> Config:
 def validate(values: Mapping[str, object], source: Path | str = "configuration") -> Config:
     """Merge `values` with the defaults and check the configuration.
 
-    `source` is the name of the configuration for messages. Raises UsageError with a list of all problems.
+    `source` is the name of the configuration for messages. Raises UsageError with the problems, of which at most
+    MAX_LISTED are listed. If single values are wrong, the checks of several values together are not made.
     """
     values = accept_former_spelling(values)
     full = dict(values)
@@ -176,7 +180,10 @@ def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _seeds(variant: object) -> list[int]:
-    """Return the seeds of a variant. Numbers may be texts, because Snakemake's --config passes them in this form."""
+    """Return the seeds of a variant, or [] if it has none or if they are not different whole numbers.
+
+    Numbers may be texts, because Snakemake's --config passes them in this form.
+    """
     seeds = variant.get("seeds") if isinstance(variant, Mapping) else None
     texts = [str(seed) for seed in seeds] if isinstance(seeds, list | tuple) else []
     are_seeds = all(text.isdecimal() for text in texts) and len(set(texts)) == len(texts)

@@ -10,7 +10,7 @@ from pydantic import BaseModel, ValidationError
 from pipeline.errors import meant
 
 MAX_LISTED = 12
-"""Largest number of legal names, or of problems, that a message lists."""
+"""Largest number of legal names, or of problems, that a message lists. The message says if there are more."""
 MAX_VALUE_CHARS = 80
 """Largest number of characters of a wrong value that a message shows."""
 EXPECTED = {

@@ -40,7 +40,7 @@ Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
 
 
 class FitSettings(Section):
-    """The values that a fit tries on dev.
+    """The values that a fit of a linear model tries on dev.
 
     `search` decides which pairs of ridges are tried. `grid` tries every pair. `lines` tries all image ridges with one
     text ridge, then all text ridges with the best image ridge, and so on in turn until no ridge changes. `walk` tries
@@ -124,7 +124,7 @@ class TransferSettings(Section):
 
 
 class KernelsSettings(Section):
-    """Kernel CCA."""
+    """Settings of kernel CCA."""
 
     image_kernel: Kernel = key(
         "rbf", "Kernel of the image view: linear | rbf | laplacian | cosine | polynomial, as in scikit-learn."
@@ -151,7 +151,7 @@ class WsabieSettings(Section):
 
 
 class WsabieAdaGradSettings(WsabieSettings, learning_rate=(0.2, 0.4, 0.6, 0.8, 1)):
-    """The same model, trained by AdaGrad."""
+    """The same model as wsabie-sgd, trained by AdaGrad."""
 
 
 class TrainSettings(Section):
@@ -238,7 +238,10 @@ class RelationTrainSettings(TreeTrainSettings):
 class RefinedTrainSettings(
     TrainSettings, temperature=0.07, averaging=0.98, encoder_dropout=0.5, batch_size=512, decay=0.9, epochs=12
 ):
-    """A refined ncca. With strong ridges in `fit`, it improves more on the ncca."""
+    """A model that starts from an ncca and is trained further.
+
+    With strong ridges in `fit`, it improves more on the ncca.
+    """
 
 
 class RecurrentTrainSettings(RefinedTrainSettings):
@@ -316,9 +319,10 @@ HubnessMethod = Literal["csls", "nnn", "sinkhorn"]
 HUBNESS: tuple[HubnessMethod, ...] = get_args(HubnessMethod)
 """Methods of hubness correction (pipeline.models.linear.hubness)."""
 ChosenHubness = Literal["none", "auto", HubnessMethod]
-"""The hubness correction of a model. `auto` chooses the better of nnn and sinkhorn on dev, for each direction."""
+"""The hubness correction of a model. `auto` chooses the better of nnn and sinkhorn on dev, for each direction
+of search (from images to captions, and from captions to images)."""
 REMOVED_HUBNESS = ("inverted-softmax", "dual-softmax")
-"""Methods that earlier versions had."""
+"""Methods that earlier versions had. A configuration that names one of them gets an error that says so."""
 
 
 class HubnessSettings(Section):
@@ -403,7 +407,10 @@ class Variant(Seeds):
 
 @dataclass(frozen=True)
 class Model:
-    """A model of the configuration: its registered model, its encoders, and all of its settings."""
+    """A model of the configuration: its registered model, its encoders, and all of its settings.
+
+    `fit` and `transfer` are the sections of the configuration with the changes that the variant of the model makes.
+    """
 
     spec: ModelSpec
     encoders: tuple[str, ...]
@@ -411,6 +418,7 @@ class Model:
     text_weights: Mapping[str, tuple[float, ...]]
     """The weights to try for the vectors of each text encoder."""
     training: str
+    """The training, a key of TRAININGS in pipeline.config.registry."""
     documents: str
     """The entry of `documents` with the weak texts that its training uses."""
     seed: int
@@ -425,7 +433,7 @@ class Model:
 
     @property
     def train_settings(self) -> TrainSettings:
-        """The settings of a trained model."""
+        """The settings of a model that the stage `train` makes. Other models do not have them."""
         assert isinstance(self.settings, TrainSettings)
         return self.settings
 
@@ -443,7 +451,10 @@ class Model:
 
     @property
     def hyperparameters(self) -> dict[str, Any]:
-        """All settings on which the fitted model depends, besides its input data, as JSON values."""
+        """The settings of the model itself on which the fitted model depends, as JSON values.
+
+        They do not include the transforms of the features, or the settings of word vectors and of regions.
+        """
         found = {"model": self.spec.name, "encoders": self.encoders, "training": self.training, "seed": self.seed}
         if self.spec.sentences == "vectors":
             found["text_encoders"] = self.text_encoders

@@ -71,7 +71,10 @@ class Recipe:
 
     @property
     def starts_from(self) -> str | None:
-        """The registered model from which the training starts. A correction for hubs needs no training."""
+        """The registered model from which the training starts.
+
+        It is None if the training starts from scratch, and for a correction for hubs, which needs no training.
+        """
         return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
 
@@ -243,7 +246,10 @@ class Config(OwnKeys):
         return [model] if count == 1 else [f"{model}/{number:02d}" for number in range(count)]
 
     def evaluations(self) -> list[tuple[str, str, str]]:
-        """Return the model, the split and the protocol of each evaluation."""
+        """Return (model, split, protocol) for each evaluation.
+
+        A generator that is evaluated by perplexity is a model with the name that `ranker` returns.
+        """
         judged = [(name, split) for name in self.models for split in self.judged_splits(name)]
         ranked = product(map(ranker, self.evaluate.generators), self.evaluate.splits)
         judgements = [*judged, *ranked]
@@ -317,9 +323,9 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
     """Return the recipes of all models by name: the models in `written`, and all models that these need.
 
     `written` has the base and the steps of each model that the configuration names. The base of a model with steps gets
-    the name of the first written model that equals it and has no steps. A needed model without a name is named after
-    its base and its steps. If the model to start from does not exist, `start` of the recipe is None, and `Config.start`
-    raises an error.
+    the name of the first written model that equals it and has no steps, or else the name of the model and `-plain`. A
+    needed model without a name is named after its base and its steps. If the model to start from does not exist,
+    `start` of the recipe is None, and `Config.start` raises an error.
     """
     bases = {name: base for name, (base, steps) in written.items() if not steps.endings}
     models: dict[str, tuple[str, Steps]] = {}

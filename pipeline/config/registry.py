@@ -22,7 +22,8 @@ from pipeline.errors import UsageError, meant
 class Spec:
     """A registered model, encoder or generator, or a class of the user at an import path.
 
-    If a class of the user is a subclass of a registered class, it has the settings of the registered spec `like`.
+    `name` is the registered name or the import path. If a class of the user is a subclass of a registered class, it has
+    the settings of the registered spec `like`.
     """
 
     name: str
@@ -92,7 +93,7 @@ def import_place(place: str) -> Any:
 
 
 MAX_SIDE = 4096
-"""Largest side of the input of an image encoder in pixels."""
+"""Largest side of the input of an image encoder in pixels. A larger side in a configuration or a file is an error."""
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
@@ -115,7 +116,7 @@ def named_places(values: object) -> set[str]:
 def import_allowed(what: str, place: str) -> Any:
     """Import the object at the import path `place`.
 
-    Raises UsageError if the user has not named the path, or if it cannot be imported.
+    `what` is the noun for messages. Raises UsageError if the user has not named the path, or if it cannot be imported.
     """
     if place not in os.environ.get(ALLOWED, "").split(","):
         raise UsageError(
@@ -329,7 +330,7 @@ STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
 """The other trainings."""
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
-"""The keys of `fit` whose values are tried on dev."""
+"""The keys of `fit` whose values are tried on dev, besides `text_weights`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,7 +452,7 @@ MODELS: tuple[ModelSpec, ...] = (
     _ensemble("ensemble", f"{LINEAR}.ensemble:Ensemble"),
     _ensemble("fragment-ensemble", f"{LINEAR}.ensemble:Ensemble", multi_vector=True),
 )  # fmt: skip
-"""All registered models. A model from which others start precedes them."""
+"""All registered models."""
 
 
 def model_spec(name: str) -> ModelSpec:

@@ -36,7 +36,10 @@ class StudyFitSettings(
     dimensions=(96, 128), image_ridge=(0.3, 1, 3, 10), text_ridge=(0.3, 1, 3), eigenvalue_power=(1, 4),
     eigenvalues=("correlation", "gong"),
 ):  # fmt: skip
-    """The values that the study tries. The defaults of some keys differ from the defaults in `fit`."""
+    """The values that the fits of the stage `study` try.
+
+    The defaults of some keys differ from the defaults in `fit`.
+    """
 
 
 class StudySettings(Section):
@@ -199,7 +202,10 @@ class ServeSettings(Section):
 
 
 class NearestSettings(Section):
-    """The caption of the nearest training image. In the joint space, the distance is always the cosine."""
+    """A generator that returns the caption of the nearest training image, or the nearest training caption.
+
+    In the joint space, the distance is always the cosine.
+    """
 
     by: Literal["features", "joint-image", "joint-sentence"] = key(
         "features",
@@ -258,14 +264,14 @@ class RegionRecurrentSettings(RecurrentSettings):
 
 
 class RankedSnippetsSettings(Section):
-    """The best snippet of the training captions for each region (Karpathy and Fei-Fei 2015, Table 3)."""
+    """A generator that returns the best training snippet for each region (Karpathy and Fei-Fei 2015, Table 3)."""
 
     in_space: ClassVar[bool] = False
     snippets: str | None = key(None, "Multi-vector model among `models` whose snippets are ranked, such as dvsa.")
 
 
 class LogBilinearSettings(OptimisationSettings, dropout=0.2, epochs=6):
-    """A log-bilinear model of Kiros et al. 2014."""
+    """A generator that is a log-bilinear language model of Kiros et al. 2014."""
 
     in_space: ClassVar[bool] = True
     context: Positive = key(5, "Number of words from which the next word is predicted (n - 1).")

@@ -12,9 +12,10 @@ from pydantic_core import CoreSchema, PydanticCustomError, core_schema
 from pipeline.config.registry import IMPORT_PATH, MAX_SIDE, Spec, import_place
 
 MAX_COUNT = 2**63 - 1
-"""Largest value of a count. Counts are stored, and passed to libraries, as 64-bit integers."""
+"""Largest value of a count. Counts are stored, and passed to libraries, as 64-bit integers. A larger value is an
+error."""
 MAX_SEED = 2**32 - 2
-"""Largest seed. scikit-learn accepts seeds of 32 bits, and word2vec gets the seed + 1."""
+"""Largest seed. scikit-learn accepts seeds of 32 bits, and word2vec gets the seed + 1. A larger seed is an error."""
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
@@ -105,7 +106,11 @@ Names = Annotated[tuple[Name, ...], Field(min_length=1), AfterValidator(each_onc
 
 
 def as_name(text: str) -> str:
-    """Convert a text to a valid Name: letters lose their accents, and other characters are replaced by hyphens."""
+    """Convert a text to a valid Name.
+
+    Letters lose their accents, other characters are replaced by hyphens, and punctuation at the beginning is removed.
+    If nothing remains, return `run`.
+    """
     plain = "".join(char for char in unicodedata.normalize("NFKD", text) if not unicodedata.combining(char))
     return re.sub(r"[^A-Za-z0-9_.+-]+", "-", plain).lstrip("-._+") or "run"
 

@@ -45,8 +45,8 @@ def limited(tensors: Mapping[str, "np.ndarray"], weight_bytes: int = 0) -> Abstr
     """Return a context in which torch raises ValueError if many more elements are allocated than are stored.
 
     Stored settings have the sizes of layers, and settings from an untrusted source could be huge. The stored elements
-    are the elements of `tensors` and of weight files with `weight_bytes` bytes in total. If torch has not been
-    imported, nothing is limited.
+    are the elements of `tensors` and of weight files with `weight_bytes` bytes in total, at two bytes per element. If
+    torch has not been imported, nothing is limited.
     """
     if "torch" not in sys.modules:
         return nullcontext()

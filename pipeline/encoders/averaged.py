@@ -71,7 +71,7 @@ def word_settings(texts: TrainTexts) -> TermSettings:
 def find_vectors(entry: "EncoderEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names: the run's own, or the vectors in a file.
 
-    A file is read for the words of the training captions only.
+    From a file, the words of the training captions are read, and the first `words` words of the file.
     """
     if entry.corpus:
         return texts.corpus()
@@ -96,7 +96,7 @@ class AveragedEncoder(WordsEncoder):
     """Text encoder that averages the vectors of the words of a text.
 
     y = sum of idf_w v_w / sum of idf_w over the known words w of the text, with their vectors v_w. If `idf` is None,
-    all idf_w are 1.
+    all idf_w are 1. The vector of a text without known words is zero.
     """
 
     kind = "averaged"

@@ -15,8 +15,10 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
 
 MAX_LEVELS = 16
-"""Greatest number of levels per channel. A histogram with 16 levels has 4,096 cells."""
+"""Greatest number of levels per channel. A histogram with 16 levels has 4,096 cells. A stored encoder with more levels
+is refused."""
 MAX_BANDS = 16
+"""Largest number of bands. A stored encoder with more bands is refused."""
 
 
 @dataclass(frozen=True)

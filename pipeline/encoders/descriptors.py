@@ -100,7 +100,7 @@ LOCAL = {"csift": colour_sift, "rgbsift": rgb_sift, "hog": hog}
 
 
 def one_thread() -> AbstractContextManager:
-    """Return a context in which OpenCV and matrix products use one thread.
+    """Return a context in which matrix products use one thread. OpenCV uses one thread from now on.
 
     Sums are then reproducible. Images are processed in parallel instead.
     """
@@ -174,7 +174,8 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 class DescriptorSampler:
     """Function that samples at most `count` local descriptors of each kind from an image.
 
-    The seed and the pixels determine the sample. The object can be pickled.
+    The descriptors are computed at the points of `grid`. The seed and the pixels determine the sample. The object can
+    be pickled.
     """
 
     grid: PatchGrid
@@ -192,7 +193,8 @@ class DescriptorSampler:
 class StandardDescriber:
     """Function that describes an image by one float32 vector: its global and its pooled local descriptors.
 
-    If `flip` is true, the vector is the mean over the image and its mirror image.
+    Local descriptors are computed at the points of `grid` and pooled by the codebook of their kind in `codebooks`. If
+    `flip` is true, the vector is the mean over the image and its mirror image.
     """
 
     grid: PatchGrid

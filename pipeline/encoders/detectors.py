@@ -35,7 +35,10 @@ class BoxCoder(Protocol):
 
 
 class Transform(Protocol):
-    """Resizes and normalises images."""
+    """Resizes and normalises images.
+
+    The shorter side is resized to `min_size[-1]` pixels, or to fewer if the longer side would exceed `max_size` pixels.
+    """
 
     min_size: Sequence[int]
     max_size: int
@@ -144,7 +147,10 @@ def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidate
 
 
 def _objects(network: Detector, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
-    """Return the boxes and scores of the region proposal network. Its own `forward` does not return the scores."""
+    """Return the boxes and scores of the region proposal network for each of `pictures` (n, 3, height, width).
+
+    The boxes are in pixels of the pictures. The `forward` of the region proposal network does not return the scores.
+    """
     images, _ = network.transform(list(pictures))
     features = list(network.backbone(images.tensors).values())
     rpn = network.rpn

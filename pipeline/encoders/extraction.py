@@ -30,7 +30,7 @@ PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1
 """Largest number of elements in an activation of a batch. Some kernels of CUDA and cuDNN count elements with 32-bit
-integers, which would overflow."""
+integers, which would overflow. `grow` chooses no larger batch."""
 MAX_CHANNELS_PER_PIXEL = 64
 """Largest number of elements in an activation per pixel of the image, as in the first layer of VGG."""
 
@@ -80,7 +80,7 @@ class Extractor:
         self._under_way: Arriving | None = None
 
     def __call__(self, images: Iterable[np.ndarray]) -> np.ndarray:
-        """Return the features (n, dim) float32 of n images (side, side, 3) uint8.
+        """Return the features (n, dim) float32 of n images (side, side, 3) uint8, or (0, 0) without images.
 
         While a GPU computes a batch, the next batch is read.
         """
@@ -93,7 +93,8 @@ class Extractor:
     def start(self, *batch: torch.Tensor) -> Arriving:
         """Start to encode a batch, which is given by input tensors (n, ...), and return its output.
 
-        The output may still be on its way from a GPU. The output of the batch before has arrived.
+        The output may still be on its way from a GPU, and its method `numpy` waits for it. The output of the batch
+        before has arrived.
         """
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
@@ -129,7 +130,7 @@ class _Batches:
             self.images = []
 
     def features(self) -> np.ndarray:
-        """Return the features (n, dim) of all images whose encoding has started."""
+        """Return the features (n, dim) of all images whose encoding has started, or (0, 0) if there are none."""
         return np.concatenate([block.numpy() for block in self.started] or [np.empty((0, 0), np.float32)])
 
 

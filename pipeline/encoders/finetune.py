@@ -51,7 +51,10 @@ learning rates that suit an untrained network."""
 
 
 class Head(nn.Linear):
-    """A linear classifier of scaled features, W (scale x) + b. `scale` is 1 until it is measured."""
+    """A linear classifier of scaled features (n, dim), W (scale x) + b. `scale` is 1 until it is measured.
+
+    `classes` is the number of all classes, with the background.
+    """
 
     scale: torch.Tensor
 
@@ -69,10 +72,10 @@ class Finetuning:
     """A training that finetunes an image encoder f to classify regions.
 
     It minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
-    Nesterov's momentum. Class 0 is the background. The encoder `network[0]` and the classifier `head` (W and b) are
-    trained together. If the encoder is `pretrained`, its features are scaled to the length FEATURE_LENGTH, and batch
-    norms keep their statistics. Random numbers depend only on the seed and the iteration, so that training can resume
-    from `tensors` and `iteration`.
+    Nesterov's momentum. Class 0 is the background, which `classes` does not count. The encoder `network[0]` and the
+    classifier `head` (W and b) are trained together. If the encoder is `pretrained`, its features are scaled to the
+    length FEATURE_LENGTH, and batch norms keep their statistics. Random numbers depend only on the seed and the
+    iteration, so that training can resume from `tensors` and `iteration`.
     """
 
     def __init__(

@@ -25,7 +25,8 @@ class FisherEncoder(WordsEncoder):
     scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
 
     The mixture has K components with weights (K,), `means` (K, d) and `variances` (K, d). The word vectors (V, d) are
-    reduced to principal components before, if the entry asks for it.
+    reduced to principal components before, if the key `principal` of the entry is less than d. The vector of a text
+    without known words is zero.
     """
 
     kind = "fisher"
@@ -52,8 +53,9 @@ class FisherEncoder(WordsEncoder):
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "FisherEncoder":
         """Fit the mixture to the word vectors of the training captions, or of a random sample of their words.
 
-        A word counts as often as it occurs. Raises InputError if there are too few different words for the number of
-        components, and InputError and UsageError in the same cases as the readers of word vectors.
+        The sample has at most `sample` words, the key of the entry. A word counts as often as it occurs. Raises
+        InputError if there are too few different words for the number of components, or if the file of word vectors
+        cannot be read.
         """
         from pipeline.config.encoders import FisherEntry
 

@@ -147,7 +147,7 @@ class ModuleEncoder(ImageEncoder):
 
 
 def preprocessing_of(entry: "EncoderEntry") -> Preprocessing:
-    """Return the preprocessing of an entry of the configuration. All of its keys must be set."""
+    """Return the preprocessing of an entry of the configuration. Only its key `crop` may be None."""
     from pipeline.config.encoders import ImageEntry
 
     assert isinstance(entry, ImageEntry)

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 
 MIN_COSINE = 0.9
 """Smallest cosine between a precomputed vector and the vector that the encoder computes. Photos that were scaled down
-and compressed before they were encoded have a larger cosine, and vectors of another encoder have a smaller cosine."""
+and compressed before they were encoded have a larger cosine, and vectors of another encoder have a smaller cosine. With
+a smaller cosine, the encoder is not accepted as the encoder that made the vectors."""
 
 
 class ImportedEncoder:

@@ -218,7 +218,10 @@ def describe(
 
 
 class RegionExtractor:
-    """An encoder that is prepared for a plan, for regions that `view` renders."""
+    """An encoder that is prepared for a plan, for regions that `view` renders.
+
+    Raises UsageError if `view` renders whole images and the encoder is not a NetworkEncoder with an activation map.
+    """
 
     def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
         self._by_map = isinstance(view, WholeImages)
@@ -233,7 +236,7 @@ class RegionExtractor:
         self._crop_pixels = encoder.preprocessing.side**2
 
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
-        """Return the features (regions, dim) float32 of each image.
+        """Return the features (regions, dim) float32 of each image, or [] if there are no images.
 
         `images` is read step by step. A batch has whole images of the same size, in any order, or crops of one or more
         images.
@@ -285,7 +288,8 @@ POOLING = {"mean": np.add, "max": np.maximum}
 BATCH_REGIONS = 32
 """Number of regions that PooledEncoder encodes at once."""
 MAX_CROP_SIDE = 1024
-"""Largest side of a crop in pixels. An image can have more than a hundred crops."""
+"""Largest side of a crop in pixels in a stored encoder, which is refused if its side is larger. An image can have more
+than a hundred crops."""
 
 
 def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:

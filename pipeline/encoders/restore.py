@@ -20,12 +20,13 @@ PREPARE = "prepare-encoder"
 def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
     """Return the spec of the kind of a stored encoder.
 
-    Raises IntegrityError if the settings do not name a registered kind.
+    Raises IntegrityError if the settings do not name a kind, and UsageError if the kind is unknown, or is a class that
+    the user has not allowed.
     """
     with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
         if modality == "text":
             return encoder_spec(settings["kind"], modality)
-        # The settings of networks, and of kinds without architectures, have no kind.
+        # Settings without `kind` are of a network, or of the kind whose name is under `architecture`.
         architecture = settings["architecture"]
         implied = architecture if architecture in {spec.name for spec in encoder_specs(modality)} else "network"
         return encoder_spec(implied if settings.get("kind") is None else settings["kind"], modality)
@@ -35,7 +36,8 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     """Restore an image encoder (`expected` is ImageEncoder) or a text encoder (TextEncoder) from its stored parts.
 
     `where` is the location of the parts for messages. Raises IntegrityError if the parts do not have the form that
-    their class writes, and UsageError if the library of the encoder is not installed.
+    their class writes. Raises UsageError if the kind of the encoder is unknown or not allowed, or if its library is not
+    installed.
     """
     modality = expected.modality
     what = "encoder" if modality == "image" else "text encoder"

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 KMEANS_BATCH = 4096
 """Number of descriptors in a batch of k-means."""
 MAX_POINTS = 512
-"""Largest number of grid points along a side of an image."""
+"""Largest number of grid points along a side of an image. A stored encoder with more points is refused."""
 
 log = logging.getLogger(__name__)
 
@@ -122,7 +122,10 @@ class StandardEncoder(ImageEncoder):
 
     @classmethod
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "StandardEncoder":
-        """Learn the encoder from images of the train split. The images for the codebooks are read twice."""
+        """Learn the encoder from images of the train split. The images for the codebooks are read twice.
+
+        Raises UsageError if the split has fewer than 2 images.
+        """
         from pipeline.config.encoders import StandardEntry
 
         assert isinstance(entry, StandardEntry) and material.images is not None

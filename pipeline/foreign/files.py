@@ -32,7 +32,8 @@ FILE_KINDS = {
 }  # fmt: skip
 
 MAX_LINE_BYTES = 1 << 24
-"""Largest number of bytes in a line. A longer line is probably not text, and would be read into memory at once."""
+"""Largest number of bytes in a line. A longer line is an error, because it is probably not text, and would be read into
+memory at once."""
 CHUNK_BYTES = 1 << 18
 """Number of bytes of a text that are read at once."""
 UTF16_MARKS = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
@@ -80,7 +81,8 @@ def _open(root: str, path: str, follow_links: bool) -> int:
     name = os.path.join(base, (below or path).lstrip("/"))
     if "/" not in below:
         try:
-            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)  # nearly every file exists and is not a link
+            # Nearly every file is opened here. Only a link (ELOOP) needs the check below.
+            return os.open(name, OPEN_FLAGS | os.O_NOFOLLOW)
         except OSError as error:
             if error.errno != errno.ELOOP:
                 raise
@@ -177,8 +179,8 @@ def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
 
 
 MAX_TRIAL_BYTES = 1 << 32
-"""Bytes of memory that a trial may use beyond the size of its file. For some types of index, FAISS copies most of the
-file."""
+"""Bytes of memory that a trial may use beyond the size of its file. A file that needs more is refused. For some types
+of index, FAISS copies most of the file."""
 
 Arguments = ParamSpec("Arguments")
 
@@ -200,7 +202,7 @@ def try_first(
     """Read a file for trial in a separate process, which may crash, by calling `read(*arguments)` there.
 
     The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
-    trial. Raises InputError, with the reason, if the trial fails.
+    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic and cannot start it.
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
@@ -257,7 +259,10 @@ def remember(digest: str) -> None:
 
 
 def state_folder(name: str) -> Path | None:
-    """Return the folder `name` below $XDG_STATE_HOME/jointspace, or None if not only this user can write it."""
+    """Return the folder `name` below $XDG_STATE_HOME/jointspace, which is made if it does not exist.
+
+    Return None if the folder cannot be made, or if other users can write it.
+    """
     with suppress(OSError, RuntimeError, JointspaceError):  # RuntimeError if the user has no home directory
         home = Path(os.environ.get("XDG_STATE_HOME", ""))
         home = home if home.is_absolute() else Path.home() / ".local/state"

@@ -55,7 +55,8 @@ IMAGE_SUFFIXES = frozenset(
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 WHOLE_PATH = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
-"""The beginning of an absolute path. A folder may precede the drive of a Windows path, and is then ignored."""
+"""The beginning of an absolute path in lower case. A folder may precede the drive of a Windows path, and is then
+ignored."""
 DRIVE = re.compile(r"[A-Za-z]:")
 LINK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
@@ -270,7 +271,10 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Return whether a line matches the name of a record that is not an image."""
+        """Return whether a line matches `name`, the key of records whose image is not known.
+
+        A line that matches several photos does not match.
+        """
         line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
             return False
@@ -301,7 +305,7 @@ class Takedown:
 def find_stored(
     lines: Iterable[str], photographs: Callable[[], Iterable[StoredPhoto]]
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
-    """Find the photos of an index that the lines of a list name.
+    """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
     Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
     photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
@@ -334,15 +338,22 @@ def find_stored(
 
 
 def describe_reading(reading: int, count: int, of: int, what: str) -> str:
-    """Return a line for the user about names that did not match exactly."""
+    """Return a line for the user that says that `count` of the `of` names match in a `reading`.
+
+    `what` is the noun for the names, such as `names of files`.
+    """
     return f"{count} of {of} {what} match {DESCRIPTIONS[Reading(reading)]}"
 
 
 def _first_agreeing(
     forms: Forms, alike: list[tuple[Forms, Spelling[Target]]], last: Reading, wary: bool
 ) -> Match[Target] | None:
-    """Match a name to the photos that agree with it in the strictest reading."""
-    # a.jpg is not a.png, and 7.jpg is not 007.jpg.
+    """Match a name to the photos that agree with it in the strictest reading, or return None if none agrees.
+
+    `forms` are the forms of the name. `alike` are the photos that agree with it in the reading `last`, with the forms
+    of their names. `NameMatcher.match` describes `wary`.
+    """
+    # A name with a suffix is compared with its suffix and zeros: a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
     if forms[Reading.ENDING] != forms[Reading.CASE]:
         loosest = Reading.CASE
@@ -384,7 +395,7 @@ def without_zeros(name: str) -> str:
 
 
 def is_plain(path: str) -> bool:
-    """Return whether a path has no part that is only a dot, such as `./a` or `a/./b`, and no doubled slash."""
+    """Return whether a path has no doubled slash and no part that is only a dot before another part, as in `a/./b`."""
     return "//" not in path and "/./" not in path and not path.startswith("./")
 
 

@@ -13,7 +13,8 @@ from pipeline.errors import InputError
 from pipeline.foreign.image_names import NameMatcher, Reading, Spelling, describe_reading
 
 MAX_NUMBER_DIGITS = 9
-"""Largest number of digits in the number of a sentence."""
+"""Largest number of digits in the number of a sentence. A name IMAGE#k with more digits is not read as the name of a
+sentence."""
 
 
 @dataclass(frozen=True)
@@ -21,7 +22,7 @@ class Lookup:
     """The images to which names refer.
 
     `images` has the position of the image for each name, or None. `readings` counts the names by the reading in which
-    they matched. `ambiguous` has the names that match several images, with these images.
+    they matched. `ambiguous` has the names that match several images, with the paths of two of these images.
     """
 
     images: list[int | None]
@@ -122,7 +123,7 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 
     Names are first compared exactly, and then by each Reading: first whole names, then file names, then names without a
     suffix, which may be keys of samples in a webdataset. File names and keys must be unique among the names and among
-    the images. An image that has already been found does not match the same name in another case.
+    the images. An image that has already been found does not match a name that differs from its name in case or suffix.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()

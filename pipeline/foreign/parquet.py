@@ -16,15 +16,17 @@ pc = import_module("pyarrow.compute")
 """The functions of pyarrow.compute. They are generated at import time, so a type checker does not know them."""
 
 VALUE_BYTES = {"BOOLEAN": 0.125, "INT32": 4, "FLOAT": 4, "BYTE_ARRAY": 4}
-"""Smallest number of bytes of a value in memory, by physical type. Other types of variable length have 8 bytes."""
+"""Smallest number of bytes of a value in memory, by physical type. All other types have 8 bytes, except
+FIXED_LEN_BYTE_ARRAY, whose length is in the schema."""
 PHOTO_COLUMNS = ("image", "img", "photo", "photograph", "picture", "jpg", "jpeg", "png", "webp", "image_bytes")
 """Usual names of the column of photos, in lower case."""
 BATCH_PHOTOS = 32
 """Number of photos that are in memory at once."""
 MAX_BATCH_VALUES = 1 << 22
-"""Largest number of values in a column of a batch. A row may contain a list of values."""
+"""Largest number of values in a column of a batch. A row may contain a list of values. More values are an error."""
 MAX_BATCH_BYTES = 1 << 28
-"""Largest number of bytes of a column of a batch, after texts from a dictionary are repeated in each row."""
+"""Largest number of bytes of a column of a batch, after texts from a dictionary are repeated in each row. More bytes
+are an error."""
 LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()

@@ -31,7 +31,7 @@ BLOCK_ROWS = 1 << 14
 MAX_UNPACKED_RATIO = 100
 """Largest ratio of the unpacked size of compressed features to the size of their file."""
 SPARE_BYTES = 1 << 26
-"""Number of bytes by which the unpacked size may exceed this ratio."""
+"""Number of bytes by which the unpacked size may exceed this ratio. A file that declares more is refused."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
@@ -113,7 +113,10 @@ class ForeignFeatures:
 
 
 def foreign_files(source: Source) -> list[Path]:
-    """Return the files that `open_foreign` reads."""
+    """Return the files that `open_foreign` reads.
+
+    In the output of clip-retrieval, the metadata file of each file of vectors follows it.
+    """
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
         parts = sorted(source.path.glob(f"{folder}/{folder}_*.npy"), key=lambda part: (len(part.name), part.name))
@@ -276,7 +279,11 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
 
 
 def names_column(source: Source, table: Path) -> str:
-    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata."""
+    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata.
+
+    Raises UsageError if several columns may have the names, or if `source.names` is not one of them. Raises InputError
+    if no column may have them.
+    """
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
     schema = pq.read_schema(table)
@@ -287,7 +294,10 @@ def names_column(source: Source, table: Path) -> str:
 
 
 def columns_of_vectors(schema: pa.Schema) -> list[str]:
-    """Return the columns of a Parquet file that contain lists of floating-point numbers, except boxes."""
+    """Return the columns of a Parquet file that contain lists of floating-point numbers.
+
+    Columns with `box` in their name are not returned.
+    """
     kinds = {field.name: stored_type(field.type) for field in schema if "box" not in field.name.lower()}
     return [
         name
@@ -352,7 +362,11 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 
 
 def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
-    """Check the parts and join them. A part without rows is ignored, since its number of columns may be missing."""
+    """Check the parts (file, matrix, names) and join them.
+
+    An array of the shape (0,) without names is a part without rows, and is ignored. Raises InputError if a part is not
+    a matrix of floating-point numbers, if it does not have one name per row, or if the dimensions of parts differ.
+    """
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
         if matrix.ndim != 2 or matrix.dtype.kind != "f" or not matrix.shape[1]:
@@ -409,7 +423,10 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 
 
 def _require_modest(path: Path, claimed: int) -> None:
-    """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file."""
+    """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file.
+
+    `claimed` is the unpacked size in bytes. It may exceed MAX_UNPACKED_RATIO times the size of the file by SPARE_BYTES.
+    """
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:
         raise InputError(

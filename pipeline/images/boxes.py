@@ -93,9 +93,9 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
 
 
 MIN_REGION_SCORE = 0.0
-"""Smallest score of a proposal that can become a region."""
+"""Smallest score of a proposal that can become a region. Other proposals are dropped."""
 MIN_REGION_SIDE = 4
-"""Smallest side in pixels of a proposal that can become a region."""
+"""Smallest side in pixels of a proposal that can become a region. Smaller proposals are dropped."""
 MAX_SEARCH_WIDTH = 500
 """Width in pixels to which wider images are reduced before selective search."""
 IMAGE_SCORE = 1.0
@@ -124,14 +124,17 @@ class Selection:
 
 
 def propose_windows(size: tuple[int, int]) -> Candidates:
-    """Return the windows of an image, with score 0, by scale and the most central first."""
+    """Return the windows of an image of `size` (width, height), with score 0, by scale and the most central first."""
     grids = [window_grid(size, scale, aspect) for scale in WINDOW_SCALES for aspect in WINDOW_ASPECTS]
     boxes = np.concatenate(grids)
     return Candidates(boxes.astype(np.float32), np.full(len(boxes), WINDOW_SCORE, np.float32))
 
 
 def window_grid(size: tuple[int, int], scale: float, aspect: float) -> np.ndarray:
-    """Return windows (n, 4) of one size that cover an image of `size`, the most central first."""
+    """Return windows (n, 4) of one size that cover an image of `size` (width, height), the most central first.
+
+    `scale` is one of WINDOW_SCALES, and `aspect` is one of WINDOW_ASPECTS.
+    """
     shape = np.minimum(np.multiply(size, scale) * (aspect**0.5, aspect**-0.5), size)
     steps = np.ceil((size - shape) / (shape * (1 - WINDOW_OVERLAP)) - 1e-9).astype(int)
     positions = [np.linspace(0, room, count + 1) for room, count in zip(size - shape, steps, strict=True)]
@@ -172,12 +175,11 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
 
 
 def select(candidates: Candidates, size: tuple[int, int], selection: Selection) -> tuple[Candidates, Counter[str]]:
-    """Select the regions of an image of `size` (width, height).
+    """Select the regions of an image of `size` (width, height) among the proposals `candidates`.
 
-    Also count the proposals that were clipped, dropped (by reason), and added.
-
-    Row 0 is the whole image, with score 1. The others follow by falling score, and then the windows that fill up, which
-    overlap neither them nor each other by more than `selection.iou`.
+    Return the regions, and the numbers of proposals that were clipped or dropped (by reason), and of windows that were
+    added (`filled`). Row 0 is the whole image, with score 1. The selected proposals follow by falling score, and then
+    the added windows, which overlap neither the proposals nor each other by more than `selection.iou`.
     """
     chosen, counts = tidy(candidates, size, MIN_REGION_SIDE)
     counts["low-score"] = int((chosen.scores < MIN_REGION_SCORE).sum())

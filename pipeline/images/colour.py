@@ -30,8 +30,8 @@ NOTES = {None: OWN_RANGE, 4095: PART.format(4095), 16383: PART.format(16383)}
 range of their type have no note."""
 BROKEN = "have a colour profile that cannot be used: their colours are taken for sRGB"
 MAX_PROFILE_BYTES = 4 << 20
-"""Largest size in bytes of a colour profile that is used. The largest known profiles, of printing presses, have 3
-MB."""
+"""Largest size in bytes of a colour profile that is used. Colours with a larger profile are taken for sRGB. The largest
+known profiles, of printing presses, have 3 MB."""
 MAX_CACHED_PROFILES = 32
 """Number of different profiles that a process keeps. A camera or a phone has one profile."""
 PROFILE_MODES = {b"RGB ": "RGB", b"GRAY": "L", b"CMYK": "CMYK"}
@@ -113,13 +113,17 @@ def lower_bytes(image: ImageFile) -> "list[_Tile] | None":
 
 
 def is_dark(image: Image.Image) -> bool:
-    """Return whether the upper 8 of 16 bits are so small that the colours may have only 14 or 12 bits."""
+    """Return whether 16-bit colours, of which `image` has the upper 8 bits, may have only 14 or 12 bits."""
     greatest = [band[1] for band in image.getextrema()[:3] if isinstance(band, tuple)]
     return max(greatest) <= USUAL_RANGES["I;16"][-2] >> 8
 
 
 def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, str | None]:
-    """Scale 16-bit colours, with or without transparency, to 8 bits. The ranges are the same as in `scale_samples`."""
+    """Scale 16-bit colours, with or without transparency, to 8 bits, from the smallest usual range that contains them.
+
+    `upper` and `lower` have the upper and lower 8 bits of the samples. Return the image, and a note if the range is not
+    the whole range of 16 bits.
+    """
     samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
     top = 0
     for channels in (samples[..., 3:], samples[..., :3]):

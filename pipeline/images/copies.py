@@ -54,10 +54,11 @@ ReadRows = Callable[[np.ndarray], np.ndarray]
 
 
 def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray:
-    """Find pairs (p, 2) of rows, the lower first, of photos whose `features` (n, d) are among each other's nearest.
+    """Find pairs (p, 2) of rows, the lower first, of photos with similar `features` (n, d).
 
-    `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held in memory at a time. The
-    principal components of more than MAX_EXACT_PHOTOS photos are in a temporary file.
+    One photo of a pair is among the NEIGHBOURS nearest photos of the other, and the cosine of their centred features is
+    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held
+    in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are in a temporary file.
     """
     count = features.shape[0]
     blocks = np.array_split(np.arange(count), -(-count // BLOCK_ROWS))
@@ -81,7 +82,10 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
 
 
 def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the cosines and rows of the nearest photos (k, NEIGHBOURS + 1) of each block, which include each photo."""
+    """Yield the cosines and rows of the nearest photos (k, NEIGHBOURS + 1) of each block, which include each photo.
+
+    `blocks` has the rows of the photos, and `read(rows)` returns their features (k, d) of unit length.
+    """
     for queries in blocks:
         yield knn_ground_truth(read(queries), map(read, blocks), NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)
 
@@ -120,7 +124,10 @@ def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np
 
 
 def verify(pairs: np.ndarray, thumbnails: Mapping[int, np.ndarray] | DiskRows) -> np.ndarray:
-    """Compute the correlation (p,) of each of `pairs` (p, 2), whose thumbnails are SIDE * SIDE grey levels."""
+    """Compute the correlation (p,), from 0 to 1, of each of `pairs` (p, 2) of rows of `thumbnails`.
+
+    A thumbnail has SIDE * SIDE grey levels.
+    """
     correlations = np.zeros(len(pairs))
     for start in range(0, len(pairs), BLOCK_PAIRS):
         first, second = (

@@ -32,7 +32,7 @@ Result = TypeVar("Result")
 FIRST_BYTES = {"JPEG": opening.JPEG_START, "PNG": opening.PNG_START, "GIF": b"GIF8"}
 LACKS_MEMORY = "decoding the photo takes more memory than is free, or than a photo of this size may take"
 MAX_EXIF_CHARACTERS = 100
-"""Length of the longest name of a camera that is stored."""
+"""Largest number of characters of the name of a camera, or of a time, in EXIF. A longer text is ignored."""
 SIDEWAYS = (5, 6, 7, 8)
 """The EXIF orientations that exchange width and height."""
 IPTC_CAPTION = (2, 120)
@@ -44,7 +44,8 @@ STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edite
 RGB = 3
 """The mode of torchvision's decoder in which it returns three colours."""
 MAX_HEADER_SECONDS = 1
-"""CPU seconds that the header of an upload may take. Uploads wait for each other's headers."""
+"""CPU seconds that the header of an upload may take. An upload whose header takes longer is refused, because uploads
+wait for each other's headers."""
 
 
 def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.Image:
@@ -53,7 +54,7 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
     scaled, not clipped. `side` is the size to which the shorter side will be resized. A JPEG that is far larger is then
     decoded at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest size that
-    is at least MARGIN times `side`. Raises UnreadableImage.
+    is at least MARGIN times `side`. Raises UnreadableImage if the image cannot be decoded within the `limits`.
     """
     return decode_each(data, limits, [side])[0]
 
@@ -70,7 +71,8 @@ def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None])
     """Decode an image as `decode_each` does.
 
     torchvision decodes most JPEGs that no side allows to decode smaller, to (height, width, 3) uint8. It returns the
-    same pixels in less time. Whatever it refuses is decoded by Pillow, which says what is wrong.
+    same pixels in less time. Whatever it refuses is decoded by Pillow, which says what is wrong. Raises UnreadableImage
+    as `decode` does.
     """
     started = time.thread_time()
     pixels = None
@@ -165,7 +167,10 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
 
 
 def to_rgb(image: Image.Image, limits: ImageLimits) -> Image.Image:
-    """Convert an opened image as `decode` does, without a time limit. Raises UnreadableImage and Pillow's errors."""
+    """Convert an opened image as `decode` does, without a time limit.
+
+    Raises UnreadableImage if its size is outside the `limits` or a sample is not finite, and Pillow's errors.
+    """
     opening.check_size(image.size, limits)
     return _to_rgb(image)[0]
 
@@ -185,12 +190,16 @@ class Inspection(NamedTuple):
 def inspect(
     read: Callable[..., bytes], limits: ImageLimits, location: tuple[str, int | None, int | None]
 ) -> Inspection:
-    """Read the image at `location` and decode all of its data. Raises InputError saying what is wrong with the image.
+    """Read the image at `location` and decode all of its data.
+
+    `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which says what is wrong,
+    if the image cannot be read or decoded.
 
     A JPEG is decoded at an eighth of its size, which reads all of its data and finds the same damage in less time.
     """
     data = read(*location)
-    (image,), notes = _decode(data, limits, [1], colours=False)  # a large profile takes longer than the pixels
+    # Colours are not converted, because that takes longer than decoding if the colour profile is large.
+    (image,), notes = _decode(data, limits, [1], colours=False)
     size, *photographed = _read_header(data, limits)
     is_smaller = data.startswith(opening.JPEG_START)
     return Inspection(*(size if is_smaller else image.size), hashlib.sha256(data).hexdigest(), notes, *photographed)
@@ -213,7 +222,8 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
         camera = " ".join(filter(None, (None if model.startswith(maker) else maker, model))) or None
         times = (inner.get(ExifTags.Base.DateTimeOriginal), inner.get(ExifTags.Base.DateTimeDigitized))
         for text in map(_exif_text, (*times, exif.get(ExifTags.Base.DateTime))):
-            with suppress(ValueError):  # zeros or blanks, of a camera whose clock was not set
+            # The time has zeros or blanks if the clock of the camera was not set.
+            with suppress(ValueError):
                 return size, datetime.strptime(text, "%Y:%m:%d %H:%M:%S").isoformat(), camera
     return size, taken, camera
 
@@ -265,14 +275,15 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     its size is outside the limits."""
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
-        opening.check_size(opening.open_image(data).size, limits)  # this names the size
+        # Pillow's own limit of pixels is off, because this error also names the size.
+        opening.check_size(opening.open_image(data).size, limits)
 
 
 class ImageProcess(Generic[Result]):
     """A callable that runs `function(data)` in a separate process, which is killed if an image takes too long.
 
-    Raises InputError. If an image has too many pixels, the error names the `key` that limits them. The caller must
-    close the process, or use it as a context manager.
+    A call raises InputError if the function fails or the process is killed. If an image has too many pixels, the error
+    names the `key` of the configuration that limits them. Use the object as a context manager, which ends the process.
     """
 
     def __init__(self, function: Callable[[bytes], Result], key: str = opening.PIXELS_KEY) -> None:

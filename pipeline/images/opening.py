@@ -27,9 +27,10 @@ from pipeline.images.colour import UnreadableImage
 if TYPE_CHECKING:
     from pipeline.config.collection import CollectionSettings
 
-TiffImagePlugin.READ_LIBTIFF = True  # also for uncompressed files: Pillow's own decoder misreads 16 bits in planes
+# libtiff also reads uncompressed files, because Pillow's own decoder misreads 16-bit samples in separate planes.
+TiffImagePlugin.READ_LIBTIFF = True
 
-# Formats of photographs. Pillow's others include EPS, which starts a PostScript interpreter.
+# Only images in these formats, and HEIC, are opened. Pillow has others, such as EPS, which starts an interpreter.
 FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000")
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
@@ -47,15 +48,15 @@ PNG_END = b"IEND\xaeB`\x82"
 TIFF_STARTS = (b"II*\0", b"MM\0*", b"II+\0", b"MM\0+")
 """The first bytes of TIFF and BigTIFF, in both byte orders."""
 MAX_PNG_PROFILES = 4
-"""Number of colour profiles in a PNG. The standard allows one, and Pillow unpacks all of them, each up to
-MAX_PNG_TEXT_BYTES."""
+"""Largest number of colour profiles in a PNG. A PNG with more profiles is rejected, because Pillow unpacks all of them,
+each up to MAX_PNG_TEXT_BYTES. The standard allows one profile."""
 MAX_PNG_TEXT_BYTES = 128 << 20
 """Largest number of bytes to which the texts or a profile of a PNG may unpack. Editors have written tens of
-megabytes."""
+megabytes. A PNG with more is rejected as damaged."""
 MIN_SIDE = 8
-"""Smallest side in pixels of an image of a collection."""
+"""Smallest side in pixels of an image of a collection. A smaller image is rejected."""
 MAX_ASPECT = 20
-"""Largest ratio of an image's longer side to its shorter side."""
+"""Largest ratio of the longer side to the shorter side of an image of a collection. A longer image is rejected."""
 BASE_BYTES = 64 << 20
 """Number of bytes of memory that decoding may take for an image of any size."""
 BYTES_PER_PIXEL = 64
@@ -64,8 +65,8 @@ up to 20 bytes per pixel."""
 PIXELS_KEY = "collection.max_image_pixels"
 """The configuration key of `ImageLimits.max_pixels`, as messages name it."""
 MAX_SCANS = 100
-"""Largest number of scans in a JPEG. Each scan is a pass over all pixels, and may have as few as 14 bytes. Encoders
-write ten scans, and libtiff has this limit too."""
+"""Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
+pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
 """Factor by which a JPEG is decoded larger than needed, so that the quality depends on the resizing that follows."""
 JPEG_SCALES = (1, 2, 4, 8)
@@ -109,7 +110,8 @@ class Loaded(NamedTuple):
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
     """Decode an image. A JPEG is decoded as small as the largest of `sides` allows (None: the whole size).
 
-    Raises UnreadableImage, and Pillow's exceptions.
+    Raises UnreadableImage if the image is outside the `limits`, is truncated or has a layout that is not read, and
+    Pillow's exceptions for damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -130,14 +132,16 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
         try:
             image.load()
         except (OSError, RuntimeError):
-            bytearray(8 * pixels)  # raises MemoryError if memory was lacking, which libjpeg calls damage
+            # libjpeg reports a lack of memory as damage. This allocation raises MemoryError in that case.
+            bytearray(8 * pixels)
             raise
     # Pillow stops at the last pixel and does not notice a missing end.
     if image.format == "PNG" and data.rfind(PNG_END) < 0:
         raise UnreadableImage("truncated", "the end of the PNG is missing. Copy the file again")
     note = None
     if lower and colour.is_dark(image):
-        if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:  # Pillow returns only the upper bytes then
+        # Pillow returns only the upper bytes of separate planes, so the lower bytes cannot be added.
+        if tags and tags.get(TiffImagePlugin.PLANAR_CONFIGURATION) == 2:
             raise TiffLayout.from_tags(tags).refuse(", and values of only 12 or 14 of its 16 bits")
         lower_image = open_image(data)
         lower_image.tile = lower
@@ -152,7 +156,8 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
 def open_image(data: bytes) -> ImageFile:
     """Open an image and read its header. An MPO, which is a JPEG followed by further images, is opened as a JPEG.
 
-    Raises UnreadableImage, and Pillow's exceptions.
+    Raises UnreadableImage for a TIFF layout that is not read, for a PNG with too many colour profiles, and for HEIC if
+    pillow-heif is not installed. Raises Pillow's exceptions for other bytes that are not an image.
     """
     if data.startswith(TIFF_STARTS):
         return open_tiff(data)
@@ -165,7 +170,10 @@ def open_image(data: bytes) -> ImageFile:
 
 
 def brands(data: bytes) -> frozenset[bytes]:
-    """Return the brands in the first box of a HEIC, AVIF or MP4 file, which identify the format."""
+    """Return the brands in the first box of a HEIC, AVIF or MP4 file, which identify the format.
+
+    Return an empty set for other files.
+    """
     if data[4:8] != b"ftyp":
         return frozenset()
     box = data[8 : min(int.from_bytes(data[:4]), MAX_BRANDS_BYTES)]
@@ -223,7 +231,8 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Return whether a JPEG has more than `most` scans."""
-    if data.count(bytes((0xFF, SCAN_MARKER))) <= most:  # some may be in a thumbnail or after the end
+    # The count includes scans in a thumbnail and after the end, so a larger count does not decide yet.
+    if data.count(bytes((0xFF, SCAN_MARKER))) <= most:
         return False
     at = 2
     scans = 0
@@ -269,8 +278,9 @@ FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 class TiffColours(NamedTuple):
     """The layouts of a photometric interpretation that are read.
 
-    `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras` are the values of ExtraSamples that a first
-    further band may have (0: not stated, 1: alpha that multiplies the colours, 2: other alpha).
+    `bands` is the number of its bands of colour. `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras`
+    are the values of ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the
+    colours, 2: other alpha).
     """
 
     name: str
@@ -294,7 +304,12 @@ TIFF_LAYOUTS = {
 
 
 class TiffLayout(NamedTuple):
-    """The layout of the first image in a TIFF file. `bits` is 0 if the samples have different numbers of bits."""
+    """The layout of the first image in a TIFF file.
+
+    `photometric` is the value of PhotometricInterpretation, and `kind` has one or several of SAMPLE_KINDS. `bits` is
+    the number of bits of a sample, or 0 if the samples have different numbers of bits. `extras` are the values of
+    ExtraSamples, and `planes` says whether each of the `bands` is stored in a separate plane.
+    """
 
     photometric: int
     bands: int
@@ -340,7 +355,10 @@ class TiffLayout(NamedTuple):
         return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
 
     def refuse(self, why: str = "") -> UnreadableImage:
-        """Return the error that names this layout and gives a command that converts it."""
+        """Return the error that names this layout and gives a command that converts it.
+
+        `why` is a further part of the layout in the message, such as its compression.
+        """
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
             "unsupported-tiff",

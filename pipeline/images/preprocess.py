@@ -45,7 +45,10 @@ class Preprocessing:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # JSON of one of several classes of encoders
-        """Return the preprocessing that was stored as `value`. Raises ValueError for sides that are too large."""
+        """Return the preprocessing that was stored as `value`.
+
+        Raises ValueError if a side is not from 1 to MAX_SIDE.
+        """
         preprocessing = cls(**{**value, "mean": tuple(value["mean"]), "std": tuple(value["std"])})
         if not 0 < preprocessing.resize <= MAX_SIDE or not 0 < preprocessing.side <= MAX_SIDE:
             raise ValueError(

@@ -52,9 +52,11 @@ def resize(
 
 
 class Axis(NamedTuple):
-    """How one axis is resized: the pixels from `start` to `stop` by `scale`, without the first `skipped` of the result.
+    """The resizing of one axis of an image.
 
-    torch resizes only from a whole pixel of the image on.
+    The pixels `start` to `stop` - 1 of the image are resized, and the first `skipped` pixels of the result are dropped.
+    `scale` is the number of pixels of the image per pixel of the result. torch resizes only from a whole pixel of the
+    image on, which `start` is.
     """
 
     start: int
@@ -64,7 +66,10 @@ class Axis(NamedTuple):
 
     @classmethod
     def choose(cls, low: float, high: float, length: int, size: int, reach: int) -> "Axis":
-        """Return how the part from `low` to `high` of an axis of `length` pixels becomes `size` pixels."""
+        """Return the resizing of the part from `low` to `high` of an axis of `length` pixels to `size` pixels.
+
+        `reach` is the reach of the kernel in pixels of the result.
+        """
         scale = (high - low) / size
         exact = low - scale * np.arange(MIN_STARTS + min(math.ceil(2 / scale), size) if low else 1)
         exact = exact[np.rint(exact) >= 0]
@@ -75,7 +80,10 @@ class Axis(NamedTuple):
 
 @cache
 def _silence_warning() -> None:
-    """Make torch say once, to nobody, that the pixels of Pillow cannot be written to."""
+    """Trigger torch's warning about arrays that cannot be written, such as the pixels of Pillow, while it is ignored.
+
+    torch gives this warning once per process, so it is not shown later.
+    """
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         torch.from_numpy(np.frombuffer(b"0", np.uint8))

@@ -63,8 +63,8 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
     """Read the sentences in the `lines` of a CoNLL-U file. `name` is its name for messages.
 
     Multiword spans and empty nodes are ignored. Comments without words are a sentence of no words. Raises InputError,
-    with the file and the line, for a row without ten columns, a word number out of order, a head outside the sentence,
-    a missing or second root, or a cycle.
+    with the file and the line, for a row without ten columns, a word number out of order, an empty word, a head that is
+    not a number or is outside the sentence, a missing or second root, or a cycle.
     """
     comments: dict[str, str] = {}
     rows: list[list[str]] = []

@@ -127,7 +127,7 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without trees, or with trees over other words than `text`, gets chains.
+    derived from it. A sentence without letters, without trees, or with trees over other words than `text` gets chains.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -179,7 +179,9 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
 
 
 def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
-    """Train a spaCy tagger and parser, and return the folder of the pipeline with the best scores on dev.
+    """Train a spaCy tagger and parser for at most `epochs` epochs.
+
+    Return the folder of the pipeline with the best scores on dev.
 
     `folder` must have the corpora `train.spacy`, with `words` words, and `dev.spacy`, as `write_corpus` writes them.
     """

@@ -37,7 +37,7 @@ TOKEN = re.compile(r"[()]|[^\s()]+")
 TRACE = "-NONE-"
 """Tag of an empty leaf. Empty leaves, and phrases that contain only empty leaves, are dropped."""
 TOP = "TOP"
-"""Label of an outermost phrase that has no label."""
+"""Label of a phrase without a label that contains several words or phrases."""
 FRAGMENT = "FRAG"
 """Label of a phrase that is added to connect several roots, and of the phrases in a substitute for a missing tree."""
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
@@ -156,9 +156,11 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     """Read the trees in the `lines` of a file of brackets. `name` is its name for messages.
 
     Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line:
-    `id TAB (S ...)`. A tree may span several lines, as in the files of the Penn Treebank, and can have any depth.
-    Labels are reduced to the category (NP-SBJ-1 becomes NP). An outermost bracket without a label is dropped. Raises
-    InputError, with the file and the line, for a missing or extra bracket and for text outside brackets.
+    `id TAB (S ...)`. An id without a tree has a tree of no words. A tree may span several lines, as in the files of the
+    Penn Treebank, and can have any depth. Labels are reduced to the category (NP-SBJ-1 becomes NP). Brackets without a
+    label are dropped if they contain a single word or phrase, and otherwise get the label TOP. Raises InputError, with
+    the file and the line, for a missing or extra bracket, for text outside brackets, and for brackets that contain
+    neither a tag and a word nor a label and phrases.
     """
     identity, tokens, depth, first_line = None, [], 0, 0
     for number, line in enumerate(lines, start=1):

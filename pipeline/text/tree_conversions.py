@@ -70,8 +70,8 @@ NOUN_LAYERS = {
     **dict.fromkeys(["nmod", "acl", "appos", "obl", "obj", "advcl", "ccomp", "xcomp", "list", "dep"], Layer.MODIFIED),
     "conj": Layer.JOINED,
 }
-"""The layer of a dependent of a noun, adjective and so on, by its relation. The relation with its subtype, such as
-nmod:poss, is looked up first, then the relation without subtype."""
+"""The layer of a dependent of a noun, or of another head that is not a verb, by its relation. The relation with its
+subtype, such as nmod:poss, is looked up first, then the relation without subtype."""
 CLAUSE_LAYERS = {
     **dict.fromkeys(["aux", "cop", "obj", "iobj", "obl", "xcomp", "ccomp", "advcl", "advmod", "conj"], Layer.PREDICATE),
     **dict.fromkeys([*SUBJECTS, "discourse", "vocative", "parataxis", "dislocated"], Layer.CLAUSE),

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 MAX_IDF = float(np.finfo(np.float32).max)
-"""Largest absolute value of an inverse document frequency that float32 can store."""
+"""Largest absolute value of an inverse document frequency that float32 can store. A stored vocabulary with a larger
+value is refused."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5
@@ -152,7 +153,7 @@ class Coverage:
 
     @property
     def is_poor(self) -> bool:
-        """Whether the share of sentences without a known word, or the share of unknown words, is too large."""
+        """Whether the share of sentences without a known word, or of unknown words, exceeds MAX_UNKNOWN_SHARE."""
         return self.without > MAX_UNKNOWN_SHARE * self.sentences or self.unknown > MAX_UNKNOWN_SHARE * self.words
 
     def __str__(self) -> str:
@@ -165,8 +166,9 @@ class Vocabulary(KnownTerms):
     """A vocabulary: terms by falling document frequency (ties are alphabetical), and their weights.
 
     The weight of term i is its inverse document frequency, idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training
-    sentences, or 1 if it was built without idf. An index stores a copy of the vocabulary, which suffices to encode
-    queries.
+    sentences (`n_sentences`), or 1 if it was built without idf. `settings` are the settings by which a text is split
+    into terms, and `normalise` says whether vectors are scaled to unit length. An index stores a copy of the
+    vocabulary, which suffices to encode queries.
     """
 
     settings: TermSettings

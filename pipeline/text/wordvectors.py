@@ -13,9 +13,10 @@ WINDOW = 5
 EPOCHS = 10
 """Number of passes of word2vec over the sentences."""
 MAX_DIM = 1 << 16
-"""Largest number of dimensions of a vector in a file."""
+"""Largest number of dimensions of a vector in a file. A file that announces more dimensions is refused."""
 MAX_SIZE_DIGITS = 12
-"""Largest number of digits of a count or a dimension in the first line of a file."""
+"""Largest number of digits of a count or a dimension in the first line of a file. A file with a longer number is
+refused."""
 
 
 @dataclass(frozen=True)
@@ -28,7 +29,8 @@ class WordVectors:
     def table(self, terms: Sequence[str], seed: int) -> np.ndarray:
         """Return the vectors of `terms` as a table (len(terms) + 1, dim) float32.
 
-        The last row, for unknown words, is the mean of the vectors that were found. A term without a vector gets a
+        The last row, for unknown words, is the mean of the vectors that were found. If none was found, all vectors
+        count as found. A term without a vector gets a
         normal sample with the mean and the standard deviation of the found vectors, for each dimension. `seed` is the
         seed of these samples.
         """
@@ -54,8 +56,8 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
 
     Return the vectors of the `wanted` words and of the `first` words in the file. `source` is the name of the file for
     messages. All lines are checked. Raises InputError, with the line, for a vector of the wrong dimension, a value that
-    is not a finite number, and a repeated word. Raises InputError too if lines are missing, or if no vector is
-    returned.
+    is not a finite number, and a word that is repeated or not UTF-8. Raises InputError too if the first line announces
+    another number of vectors or an impossible dimension, or if no vector is returned.
     """
     reader, count, dim = _VectorReader(source, "line", wanted, first), None, None
     for number, line in enumerate(lines, 1):
@@ -78,7 +80,9 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
 def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors in the binary format of word2vec: a line `count dim`, then each word, a space, and dim float32.
 
-    The parameters and errors are the same as in `read_text_vectors`, with the number of the entry instead of the line.
+    The parameters are the same as in `read_text_vectors`. Raises InputError if the first line is not `count dim` or has
+    an impossible dimension, if the file is truncated, or if no vector is returned. Raises InputError too, with the
+    number of the entry, for a value that is not finite, and for a word that is repeated or not UTF-8.
     """
     reader = _VectorReader(source, "entry", wanted, first)
     header = stream.readline(100).split()

@@ -53,20 +53,26 @@ UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE_SHARDS = "photos next to the shards that the format reads"
 MAX_SUFFIX_CHARACTERS = 10
-"""Largest number of characters of a suffix that counts as a kind of file."""
+"""Largest number of characters of a suffix that counts as a kind of file. Files with a longer suffix are counted as
+`others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
-    """Return the records of the collection, without the images that `collection.exclude` leaves out."""
+    """Return the records of the collection, without the images that `collection.exclude` leaves out.
+
+    `form` is the name of a format, or the import path of a reader.
+    """
     reader = import_allowed("format", form) if ":" in form else FORMATS[form]
     records = reader(root, options)
     return Exclusion(options.exclude).without_excluded(records, options.tally) if options.exclude else records
 
 
 def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
-    """Return the lists of a collection in the format `form`, in any folder.
+    """Return the lists of a collection in the format `form`, or [] if the format has no lists.
 
-    `given` is collection.files. Raises UsageError in the same cases as the reader of the format.
+    `given` is collection.files. Raises UsageError if `root` is not a folder, if `given` has an unknown key or a file
+    that does not exist, if several files have the usual name of a list, or if there is no file of vectors in the format
+    `vectors`.
     """
     return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 
@@ -74,9 +80,10 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
 def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
     """Return the number of a collection's files, and a digest of their names, sizes and modification times.
 
-    No file is opened. The files are photos and lists, the texts of `text-files`, and the shards of `webdataset`,
-    without ignored files. As in `ingest`, links to folders are followed only directly under the root. Raises
-    UsageError and InputError as the format's reader does.
+    `given` and `exclude` are collection.files and collection.exclude. No file is opened. The files are photos and
+    lists, the texts of `text-files`, and the shards of `webdataset`, without ignored files. As in `ingest`, links to
+    folders are followed only directly under the root. Raises UsageError in the cases that `list_files` describes, and
+    InputError if a folder cannot be read.
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)

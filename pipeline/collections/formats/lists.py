@@ -31,13 +31,13 @@ SEPARATORS = {" ": "a space", ",": "a comma", ";": "a semicolon", "|": "a vertic
 AFTER_FILE_NAME = re.compile(r"""\.\w{2,5}["']?(?: *([,;|])| )""")
 """The end of a file name, and the separator after it that is not a tab."""
 MAX_JSON_BYTES = 1 << 30
-"""Largest size of a JSON file in bytes."""
+"""Largest size of a JSON file in bytes. A larger file is an error."""
 MAX_TEXT_BYTES = 1 << 24
-"""Largest size of the text file of a photo in bytes."""
+"""Largest size of the text file of a photo in bytes. A larger file is rejected."""
 DOCUMENT = ("title", "tags", "description")
 """The fields of weak text."""
 MAX_NUMBER_DIGITS = 18
-"""Largest number of digits in the number of a sentence."""
+"""Largest number of digits in the number of a sentence. A longer text is not the number of a sentence."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
@@ -61,7 +61,10 @@ def split_name(name: str) -> str:
 
 
 def split_in(name: str) -> str | None:
-    """Find the split in the name of a file or of its folder, such as `cc3m-train-*.tar` or `val/metadata.jsonl`."""
+    """Find the split in the name of a file or of its folder, such as `cc3m-train-*.tar` or `val/metadata.jsonl`.
+
+    If the name has several splits, the last counts. Return None if it has none.
+    """
     parts = map(split_name, re.split(r"[-_./ ]|(?<=[a-z])(?=\d)", name.lower()))
     return next((part for part in reversed([*parts]) if part in SPLITS), None)
 
@@ -90,7 +93,8 @@ def split_folders(folders: Collection[str]) -> dict[str, str]:
 def lines(file: BinaryIO, path: Path | str) -> Iterator[tuple[int, str | bytes]]:
     """Yield the number, from 1, and the text of each line that is not empty. A line that is not UTF-8 remains bytes.
 
-    Raises InputError in the same cases as `each_line`, and for UTF-16 without a byte order mark.
+    `path` is the name of the file for messages. Raises InputError for a line longer than MAX_LINE_BYTES, for damaged
+    UTF-16, and for UTF-16 without a byte order mark.
     """
     for row, line in enumerate(each_line(file, path), 1):
         if row == 1 and is_utf16(line):
@@ -105,7 +109,10 @@ def is_utf16(line: bytes) -> bool:
 
 
 def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
-    """Decode data in UTF-8, or a whole file in UTF-16 with a byte order mark. Other data are returned as bytes."""
+    """Decode data in UTF-8, or a whole file in UTF-16 with a byte order mark. Other data are returned as bytes.
+
+    If an `encoding` is given, only this encoding is tried.
+    """
     try:
         return data.decode(encoding or ("utf-16" if data.startswith(UTF16_MARKS) else "utf-8"))
     except UnicodeDecodeError:
@@ -113,7 +120,10 @@ def decode_text(data: bytes, encoding: str | None = None) -> str | bytes:
 
 
 def encoding_of(data: bytes | str) -> str | None:
-    """Guess the encoding of bytes that are not UTF-8, or of a text with lone surrogates in place of such bytes."""
+    """Guess the encoding of bytes that are not UTF-8, or of a text with lone surrogates in place of such bytes.
+
+    Return UTF-16, WINDOWS-1252, or None for any other encoding.
+    """
     data = data.encode("utf-8", "surrogateescape") if isinstance(data, str) else data
     if data.startswith(UTF16_MARKS) or is_utf16(data):
         return "UTF-16"
@@ -135,6 +145,8 @@ def not_utf8(data: bytes | str) -> str:
 
 def sentences(value: object, tally: Tally) -> list[Any]:
     """Return the sentences in a field. They may be other values than texts, which are rejected later.
+
+    The `tally` counts texts that are read as lists.
 
     A list has one sentence per item, an object has it under one of SENTENCE_KEYS, and a text is a sentence. A text may
     also be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
@@ -216,7 +228,9 @@ def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageR
 def tab_records(
     folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield `make(fields, file, row)` for each line with one of these numbers of tab-separated fields.
+    """Yield `make(fields, file, row)` for each line of a file with tab-separated fields.
+
+    `widths` are the numbers of fields that a line may have.
 
     For all other lines, and for lines for which `make` raises ValueError, a Reject of the kind `what` is yielded.
     """
@@ -229,7 +243,7 @@ def headed_records(
 ) -> Iterator[Record]:
     """Yield records like `tab_records`, for the columns `names` of a table with a header.
 
-    Raises InputError if a column is missing.
+    Raises InputError if a column is missing or is named twice.
     """
     with folder.open(path) as file:
         rows = lines(file, path)
@@ -272,7 +286,7 @@ def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
-    """Return the first column that a header names twice. Several columns may be without a name."""
+    """Return the first column that a header names twice, or None. Several columns may be without a name."""
     seen: set[str] = set()
     return next((name for name in header if name and (name in seen or seen.add(name))), None)
 

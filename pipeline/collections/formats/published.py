@@ -34,7 +34,7 @@ COCO = {
 PAGES = ("index.html", "pascal-sentences.html")
 PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
 MAX_PAGE_BYTES = 1 << 26
-"""Size of the largest page. The published page has half a million bytes."""
+"""Largest size of a page in bytes. The published page has half a million bytes. A larger page is an error."""
 MAX_SHOWN_CHARACTERS = 99
 """Number of characters of a field that a message shows."""
 PASCAL_SPLITS = (*["train"] * 8, "dev", "test")
@@ -77,7 +77,7 @@ def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
 
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in its order. `row` is the
-    image's position there, from 1."""
+    image's position there, from 1. Raises InputError if the file is not a dataset of Karpathy."""
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])
@@ -168,7 +168,10 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
 
 
 def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first."""
+    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first.
+
+    Return {} if no file has this form.
+    """
     files = []
     for name in names:
         with suppress(InputError):

@@ -31,7 +31,7 @@ FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8
 """Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
-bit."""
+bit. A file that declares more rows is refused."""
 NOT_AN_OBJECT = 'not a JSON object: each row must be one, such as {"file": "a.jpg"}'
 """The reason for rejecting a row of JSON."""
 DELIMITERS = ",;\t|"
@@ -119,7 +119,8 @@ def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
     """List the columns of the table `path`, or for JSON the keys of its first MAX_SAMPLED_ROWS rows.
 
-    Raises the same errors as `read_rows`.
+    Raises InputError if the table cannot be read, has two columns of the same name, or has rows of which none is
+    usable. Raises UsageError for another kind of file.
     """
     if path.suffix.lower() == ".parquet":
         names = schema(folder, path).names
@@ -140,7 +141,7 @@ def is_text(path: Path) -> bool:
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file, after a trial. Raises InputError."""
+    """Return the columns of a Parquet file, which `try_first` reads for trial. Raises InputError if it is damaged."""
     try_first(path, _read_schema, folder, path)
     return _read_schema(folder, path)
 
@@ -161,7 +162,8 @@ def _check_columns(path: Path, present: Names, needed: Names) -> None:
 
 
 def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    csv.field_size_limit(MAX_LINE_BYTES)  # for the whole process: the default limit raises at a long field
+    # The default limit would make the reader fail at a long field. The limit is set for the whole process.
+    csv.field_size_limit(MAX_LINE_BYTES)
     with folder.open(path) as file:
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
@@ -299,7 +301,7 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 
 
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
-    """Yield the rows of a Parquet file, after a trial.
+    """Yield the rows of a Parquet file, which `try_first` has read for trial.
 
     Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column they cost only the value.
     """
@@ -307,7 +309,8 @@ def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: 
     number = 0
     for names, batch in _batches(folder, path, columns, needed):
         batch_rows = zip(*batch, strict=True)
-        del batch  # the trial, too, has no batch in memory while it reads the next batch
+        # Free the batch before the next batch is read, so that no more memory is needed than in the trial.
+        del batch
         for row in batch_rows:
             number += 1
             fields = (v.decode("utf-8", "surrogateescape") if isinstance(v, bytes) else v for v in row)
@@ -339,7 +342,8 @@ def _batches(
         names = [name for name in columns if name in present or name.removesuffix(".path") in present]
         table = pq.ParquetFile(file, metadata=metadata, read_dictionary=_text_leaves(metadata, names))
         number = 0
-        for group in range(metadata.num_row_groups):  # lists of texts whose dictionaries differ are not read together
+        # Read each row group alone, so that lists of texts with different dictionaries are not joined.
+        for group in range(metadata.num_row_groups):
             for batch in table.iter_batches(BATCH_ROWS, row_groups=[group], columns=names):
                 rows = f"{path}: rows {number + 1} to {number + batch.num_rows}"
                 yield batch.schema.names, [plain_column(column, rows).to_pylist() for column in batch.columns]
@@ -355,7 +359,8 @@ def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
 def rows_without(folder: CollectionFolder, path: Path, leaf: tuple[str, ...]) -> Collection[int]:
     """Find the rows of a Parquet file, from 1, that have null in the column `leaf`, such as (image, bytes).
 
-    The column is read only if the file counts nulls there. Raises InputError.
+    The column is read only if the statistics in the file count nulls there. Otherwise return (). Raises InputError if
+    the file is damaged.
     """
     try_first(path, _rows_without, folder, path, leaf)
     return _rows_without(folder, path, leaf)

@@ -80,7 +80,8 @@ def _read_rows(
     below = PurePosixPath(file if path.stem.lower() == METADATA else "").parent
     if below.is_relative_to(prefix):
         below = below.relative_to(prefix)
-    parents = () if ".." in below.parts else below.parts  # a table outside names photos below the root
+    # Names in a table outside the root are relative to the root, and not to the folder of the table.
+    parents = () if ".." in below.parts else below.parts
     last = None
     for row, values, fault in rows.read_rows(folder, path, tuple(names.values()), needed, options.own_columns):
         name = values.get(names["file"])
@@ -137,7 +138,7 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 def _column_names(options: Options, ours: tuple[str, ...]) -> dict[str, str]:
     if unknown := set(options.columns) - set(ours):
         raise UsageError(f"collection.columns has the unknown key {min(unknown)}. Use the keys {', '.join(ours)}.")
-    # A title that is read as the sentence is not the title, too.
+    # The column `title` is not the title if collection.columns uses it for something else, such as the sentence.
     renamed = {name for theirs in options.columns.values() for name in theirs.split(rows.EITHER)}
     names = {column: column for column in ours if column not in lists.DOCUMENT or column not in renamed}
     return {**names, **options.columns}
@@ -177,8 +178,8 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Find the columns of a table that are used, by jointspace's names for them.
 
     They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
-    are files of photos and the column with the texts. Raises InputError if no column has file names, or if the table
-    cannot be read.
+    are files of photos and the column with the texts. Raises InputError if the table cannot be read or has no header,
+    or if no column has a usual name for file names and not exactly one column has file names.
     """
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())

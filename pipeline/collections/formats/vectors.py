@@ -75,7 +75,11 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
 
 
 def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
-    """Return what the vectors of a file describe, by its name, or by the names of several columns of Parquet."""
+    """Return the kinds of vectors in a file, `images` or `sentences`, by its name, or by the names of several columns.
+
+    A Parquet file with one column of vectors has vectors of images, unless a name says otherwise. Return [] if the file
+    has no vectors, or if no name says what they describe.
+    """
     if path.suffix.lower() != ".parquet":
         return [side] if (side := foreign.marked(path.stem)) and path.suffix.lower() in SUFFIXES else []
     columns = foreign.columns_of_vectors(schema(folder, path))
@@ -90,7 +94,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     Without vectors of texts, the sentences are the captions of that table. Several rows with one name are one image,
     with the texts of all of them.
     """
-    folder = CollectionFolder(root, replace(options, tally=Tally()))  # the tally would say that vectors are not kept
+    # The reader has a tally of its own, so that the user gets no note that a column of vectors is not kept.
+    folder = CollectionFolder(root, replace(options, tally=Tally()))
     images, texts = sources(folder)
     raw_names = foreign.open_foreign(images).names
     assert raw_names is not None  # only sentences can be without names

@@ -36,12 +36,13 @@ PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
 """Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
 DIGITS = re.compile(r"\d+")
 MAX_SUFFIX_CHARACTERS = 24
-"""Largest number of characters of a suffix in the counts of ignored files."""
+"""Largest number of characters of a suffix in the counts of ignored files. Longer suffixes are counted as `others`."""
 MAX_SHOWN_IMAGES = 4
 """Largest number of images of an ambiguous sample in a message."""
 LINE_END = re.compile(r"\r\n|\r|\n")
 MAX_HEADER_BYTES = 1 << 16
-"""Largest number of bytes of an extension header. A path has at most 4,096 bytes."""
+"""Largest number of bytes of an extension header. A path has at most 4,096 bytes. A shard with a longer header is
+damaged."""
 MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
 """Largest number of bytes of all headers before a member. GNU tar writes up to two headers, and pax one or two."""
 
@@ -87,7 +88,11 @@ class _Headers(io.RawIOBase):
 
 
 def members(descriptor: int) -> Iterator[TarMember]:
-    """Yield the members of the tar in an open file, in order. Raises DamagedTar if a header and the end are missing."""
+    """Yield the members of the tar in an open file, in order.
+
+    Raises DamagedTar if the file is not an uncompressed tar, is truncated, or lacks its end, or if the headers of a
+    member are too long.
+    """
     length = os.fstat(descriptor).st_size
     headers = _Headers(descriptor)
     at = 0
@@ -95,9 +100,9 @@ def members(descriptor: int) -> Iterator[TarMember]:
         with tarfile.TarFile(fileobj=headers, encoding="utf-8", errors="surrogateescape") as tar:
             while header := tar.next():
                 headers.since_member = 0
-                # tarfile would keep all members, and its types do not show the list.
+                # tarfile keeps all members in this list. It is emptied, so that memory does not grow with the shard.
                 tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
-                # The size of other types is not the size of their data.
+                # Members of other types, such as links, have no data, although their header may state a size.
                 stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
                 if size < 0 or header.offset_data + size > length:
@@ -126,7 +131,7 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of every shard, in the order of the shards' names.
 
     collection.files may name a pattern of shards for each split, or for `divided`. The default is `**/*.tar` for the
-    default split.
+    default split. Raises UsageError if no file matches a pattern, or if collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -238,7 +243,7 @@ def _read_sample(
 
 
 def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
-    """Return the first of the `plain` suffixes that the sample has, or else its only suffix."""
+    """Return the first of the `plain` suffixes among `suffixes`, or else the only suffix, or else None."""
     first = next((suffix for suffix in plain if suffix in suffixes), None)
     return first or (suffixes[0] if len(suffixes) == 1 else None)
 
@@ -267,7 +272,7 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
-    """Yield the records of a JSON member. It has sentences only with a `tally`."""
+    """Yield the records of a JSON member. Its `caption` is only read if a `tally` is given."""
     try:
         value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
         if not isinstance(value, dict):

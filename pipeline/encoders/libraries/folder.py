@@ -23,10 +23,11 @@ ALLOWED_SUFFIXES = (".safetensors", ".json", ".txt", ".jinja", ".md")
 """Suffixes of the files that a folder may contain."""
 
 MAX_JSON_BYTES = 1 << 28
-"""Largest size of a tokenizer or vocabulary in bytes."""
+"""Largest size in bytes of a tokenizer, a vocabulary or another text file that is not a configuration. A folder with a
+larger file is refused."""
 
 MAX_CONFIG_BYTES = 1 << 22
-"""Largest size of a configuration in bytes."""
+"""Largest size of a configuration in bytes. A folder with a larger configuration is refused."""
 
 TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "added_tokens.json")
 """Names of tokenizers and vocabularies. All other JSON files are configurations."""
@@ -54,9 +55,9 @@ KNOWN_ATTENTION = (None, "eager", "sdpa")
 LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
 """Parts of keys that name a number of layers or of parts of a layer."""
 MAX_LAYERS = 1 << 10
-"""Largest value of such a key."""
+"""Largest value of a key that LAYERS matches. A configuration with a larger value is refused."""
 MAX_WIDTH = 1 << 24
-"""Largest value of any other key with an integer."""
+"""Largest value of any other key with an integer. A configuration with a larger value is refused."""
 
 MAX_QUOTED_CHARACTERS = 80
 """Largest number of characters of a name in a message."""
@@ -143,7 +144,10 @@ def require_plain_config(config: "JsonValue") -> None:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Convert any exception that a library raises for malformed files to a ValueError."""
+    """Convert the exceptions that a library raises for malformed files to ValueError.
+
+    JointspaceError and ModuleNotFoundError are not converted.
+    """
     try:
         yield
     except (JointspaceError, ModuleNotFoundError, ValueError):

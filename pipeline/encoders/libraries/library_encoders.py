@@ -77,7 +77,8 @@ class LibraryImages(ModuleEncoder):
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryImages":
         """Make the encoder of an entry.
 
-        Raises InputError if its network cannot be fetched or does not return vectors.
+        Raises InputError if its network cannot be fetched or does not return vectors, and UsageError if a library is
+        not installed.
         """
         from pipeline.config.encoders import LibraryImagesEntry
 
@@ -141,7 +142,8 @@ class LibraryTexts(TextEncoder):
     def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryTexts":
         """Make the encoder of an entry.
 
-        Raises InputError if its network cannot be fetched, or if it returns vectors that are not finite.
+        Raises InputError if its network cannot be fetched, or if it returns vectors that are not finite. Raises
+        UsageError if a library is not installed.
         """
         from pipeline.config.encoders import LibraryTextsEntry
 
@@ -216,7 +218,11 @@ def user_folder(
 
 @contextmanager
 def fetching(encoder: str, architecture: str, library: str) -> Iterator[None]:
-    """Convert any exception of a library or its hub to an InputError, and a missing library to a UsageError."""
+    """Convert any exception of a library or its hub to an InputError, and a missing library to a UsageError.
+
+    `encoder`, `architecture` and `library` are the names of the encoder, its model and its kind for messages. A
+    JointspaceError is not converted.
+    """
     try:
         yield
     except JointspaceError:
@@ -285,7 +291,7 @@ def only_side(size: int | Sequence[int]) -> int:
 
 
 def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Callable[[str], bool]) -> None:
-    """Load the weights of one side of a model.
+    """Load the weights of one side of a model, which are in `state`.
 
     `dropped(name)` says whether a parameter belongs to the other side. Raises ValueError if another parameter is
     missing, or if there is an unknown parameter.

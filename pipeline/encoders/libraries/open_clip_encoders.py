@@ -39,7 +39,10 @@ TOKENIZER_OPTIONS = ("clean", "strip_sep_token")
 
 
 class ImageTower(nn.Module):
-    """The image side of a model, with the configuration of the whole model."""
+    """The image side of a model, with the configuration of the whole model.
+
+    It maps images (n, 3, side, side) to vectors (n, dim).
+    """
 
     config: Settings
 
@@ -54,7 +57,10 @@ class ImageTower(nn.Module):
 
 
 class TextTower(nn.Module):
-    """The text side of a model, with the configuration of the whole model."""
+    """The text side of a model, with the configuration of the whole model.
+
+    It maps ids of tokens (n, length) to vectors (n, dim).
+    """
 
     model: "open_clip.CLIP"
     config: Settings
@@ -183,7 +189,10 @@ def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]
 
 
 def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
-    """Build the model that a folder describes, without its weights, and return it with its configuration."""
+    """Build the model that a folder describes, without its weights, and return it with its configuration.
+
+    Raises ValueError if the tokenizer has an option that is not in TOKENIZER_OPTIONS.
+    """
     config: Any = read_config(folder, CONFIG)
     config = config["model_cfg"]
     if unknown := set(config["text_cfg"].get("tokenizer_kwargs") or {}).difference(TOKENIZER_OPTIONS):

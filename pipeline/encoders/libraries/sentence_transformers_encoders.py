@@ -33,7 +33,10 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 
 
 class SentenceFeatures(nn.Module):
-    """The modules of a model, which map the tensors of its tokenizer to vectors (n, dim). `names` is their order."""
+    """The modules of a model, which map the tensors of its tokenizer to vectors (n, dim).
+
+    `names` are the names of the tensors in their order.
+    """
 
     def __init__(self, modules: SentenceTransformer, names: Sequence[str]) -> None:
         super().__init__()
@@ -99,7 +102,10 @@ class SentenceTransformersTexts(LibraryTexts):
 
 
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
-    """Open the model in a folder or on the hub. Only safetensors are read, and no code of the hub is run."""
+    """Open the model in the folder `repository`, or of this name on the hub.
+
+    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded.
+    """
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
     with quiet():
@@ -107,7 +113,11 @@ def open_model(repository: str | Path, local_files_only: bool = False) -> Senten
 
 
 def check_modules(folder: Path) -> None:
-    """Check the modules that a stored model names. Raises ValueError for an unknown class, folder or activation."""
+    """Check the modules that a stored model names.
+
+    Raises ValueError if `modules.json` is not a list of mappings, if it names an unknown class or a path to another
+    folder, if a module has `model_args`, or if a dense layer has an unknown activation.
+    """
     modules = read_config(folder, "modules.json")
     if not isinstance(modules, list):
         raise ValueError("its modules.json is not a list")

@@ -44,10 +44,11 @@ PROBE_HEIGHT = 300
 """Size in pixels of the gradient image that compares our preprocessing with the library's."""
 
 PIXEL_TOLERANCE = 2 / 255
-"""Largest difference that rounding can cause. A wrong crop, scale or channel order differs by at least 0.06."""
+"""Largest difference of pixels that rounding can cause, as a share of their range. A wrong crop, scale or channel order
+causes a difference of at least 0.06."""
 
 MAX_TOKENS = 512
-"""Largest number of tokens of a text, for any model."""
+"""Largest number of tokens of a text, for any model. Longer texts are truncated."""
 
 SIGLIP = ("siglip", "siglip2")
 """Types of models that were trained on texts in lower case without punctuation. The texts were padded to the full
@@ -116,7 +117,8 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
 
-    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states.
+    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states. If
+    `masked` is true, the model gets the mask.
     """
 
     model: transformers.PreTrainedModel
@@ -194,7 +196,10 @@ class TransformersTexts(LibraryTexts):
 
 
 def max_length(model: transformers.PreTrainedModel, tokenizer: transformers.PreTrainedTokenizerFast) -> int:
-    """Return the largest number of tokens of a text for a model. Longer texts are truncated."""
+    """Return the largest number of tokens of a text for a model. Longer texts are truncated.
+
+    Raises ValueError if the number is less than 1.
+    """
     config = getattr(model.config, "text_config", model.config)
     limits = (tokenizer.model_max_length, getattr(config, "max_position_embeddings", MAX_TOKENS), MAX_TOKENS)
     if (length := int(min(limits))) < 1:
@@ -228,8 +233,8 @@ def load_model(
 ) -> tuple[transformers.PreTrainedModel, list[str]]:
     """Load the model in a folder or on the hub, in float32. Return it with the names of missing parameters.
 
-    Only safetensors are read, and no code of the hub is run. Raises ValueError if the weights do not fit the
-    configuration of the model.
+    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded. Raises
+    ValueError if the weights do not fit the configuration of the model.
     """
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": local_files_only}
     with quiet():
@@ -259,7 +264,8 @@ def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...])
 def load_preprocessing(repository: str | Path, encoder_name: str) -> dict[str, Any]:
     """Load a model's image processor and convert it to the settings of `Preprocessing`.
 
-    Raises InputError if the processor does something that `Preprocessing` cannot express.
+    `encoder_name` is the name of the encoder for messages. Raises InputError if the processor does something that
+    `Preprocessing` cannot express.
     """
     processor = transformers.AutoImageProcessor.from_pretrained(repository, trust_remote_code=False)
     try:
@@ -276,7 +282,7 @@ def load_preprocessing(repository: str | Path, encoder_name: str) -> dict[str, A
 def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing: Settings) -> None:
     """Check that our preprocessing produces the same pixels as the library's processor on a gradient image.
 
-    Raises ValueError if the shapes differ or a pixel differs by more than PIXEL_TOLERANCE.
+    Raises ValueError if the shapes differ, or if a pixel differs by PIXEL_TOLERANCE + 1 / resize of its range or more.
     """
     across, down = np.meshgrid(np.linspace(0, 255, PROBE_WIDTH), np.linspace(0, 255, PROBE_HEIGHT))
     gradient = Image.fromarray(np.stack([across, down, 255 - (across + down) / 2], axis=2).round().astype(np.uint8))
@@ -295,7 +301,10 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
 
 
 def convert_processor(settings: Settings) -> dict[str, Any]:
-    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing."""
+    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing.
+
+    Raises KeyError, TypeError or ValueError for settings of another form, or if the input is not a square.
+    """
     size = settings["size"]
     crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
     crop = only_side([crop_size["height"], crop_size["width"]]) if crop_size else None
