@@ -235,8 +235,7 @@ class Index:
         """Index other photos with the model of this index, and return the new index.
 
         `photographs` is a folder, a tar shard or a table of photos, with or without captions. `output` is the folder of
-        the new run, and `name` the name of
-        the new index (default: the name of the folder `output`). A repeated call
+        the new run, and `name` the name of the new index (default: the name of the folder `output`). A repeated call
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
         """
         from pipeline.run.reading.application import apply_index

@@ -49,9 +49,11 @@ of an image (N in supplement 5.2)."""
 TEMPERATURE = 0.7
 """Temperature of the sampled words if the generator does not use parts of speech."""
 MIN_STRUCTURE_WORDS = 4
-"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2)."""
+"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). Candidates
+never have the sequence of a shorter sentence."""
 MAX_WORDS = 12
-"""Maximum number of words of such a training sentence, and of a candidate that is sampled without parts of speech."""
+"""Maximum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). A candidate
+that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
 """Factor that multiplies a positive cosine for each repetition of a word that is not a stop word."""
 LANGUAGE_WEIGHT = 0.2
@@ -213,7 +215,11 @@ class StructureContentModel(LanguageModel):
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c)."""
+    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c).
+
+    `structures` are the sequences of parts of speech from which the candidates are made, or None. An image has fewer
+    results if fewer of its `sources.candidates` candidates are different.
+    """
     conditions, device = conditioning(images, sources), network.bias.device
     random = sources.generator(device)
     described, terms = [], sources.corpus.vocabulary.terms
@@ -241,7 +247,7 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), without duplicates.
+    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), and return the different ones.
 
     A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
     candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement

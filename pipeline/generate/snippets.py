@@ -92,8 +92,9 @@ def region_pairs(
 
 
 def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,). Returns the rows (k,) of
-    the nearest regions in `regions`, or -1 where a coordinate differs by more than TOLERANCE."""
+    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,), which must all be in
+    `regions`. Returns the rows (k,) of the nearest regions in `regions`, or -1 where a coordinate of the nearest region
+    differs by more than TOLERANCE."""
     images = np.searchsorted(regions.image_id, image_id)
     found = []
     for image, box in zip(images.tolist(), np.asarray(boxes), strict=True):

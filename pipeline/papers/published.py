@@ -8,7 +8,8 @@ from pathlib import Path
 from pipeline.config.loading import read_mapping
 
 Column = tuple[str, str]
-"""A direction and a measure, with the names of an evaluation. A generated caption has its subject and a metric."""
+"""A direction of retrieval and a measure, such as `image_to_sentence` and `recall@1`. For generated captions it is what
+they describe (`images` or `boxes`) and a metric, such as `bleu_4`."""
 AUTHORS = {
     "karpathy": "Karpathy and Fei-Fei", "kiros": "Kiros et al.", "niu": "Niu et al.", "socher": "Socher et al.",
 }  # fmt: skip

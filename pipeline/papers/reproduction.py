@@ -22,14 +22,16 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 SIZE_TOLERANCE = 0.02
-"""Share by which the number of test images may differ from a published one, because ingest removes duplicates."""
+"""Share by which the number of test images may differ from the published number, because ingest removes duplicates. With
+a larger difference, the table is left out."""
 MIN_TRAININGS = 3
 """Smallest number of trainings of both systems, or of disjoint draws, that supports an interval."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
 Measure = Callable[[str, Columns], Draw]
-"""Returns a training of the run, measured on the test split by the sum of some columns of a table."""
+"""A function from the name of a training of the run, and some columns of a table, to the sum of these columns on the
+test split, for any sample of the test images (a Draw)."""
 
 
 @dataclass(frozen=True)
@@ -76,7 +78,8 @@ class Reproduction:
 
     `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
     other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the directions `images` and `boxes`.
+    captions has the directions `images` and `boxes`. `measure` and `bootstrap` are for the differences between systems
+    and their intervals.
     """
 
     evaluations: Sequence[Evaluation]

@@ -32,11 +32,11 @@ BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", r
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
 ROW_DEPTH = 4
-"""Depth of the rows and differences of a table in a result."""
+"""Depth in the JSON of a result at which `dump` writes a value on one line: the depth of rows and differences."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
-    """Make a table of a paper. Parts that are not given are empty."""
+    """Make a table of a paper. `parts` has some of the keys in PARTS. The parts that are not given are empty."""
     return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
