@@ -103,8 +103,8 @@ class FittedSpace:
 
     `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
     `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text
-    encoder, and both have dense vectors with the same number of dimensions, `held_out["zero_shot"]` has the recalls of
-    the cosine between the original vectors.
+    encoder, their vectors have the same number of dimensions, and the text vectors are not sparse,
+    `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:

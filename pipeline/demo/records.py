@@ -13,7 +13,7 @@ from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 VERSION = 2
 """The version of the images and captions for given settings. It must be increased if either of them changes."""
 
-LISTED = 0.05  # share of a figure's pixels without which it has no box
+LISTED = 0.05  # minimum visible share of a figure's pixels for it to have a labelled box
 
 
 @dataclass(frozen=True)

@@ -169,7 +169,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawn thing, in pixels. `base` is the row of its foot, and `depth` is the row of the ground beneath it."""
+    """One figure of the scene's thing number `thing`, in pixels. `x` is the column of its middle, `base` the row of its
+    foot, `depth` the row of the ground beneath it, and `unit` the length of its drawing unit. It is drawn facing right,
+    and `mirrored` turns it to the left."""
 
     thing: int
     x: float
@@ -177,7 +179,7 @@ class Figure:
     depth: float
     unit: float
     mirrored: bool
-    seat: int | None = None  # the thing on which it sits
+    seat: int | None = None  # number of the thing on which it sits, or None
 
     def extent(self, thing: Thing) -> tuple[float, float, float, float]:
         """Estimate the box x1, y1, x2, y2 of the figure."""

@@ -95,7 +95,8 @@ class DemoSentence:
 
 
 def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
-    """Append (word, head, relation) for the words of `node`, and return the number of its head, without an arc."""
+    """Append (word, number of its head, relation) to `arcs` for each word of `node`. Words are numbered from 1. Return
+    the number of the word that is the head of `node`, whose own entry is (word, 0, "")."""
     if isinstance(node, Word):
         arcs.append((node, 0, ""))
         return len(arcs)

@@ -52,8 +52,8 @@ MIN_STRUCTURE_WORDS = 4
 """Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). Candidates
 never have the sequence of a shorter sentence."""
 MAX_WORDS = 12
-"""Maximum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). A candidate
-that is sampled without parts of speech is cut after this number of words."""
+"""Maximum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). A
+candidate that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
 """Factor that multiplies a positive cosine for each repetition of a word that is not a stop word."""
 LANGUAGE_WEIGHT = 0.2
@@ -247,7 +247,8 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), and return the different ones.
+    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), and return the different
+    ones.
 
     A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
     candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement

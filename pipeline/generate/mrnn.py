@@ -66,8 +66,8 @@ class DescribingNetwork(RecurrentWeights):
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
-        """Compute b_v from the stacked features x (n, D). Its shape is (n, G H) for a cell with G gates, which is (n, H)
-        for relu and rnn."""
+        """Compute b_v from the stacked features x (n, D). Its shape is (n, G H) for a cell with G gates, which is (n,
+        H) for relu and rnn."""
         x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 

@@ -22,8 +22,8 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 SIZE_TOLERANCE = 0.02
-"""Share by which the number of test images may differ from the published number, because ingest removes duplicates. With
-a larger difference, the table is left out."""
+"""Share by which the number of test images may differ from the published number, because ingest removes duplicates.
+With a larger difference, the table is left out."""
 MIN_TRAININGS = 3
 """Smallest number of trainings of both systems, or of disjoint draws, that supports an interval."""
 GALLERIES = {

@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MIN_FREE_MEMORY = 3 * GIB
-"""Free memory in bytes that the demo needs. `plan` estimates the memory for other collections."""
+"""Free memory in bytes that the demo needs. With less, `examine` reports a fault. `plan` estimates the memory for other
+collections."""
 MIN_FREE_DISK = 2 * GIB
-"""Free disk space in bytes that the demo needs. `plan` estimates the disk space for other collections."""
+"""Free disk space in bytes that the demo needs. With less, `examine` reports a fault. `plan` estimates the disk space
+for other collections."""
 REQUIRED_LIBRARIES = (
     "click",
     "h5py",
@@ -58,7 +60,7 @@ EXTRAS = {
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of generated captions, and METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
-"""Extra of this distribution -> a module that the extra installs, and its purpose."""
+"""Extra of this distribution -> a module that the extra installs, and the purpose of the extra."""
 
 
 @dataclass(frozen=True)
@@ -204,7 +206,7 @@ def _version(name: str) -> str | None:
 ASSUMED_DIM = 2048
 """Assumed dimension of features whose dimension is not known."""
 WORD_VECTOR_DIM = 300
-"""Dimension of published word vectors."""
+"""Assumed dimension of word vectors from a file, which is the dimension of the usual published word vectors."""
 PROCESS_BYTES = 1.5e9
 """Memory of a process that has loaded PyTorch and reads a shard of photos."""
 MOMENTS_COPIES = 12
@@ -232,7 +234,8 @@ class Estimate:
     """The estimated needs of a run on a number of `images` and `sentences`.
 
     `hours` has the time that one job takes to extract the features of each measured encoder. `disk` has bytes by kind
-    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders without a measured speed.
+    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read pixels and have
+    no measured speed.
     """
 
     images: int

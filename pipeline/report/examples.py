@@ -17,15 +17,15 @@ from pipeline.storage.tables import Row
 QUERIES = 5
 """Number of example queries in each direction."""
 FAILURES = 3
-"""Number of captions whose photo is ranked worst, and of captions whose photo is ranked best."""
+"""Maximum number of examples of captions with the worst ranks of their photo, and of captions with the best ranks."""
 TOP = 5
 """Number of results that are shown for a query. The best right result is added if it is not among them."""
 MAX_MAP_PHOTOS = 64
-"""Number of photos that are shown on the map."""
+"""Maximum number of photos that are shown on the map as thumbnails."""
 MAX_MAP_DOTS = 600
-"""Number of photos that are shown as dots on the map."""
+"""Maximum number of photos that are shown on the map as dots."""
 MAX_GENERATED_PHOTOS = 6
-"""Number of photos whose generated captions are shown."""
+"""Maximum number of photos whose generated captions are shown."""
 
 
 @dataclass(frozen=True)

@@ -139,7 +139,7 @@ def descriptions_as_text(value: JsonObject) -> str:
 def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], ReportPicture]) -> str:
     """Render the results of the `transfer` experiment of `study` as an HTML page (Gong et al. 2014, Figures 3 and 4).
 
-    `picture(image_id)` returns the picture of an image.
+    `cases` are the examples that `study` stores. `picture(image_id)` returns the picture of an image.
     """
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
 

@@ -23,7 +23,7 @@ from pipeline.storage.tables import Row
 THUMBNAIL_SIDE = 240
 """Longer side of a thumbnail in pixels, which is twice the displayed size, for sharp display on dense screens."""
 MAX_DRAWING_WIDTH = 1600
-"""Largest width of a drawing in pixels."""
+"""Largest width of a drawing in pixels. A wider drawing is scaled down to this width."""
 JPEG_QUALITY = 70
 SAMPLES = 8
 """Number of sampled photos with captions, and of sampled photos with weak text."""
@@ -57,7 +57,8 @@ class ReportPicture:
 class Photographs:
     """Makes thumbnails for rows of the images' table.
 
-    `read(path, offset, size)` reads the bytes of a photo. If the collection has `moved`, a file with the same name may
+    `read(path, offset, size)` reads the bytes of a photo, and `limits` limit the size of its image. `moved` says
+    whether the photos are read from another folder than the one that `ingest` read. A file with the same name may then
     be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the caption
     of a photo or None. `shown` records for each image_id whether its photo could be shown.
     """

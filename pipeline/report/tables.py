@@ -39,16 +39,16 @@ FINDINGS = {
     "caption": "single captions that are probably wrong",
     "captions": "photos whose captions are probably all wrong",
 }
-"""A text for each kind of finding of an audit."""
+"""Kind of finding of an audit -> the text that the report shows for it."""
 MAX_MINUTES = 600
-"""Longer durations are given in hours."""
+"""Number of minutes from which `duration` gives a duration in hours."""
 
 
 @dataclass(frozen=True)
 class ReportCell:
-    """The value of a measure of a model, or its mean over seeds, or None. `best` says that no other model is better.
+    """The value of a measure of a model, or its mean over seeds. `best` says that no other model is better.
 
-    A single training may have an interval. Several seeds have a standard deviation.
+    A single training may have an `interval`, and several seeds have a standard `deviation`. They are None otherwise.
     """
 
     value: float
