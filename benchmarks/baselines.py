@@ -52,7 +52,7 @@ BATCH = 512
 HIDDEN = 512
 OUT = 256
 MAX_BANK_ROWS = 5000
-"""Maximum number of images, and of sentences, in a bank."""
+"""Maximum number of training images, and of sentences, with which a hubness correction is measured (a bank)."""
 RANK_TOLERANCE = 1e-7
 """CSA drops a direction if its variance is smaller than this share of the greatest variance."""
 MAX_SEARCHED_PAIRS = 3000

@@ -47,7 +47,7 @@ def main() -> None:
 
     make = partial(
         np.full, SHAPE, dtype=np.uint8
-    )  # a function of a module, because functions of a script cannot be sent to workers
+    )  # np.full is a function of a module. A function of this script could not be sent to the workers.
 
     def drawn(mapper) -> None:
         for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):

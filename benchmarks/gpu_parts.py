@@ -95,7 +95,7 @@ class Bench:
         line["peak_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.on_gpu else None
         append(self.path, line)
         if "CUDA error" in line.get("error", ""):
-            os._exit(1)  # A new process runs the parts that are left.
+            os._exit(1)  # This process cannot use the GPU any more. A new process runs the parts that are left.
 
 
 def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
@@ -112,7 +112,8 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 
 
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
-    """Compare arrays (n, dim): their relative difference, whether it is `allowed`, and the median cosine of rows."""
+    """Compare arrays (n, dim): their relative `difference`, whether it is at most `allowed`, and the median cosine of
+    their rows."""
     found, expected = found.astype(float), expected.astype(float)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)

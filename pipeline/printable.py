@@ -8,7 +8,7 @@ import json
 import re
 from collections.abc import Callable
 
-_CONTROL = r"\x00-\x1f\x7f-\x9f"  # C0 with ESC and CR, DEL, C1 with its one-byte CSI
+_CONTROL = r"\x00-\x1f\x7f-\x9f"  # control characters C0 (with ESC and CR), DEL, and C1 (with CSI)
 _ORDER = r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8, which cannot be sent to a terminal
 UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")

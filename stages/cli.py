@@ -22,7 +22,7 @@ FORMER = {
     "import-features": "import-vectors", "import-sentences": "import-vectors",
     "tabulate": "reproduce",
 }  # fmt: skip
-"""Former names of commands. They work until the next release."""
+"""Former name of a command -> its name. The former names work until the next release."""
 FORMER_FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
 """Former name of a stage -> the folder of the run that the stage wrote to. It is now the first part of the encoder's
 name in the arguments of the stage."""
@@ -186,7 +186,7 @@ def cli(
     runtime.configure(threads)
     os.environ.setdefault(
         "PYDANTIC_DISABLE_PLUGINS", "1"
-    )  # Pydantic would otherwise read the metadata of every installed package
+    )  # so that Pydantic does not search every installed package for plugins
     handlers = [AboveBars(sys.stderr), *([logging.FileHandler(log_path, "w", "utf-8")] if log_path else [])]
     for handler in handlers:
         handler.setFormatter(OneLine("%(asctime)s %(name)s: %(message)s" if verbose else "%(message)s"))
@@ -219,7 +219,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     finally:
-        gc.disable()  # A last garbage collection at the end of the process would only take time.
+        gc.disable()  # so that the process ends without a last garbage collection, which would only take time
 
 
 def _fail(message: str, code: int) -> NoReturn:

@@ -14,10 +14,10 @@ class Build:
     `head(pen, look, x, y, asleep)` and `tail(pen, look, x, y)` draw the head and the tail at the point (x, y).
     """
 
-    length: float  # half of the body's
-    depth: float  # half of the body's
+    length: float  # half of the length of the body
+    depth: float  # half of the height of the body
     leg: float
-    thickness: float  # of a leg
+    thickness: float  # thickness of a leg
     neck: tuple[float, float]
     collar: float  # thickness of the neck
     head: Callable[[Pen, Look, float, float, bool], None]
@@ -34,7 +34,7 @@ class Gait:
     hind: tuple[Point, Point]
     fore: tuple[Point, Point]
     tilt: float = 0
-    rise: float = 0.6  # of the body above the legs, in its depths
+    rise: float = 0.6  # height of the middle of the body above the legs, in multiples of Build.depth
     stretch: float = 0
 
 
@@ -241,8 +241,8 @@ class Person:
 
     hip: float
     shoulder: float
-    head: float  # radius
-    width: float  # half of the shoulders'
+    head: float  # radius of the head
+    width: float  # half of the width of the shoulders
     dress: bool
     hair: str
 

@@ -123,7 +123,7 @@ def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog is next to a tree`"""
-    assert topic.relation is not None  # FORMS has the condition that the topic has a relation.
+    assert topic.relation is not None  # FORMS requires a topic with a relation for this form.
     _, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
     state = phrase("VP", ("cop", words.ARE if topic.thing.count > 1 else words.IS), (HEAD, where))
     return phrase("S", ("nsubj", noun_phrase(topic.thing, rng, topic.detail)), (HEAD, state))
@@ -131,7 +131,7 @@ def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog and a boy on the grass`"""
-    assert topic.companion is not None  # FORMS
+    assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     first = noun_phrase(topic.thing, rng, topic.detail)
     second = noun_phrase(topic.companion, rng, topic.detail)
     return phrase("NP", (HEAD, joined(first, second)), *map(of_noun, _scenery(topic, rng, moving=False)))
@@ -139,7 +139,7 @@ def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog runs while a boy sits on the grass`"""
-    assert topic.companion is not None  # FORMS
+    assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     other = Topic(topic.facts, topic.companion, None, topic.detail)
     clause = phrase("SBAR", ("mark", words.WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
     return _clause(topic, [("advcl", clause)], rng)
@@ -277,7 +277,7 @@ def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
         return located(pick_usual(rng, words.PATH_WORDS[facts.place]))
     texts = words.PLACE_WORDS[facts.place]
-    if thing.kind in facts.seated:  # in the place, but not on its ground
+    if thing.kind in facts.seated:  # It sits on a seat, so phrases such as `on the grass` would be wrong.
         texts = tuple(text for text in texts if not text.startswith("on "))
     return located(pick_usual(rng, texts))
 

@@ -49,7 +49,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
     """Draw a scene as a JPEG, from the background to the sensor's noise, and return the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
-    cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
+    cover = Image.new("L", image.size)  # number of the nearest figure at each pixel, from 1, or 0 for none
     extents, areas = [], []
     for number, figure in enumerate(scene.figures, start=1):
         extents.append(_add_figure(image, cover, scene, figure, number, rng))

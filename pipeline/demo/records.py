@@ -153,7 +153,7 @@ def annotate(facts: Facts, rng: np.random.Generator) -> Document:
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
-    if not (title or tags or description):  # the title is then the file name that the camera gave the photo
+    if not (title or tags or description):  # Weak text is never empty: the title becomes a camera's file name.
         title = _camera_name(facts, rng)
     return Document(title, tags, description)
 

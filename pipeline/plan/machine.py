@@ -149,7 +149,7 @@ def _torch() -> Iterator[Finding]:
 
 def _faiss() -> Iterator[Finding]:
     names = sorted(set(metadata.packages_distributions().get("faiss", [])))
-    if len(names) > 1:  # Each has overwritten files of the other, and uninstalling one removes files of both.
+    if len(names) > 1:  # They install the same files, so that removing one of them alone would damage the other.
         remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
         yield Finding("faiss", f"{' and '.join(names)} have overwritten each other's files", "MISS", remedy)
     try:
@@ -270,7 +270,7 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
-            # Half of each symmetric block of each chunk is stored, and of the sum of all chunks.
+            # One matrix is stored for each chunk, and one for their sum. Half of a matrix is stored, as it is symmetric.
             "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),

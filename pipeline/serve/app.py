@@ -61,7 +61,7 @@ def build_app(
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
 
-    # FastAPI's documentation pages load scripts from other servers.
+    # FastAPI's documentation pages are turned off, because they load scripts from other servers.
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     app.include_router(router)

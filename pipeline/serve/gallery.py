@@ -76,7 +76,7 @@ class ServedGallery:
         with suppress(InputError, UsageError):  # A text query reports the error again.
             _ = searcher.text_index
             for sentence in self.examples[:1]:
-                searcher.require_known(sentence)  # This call loads the tokenizer.
+                searcher.require_known(sentence)  # This call loads the tokenizer before the first request.
         self._table = searcher.rows("images")
         self.columns = searcher.columns
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -315,7 +315,7 @@ def spread(count: int, top: int) -> np.ndarray:
     return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
 
 
-# The values of an Arrow column have type Any: they are texts, truth values, numbers or dates.
+# The type of the values is Any, because they are texts, truth values, numbers or dates, as the column has them.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
     """Return the choices for a column of this `kind` with these values. A column of numbers or dates has only its
     smallest and largest value. The result is empty if one of these numbers is infinite or NaN."""

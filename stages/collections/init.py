@@ -23,7 +23,7 @@ VECTORS = "vectors"
 MAX_SHOWN = 3
 """Maximum number of rejected rows, of folders and of indexes that the command prints."""
 MAX_OPENED = 20
-"""Maximum number of photos that are opened to look for descriptions, if there are no captions."""
+"""Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 TRAINING_SPLITS = {"train", "dev"}
 """Splits that a model needs to be fitted."""
 NAME_SPLITS = {
@@ -343,7 +343,8 @@ def _indexes(results: Path) -> list[Path]:
         with suppress(IntegrityError, OSError):
             shard = shards_in(run)[-1]
             if not (Path(read_json(shard / CARD)["data_root"]) / MARK).exists():
-                index = shard if shard.parent.name == "index" else shard.parent  # an index of several shards
+                # If the index has several shards, each is in a folder of its own.
+                index = shard if shard.parent.name == "index" else shard.parent
                 latest[index] = (shard / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
 
@@ -353,6 +354,9 @@ def _configure(
     architecture: str | None, output: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the keys of the new configuration that differ from config/default.yaml.
+
+    `splits` has the number of photos of each split, and `drawn` the splits that `run` will draw at random. The other
+    arguments are those of the command.
 
     Raises UsageError if the keys are not a valid configuration.
     """
@@ -380,7 +384,7 @@ def _configure(
         values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= TRAINING_SPLITS)]
         values |= {"encoders": [images], "text_encoders": [texts]}
     else:
-        if "weak" not in splits:  # sae also learns from these photos
+        if "weak" not in splits:  # The default models include sae, which needs photos of the split weak.
             values["models"] = ["cca", "ncca"]
         entry = {"name": "resnet50", "architecture": "resnet50"}
         if weights is not None:

@@ -89,7 +89,7 @@ def _add_photographs(
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
-    if sample and not folder.exists():  # reuse the features of the same photos
+    if sample and not folder.exists():  # The features of the same photos are reused.
         folder.mkdir(parents=True)
         with suppress(OSError):
             os.link(sample / RECORD, folder / RECORD)
@@ -107,7 +107,7 @@ def _add_photographs(
             raise
         kept = shutil.copy(
             rejects, output.with_name(f"{output.name}.{REJECTS}")
-        )  # because the folder of a failed copy is removed
+        )  # The list of rejects is kept, because the folder of a failed copy is removed.
         raise type(error)(str(error).replace(str(rejects), str(kept))) from error
     manifest = Run(folder).manifest
     total = int((~were_removed(manifest.images, manifest.root, removed)).sum())

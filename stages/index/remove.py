@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_LISTED_PHOTOS = 20
-"""Number of removed photos that the command names."""
+"""Maximum number of removed photos that the command names. It counts all of them."""
 
 
 @click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
@@ -118,7 +118,7 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     from pipeline.storage.index_changes import photos_of
 
     paths, chosen = {photo.whole for photo in found}, set(found)
-    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # an index may have one file twice
+    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # a file that the index has twice
     photos = [found, *([one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:])]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):

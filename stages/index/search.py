@@ -144,7 +144,7 @@ class Query:
 )  # fmt: skip
 @verify_option
 @config_option
-@runtime.without_collection()  # the process ends with the answer
+@runtime.without_collection()  # A garbage collection would not help, because the process ends with the answer.
 def command(
     words: tuple[str, ...],
     index_folders: tuple[Path, ...],
@@ -331,7 +331,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         stored = searcher.stored_encoders()
         opened = thread.submit(
             lambda: {name: encoder.open() for name, encoder in stored.items()}
-        )  # about as long as decoding
+        )  # The encoders are opened meanwhile, which takes about as long as decoding.
         try:
             image = decode(data)
         except InputError as error:

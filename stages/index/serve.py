@@ -31,16 +31,20 @@ THUMBNAIL_SIDE = 320
 SUMMARY = Path("evaluation", "summary.json")
 """File of a run that lists the evaluations of its models."""
 HEAD_BYTES = 1 << 14
-"""Maximum number of bytes in the head of a request, without the text of the query."""
+"""Maximum number of bytes in the head of a request, without the text of the query. A longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
-"""Time in which running requests must end when the server is stopped."""
+"""Number of seconds in which running requests must end when the server is stopped. After it, they are aborted."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The options of the command: the indexes in `folders`, caption generators of the run `root`, and the address."""
+    """The options of the command: the indexes in `folders`, caption generators of the run `root`, and the address.
+
+    `images_root` is the option --data-root, `root` is --trusted-run, and `allowed` is --allow-host. The other
+    attributes have the names and the meaning of the options.
+    """
 
     folders: tuple[Path, ...]
     images_root: Path | None = None
@@ -264,8 +268,9 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` makes a small photo of the bytes of a file. `columns` are the columns of the collection that the page
-    shows, or None for all columns. IndexShard explains `skip_verified`.
+    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the run whose
+    parser reads the queries of a tree model, or None. `columns` are the columns of the collection that the page shows,
+    or None for all columns. With `skip_verified`, files are not hashed that were verified before and not changed since.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher

@@ -172,7 +172,10 @@ def _make_views(run: "StageRun", pairs: OpenedPairs) -> "tuple[ImageView, Region
 
 
 def _read_noun_phrase(run: "StageRun") -> int:
-    """Return the number that noun phrases have in the label table."""
+    """Return the number of the label NP (noun phrase) among the phrase labels of the label table.
+
+    Raises UsageError if the table does not have this label.
+    """
     from pipeline.storage.commit import read_record
 
     path = run.inputs.artefact("labels").path

@@ -158,7 +158,8 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     from pipeline.storage.features import FeatureRows
 
     encoder = run.config.encoders[0].name
-    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]  # all are, for one encoder
+    # For a single encoder, all items are str. The condition only tells this to the type checker.
+    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]
     features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
     pairs = near_pairs(features, lambda rows: normalise(rows, steps))
     shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)

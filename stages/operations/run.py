@@ -51,9 +51,9 @@ RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
 STATUS = re.compile(r"non-zero exit status (\d+)")
 """The part of Snakemake's message that has the exit code of a failed job."""
 POLL_SECONDS = 0.2
-"""Time between two reads of the log."""
+"""Number of seconds between two reads of the log."""
 SHUTDOWN_SECONDS = 60
-"""Time in which Snakemake must end its jobs after it was interrupted."""
+"""Number of seconds in which Snakemake must end its jobs after it was interrupted. After it, they are killed."""
 
 
 class _WorkflowCommand(Command):
@@ -237,12 +237,12 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # SIGHUP is ignored under nohup
+            if signal.getsignal(number) is signal.SIG_DFL:  # An ignored signal, as SIGHUP under nohup, stays ignored.
                 signal.signal(number, interrupt)
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # this process may ignore SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the child, as this process may ignore SIGINT
         )  # fmt: skip
         try:
             for line in _follow(log, process):

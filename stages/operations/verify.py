@@ -102,7 +102,7 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
-        except (UsageError, InputError):  # something is not installed on this machine
+        except (UsageError, InputError):  # The index is intact, but this machine lacks something that it needs.
             continue
 
 
@@ -117,7 +117,7 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
     from pipeline.storage.verify import whole
     from stages.catalogue import declared
 
-    applied = (run.root / RECORD).exists()  # a run of `apply`, which rebuilds missing artefacts
+    applied = (run.root / RECORD).exists()  # whether this is a run of `apply`, which rebuilds missing artefacts
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
@@ -173,7 +173,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.manifest import Manifest, read_rejects
     from pipeline.storage.verify import find_image, find_rejects, trace
 
-    found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
+    found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
         rejects = find_rejects(list(manifest.rejects()), image)

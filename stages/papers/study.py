@@ -41,7 +41,7 @@ def read_study(run: Run) -> "Study":
     sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
 
-    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
+    @lru_cache(maxsize=2)  # Two kinds of weak text are kept in memory, because their moments are large.
     def auxiliary(documents: str) -> FoldedMoments:
         texts = {name: layout.documents(documents, name) for name in names}
         folder = layout.moments(f"study/auxiliary/{documents}").folder
