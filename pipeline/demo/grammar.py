@@ -23,7 +23,7 @@ FULL_STOP = 0.9
 ATTEMPTS = 5
 """Number of attempts per caption to write captions that all differ. Captions are then repeated."""
 DETAILS = (0.35, 0.75, 0.95)
-"""Probabilities with which sizes and colours are mentioned. Each caption has one of them."""
+"""Probabilities with which sizes and colours are mentioned. One of them is drawn for each caption."""
 
 
 @dataclass(frozen=True)

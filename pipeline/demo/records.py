@@ -141,7 +141,7 @@ NOISE_TAGS = (
     *("family", "friends", "vacation", "weekend", "summer", "winter", "party", "fun", "home", "travel"),
     *("europe", "usa"),
 )
-KEPT_TAG, KEPT_WORD = 0.4, 0.65
+KEPT_TAG, KEPT_WORD = 0.4, 0.65  # probabilities that weak text keeps a true tag, and a word of a true sentence
 MAX_TAGS = 8
 
 

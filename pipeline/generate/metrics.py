@@ -41,7 +41,8 @@ class Statistics:
     """Sufficient statistics of d generated captions, from which `measure` computes the metrics of any sample of them.
 
     - `made` (d, 4) counts the n-grams of each caption, for n from 1 to 4.
-    - `matched` (d, 4) counts the n-grams of each caption that a reference also has.
+    - `matched` (d, 4) counts the n-grams of each caption that a reference also has, each at most as often as it occurs
+      in a single reference.
     - `lengths` (d, 2) has the number of words of each caption and of its reference with the closest length.
     - `rouge_l` and `cider` (d,) are the metrics of each caption, multiplied by 100. The word weights of CIDEr come from
       all references, and do not depend on the sample.

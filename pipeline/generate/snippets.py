@@ -105,7 +105,11 @@ def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarra
 
 
 class Regions(NamedTuple):
-    """n images with one region each, in the form that a model embeds (a RegionBlock)."""
+    """n images with one region each, in the form that a model embeds (a RegionBlock).
+
+    `features` (n, dim) has one row per region. `boxes` and `scores` are placeholders, because the models of this
+    generator do not read them. The region of image i is row offsets[i], which is i.
+    """
 
     features: np.ndarray
     boxes: np.ndarray
@@ -114,7 +118,7 @@ class Regions(NamedTuple):
 
     @classmethod
     def of(cls, features: np.ndarray) -> "Regions":
-        """Create n regions with the `features` (n, dim), where each region is the whole image."""
+        """Create n regions with the `features` (n, dim), with the same box and score for all of them."""
         n = len(features)
         return cls(features, np.tile(np.array([[0, 0, 1, 1]], np.float32), (n, 1)), np.ones(n), np.arange(n + 1))
 

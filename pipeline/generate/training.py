@@ -76,7 +76,8 @@ def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
 
 
 class Likelihood:
-    """The objective of a network that returns its loss, which is passed on unchanged."""
+    """The objective of a network that returns its loss, which is passed on unchanged. It needs no contrastive pairs, so
+    that `drawn` is 0 and `owners` is not used."""
 
     drawn = 0
 

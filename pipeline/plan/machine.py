@@ -270,7 +270,8 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
-            # One matrix is stored for each chunk, and one for their sum. Half of a matrix is stored, as it is symmetric.
+            # One matrix is stored for each chunk, and one for the sum of all chunks. They are symmetric, so that only
+            # half of each is stored.
             "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),

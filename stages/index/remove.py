@@ -118,7 +118,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     from pipeline.storage.index_changes import photos_of
 
     paths, chosen = {photo.whole for photo in found}, set(found)
-    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # a file that the index has twice
+    # If the index has a file twice, and only one of the two photos is removed, the other indexes keep the file.
+    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}
     photos = [found, *([one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:])]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):

@@ -72,7 +72,7 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
     """Sum the moments of all chunks, in their order, and write the sum. Return a list with the path of its commit
     record.
 
-    Nothing is written if there is only one chunk, and the list is empty.
+    If there is only one chunk, an earlier sum is removed, nothing is written, and the list is empty.
     """
     from pipeline.models.linear.sets import sum_stored
     from pipeline.storage.commit import commit_path, remove_artefact, remove_from

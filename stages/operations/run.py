@@ -242,7 +242,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # in the child, as this process may ignore SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # so that Snakemake reacts to SIGINT
         )  # fmt: skip
         try:
             for line in _follow(log, process):
