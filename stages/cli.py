@@ -114,10 +114,10 @@ class Jointspace(Catalogue):
 
 
 def _translate(former: str, args: list[str]) -> list[str]:
-    """Return the arguments that replace a former command and its arguments `args`, and log a warning with the new
-    command.
+    """Return the arguments that replace the command `former` and its arguments `args`.
 
-    `index-add --index A --from B --output C` becomes `add A B --copy-to C`.
+    `index-add --index A --from B --output C` becomes `add A B --copy-to C`. A warning names the new command, except if
+    only the name of the command differs.
     """
     if former in FORMER_FOLDERS:
         options = ("--run", "--config", "--set-config", "--part")

@@ -156,7 +156,11 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 
 
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link the shards of another index. Return the number of photos that they have, and the number of new ones."""
+    """Link the shards of another index that have photos which this index lacks. Return the number of photos of the
+    other index, and the number of new ones among them.
+
+    `removed` are hashes and paths of photos that were removed from the index. They are added again, with a warning.
+    """
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.index_changes import link_shard, photo_digests, photos_of
     from pipeline.storage.index_folder import new_addition

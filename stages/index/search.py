@@ -275,10 +275,11 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
 
 def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) -> None:
-    """Answer each line of a file that is not blank, with the condition and the number of results of `query`.
+    """Answer each line of a file that is not blank, with `where`, `top` and `match_text` of `query`.
 
-    With `as_json`, prints one JSON object per line of the file, with the query and either its results and unknown words
-    or its error. Otherwise prints each query with its table below, and a blank line between two queries.
+    With `as_json`, prints one JSON object per answered line: the query, and either its results, its unknown words and
+    whether it is out of domain (if the index can tell), or its error. Otherwise prints each query with its table below,
+    and a blank line between two queries. Raises InputError if all lines are blank.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell

@@ -142,8 +142,11 @@ def serve(options: ServeOptions) -> None:
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
-    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # they end with this process
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs a warning for every malformed form
+    uploads, thumbnails = (
+        decoding_process(image_limits),
+        decoding_process(image_limits),
+    )  # Both processes end with this one.
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Its warnings about malformed forms are not shown.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(options.host, bound, options.allowed)
@@ -212,7 +215,8 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """Return a value that changes when the index in `folder` or a list of removed photos in its run changes.
 
-    Return None if there is no index. Damage in another index of the run does not hide changes of this index.
+    Return None if there is no index, or if it cannot be read at the moment. Damage in another index of the run does not
+    hide changes of this index.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
@@ -348,7 +352,10 @@ def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Ser
 
 
 def _index_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "StoredIndex | None":
-    """Return the index whose joint space the generator uses, or None if it uses no joint space."""
+    """Return the index whose joint space the generator uses, or None if it uses no joint space.
+
+    Raises UsageError if none of the served indexes has this joint space.
+    """
     from pipeline.errors import UsageError
 
     if stored.space is None:

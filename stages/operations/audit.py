@@ -85,8 +85,8 @@ def command(root: Path, exclude: Path | None) -> None:
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """Return the inputs: image features, and the caption vectors of all text encoders that have encoded every
-    caption."""
+    """Return the inputs: image features, and the caption vectors of the text encoders that have encoded the last chunk
+    of captions."""
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
     return {
         "manifest": layout.manifest,
@@ -233,7 +233,7 @@ def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[
 def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
     """Yield the findings with the names, splits and captions of their photos.
 
-    Near-duplicates get the kind `leak` if their splits differ. Each shard of the manifest is read once.
+    Near-duplicates get the kind `leak` if their splits differ. A call reads each shard of the manifest once.
     """
     import numpy as np
 

@@ -259,7 +259,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 class _Progress:
     """A progress bar of a run. Jobs are weighted by the seconds that earlier jobs of their rule took.
 
-    The seconds are read from the folder `benchmarks`. If a rule has none, all jobs count the same.
+    The seconds are read from the folder `benchmarks`. If a rule has none, the jobs of all rules count the same. With
+    `hidden`, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:

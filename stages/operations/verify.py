@@ -109,8 +109,9 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move artefacts of an earlier configuration from the faults to `found.former`.
 
-    These are artefacts that the run's configuration no longer names and whose inputs have changed. An index is not
-    listed as former, because it can still be searched. Raises JointspaceError if the configuration cannot be read.
+    These are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
+    is missing, its fault is only removed. An index is not listed as former, because it can still be searched. Raises
+    JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
@@ -235,7 +236,7 @@ def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:
 
 
 def _rows(rows: tuple[int, ...]) -> str:
-    """Return `row 3`, `rows 3, 5`, or, for consecutive rows, `rows 3 to 7`."""
+    """Return `row 3`, `rows 3, 5`, or, for consecutive rows, `rows 3 to 7`. Without a row, return ""."""
     if len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1:
         return f"rows {rows[0]} to {rows[-1]}"
     return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}" if rows else ""
