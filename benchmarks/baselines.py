@@ -271,7 +271,8 @@ _projector: dict[str, Any] = {}
 
 
 def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, dropout: float) -> torch.nn.ModuleList:
-    """Train the two networks, and return their state after the epoch with the best recalls on dev."""
+    """Train the two networks with AdamW at the given learning rate and dropout rate, and return them with the
+    parameters of the epoch with the best recalls on dev."""
     torch.manual_seed(seed)
     means = [rows.mean(axis=0) for rows in (train.x, train.y)]
     sides = [of_unit_variance(rows - mean) for rows, mean in zip((train.x, train.y), means, strict=True)]

@@ -170,7 +170,8 @@ def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
 
 
 def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
-    """Decode one of `count` JPEGs in a decoder process."""
+    """Decode the JPEG of `item` in a decoder process, as `decode_by` does. `item` is a kind of decoder and the number
+    of one of `count` JPEGs."""
     torch.set_num_threads(1)
     kind, number = item
     return decode_by(kind, make_jpegs(count)[number % count], side)

@@ -204,7 +204,8 @@ class Generator(Protocol):
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim)."""
+        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources`
+        has the other inputs."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -229,7 +230,8 @@ class RankingGenerator(Generator, Protocol):
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
 ) -> list[list[dict[str, Any]]]:
-    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim).
+    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources` has
+    the other inputs of the generator.
 
     Returns the entries of descriptions.json. Each has the caption as `text`, its `score`, and in `nearest` the training
     sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim` is whether the caption

@@ -252,7 +252,7 @@ def propose(
 
     A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
     candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement
-    5.2. Without `structures`, it samples the words.
+    5.2. Without `structures`, it samples the words. Both draws use the generator `random`.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:

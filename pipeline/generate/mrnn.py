@@ -96,7 +96,7 @@ class RecurrentDecoder:
     precision of the network, so that the steps need not convert them."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
-        """Prepare decoding for n images with the stacked features x (n, D)."""
+        """Prepare decoding by `network` for n images with the stacked features x (n, D)."""
         self.cell = network.cell
         self.precision = network.precision
         self.boundary = len(network.words) - 1

@@ -83,7 +83,8 @@ def _read() -> dict[str, Any]:
 
 
 def make_tables(config: "Config", facts: FoldFacts) -> list[Table]:
-    """Make all tables for a configuration. Rows of standard encoders are left out if `study` has none."""
+    """Make all tables for a configuration. Rows of standard encoders are left out if the section `study` has none.
+    `facts` are for the headings."""
     return [_table(config, facts, **table) for table in _read()["tables"]]
 
 
@@ -150,11 +151,11 @@ def _cells(
 ) -> Iterator[StudyCell]:
     """Yield the cell of a system for each size of the target set, in folds.
 
-    `encoders` is `network` for the encoders of the run, or `standard` for the encoders of the section `study`. `terms`
-    is an index of its dictionary sizes. `auxiliary` is an index of its weak_sizes, or `weak` for the folds that the
-    largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set has all remaining images. `transfer` changes
-    the settings of the paper, or of the configuration for an `improved` system. `betas` and `weights` in it are the
-    grids of the configuration.
+    `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
+    for the encoders of the section `study`. `terms` is an index of its dictionary sizes. `auxiliary` is an index of its
+    weak_sizes, or `weak` for the folds that the largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set
+    has all remaining images. `transfer` changes the settings of the paper, or of the configuration for an `improved`
+    system. `betas` and `weights` in it are the grids of the configuration.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}
@@ -237,7 +238,8 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Name the reproduced rows with a choice at the end of its grid."""
+    """Return a note that names the reproduced rows with a chosen value at the end of its grid, or [] if there are
+    none."""
     edges = [
         f"{row.label}, {column} ({', '.join(sorted(choices))})"
         for row in table.rows

@@ -35,8 +35,8 @@ class PublishedRow:
 class PublishedTable:
     """A table of a paper, measured on a `collection`.
 
-    `images` is the number of test images, where papers use several numbers for the collection. `differences` are pairs
-    of rows of which the paper says that the first is better than the second.
+    `columns` are the columns of all rows. `images` is the number of test images, where papers use several numbers for
+    the collection. `differences` are pairs of rows of which the paper says that the first is better than the second.
     """
 
     authors: str

@@ -61,10 +61,11 @@ def group_seeds(trained: Iterable[tuple[str, str, int]]) -> list[System]:
 def compare(
     above: Sequence[Draw], below: Sequence[Draw], bootstrap: Bootstrap, same_draws: bool = False
 ) -> tables.Result:
-    """Compare the trainings of two systems on the same images.
+    """Return the `difference` of two systems, `above` minus `below`, on the same images, and its interval `ci95`.
 
-    The interval is None if a system has fewer than MIN_TRAININGS trainings. If both were trained on the `same_draws` of
-    the training images, the variance over draws is the variance of their differences.
+    `above` and `below` are the trainings of the two systems. The interval is None if a system has fewer than
+    MIN_TRAININGS trainings. If both were trained on the `same_draws` of the training images, the variance over draws is
+    the variance of their differences.
     """
     count = min(len(above), len(below))
     found = compare_draws(above, below, bootstrap, same_draws)

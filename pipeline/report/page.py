@@ -147,7 +147,10 @@ def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], Report
 def render_compared(
     rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
-    """Render the rows that `compare_systems` returns as an HTML page, which begins with the `warnings`."""
+    """Render the rows that `compare_systems` returns as an HTML page, which begins with the `warnings`.
+
+    `reference` is the system with which the others are compared. All were evaluated on `split` by `protocol`.
+    """
     values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
     return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 

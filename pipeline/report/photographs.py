@@ -116,7 +116,8 @@ def _jpeg_address(image: Image.Image) -> str:
 
 @dataclass(frozen=True)
 class CollectionSample:
-    """A sampled photo with its split, and its first captions, or its title, tags and description by name."""
+    """A sampled photo `what` with its split, and its first captions `sentences`, or its weak text `document`: title,
+    tags and description by name."""
 
     what: ReportPicture
     split: str
@@ -162,7 +163,7 @@ class SheetPicture(NamedTuple):
 def picture_with_texts(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """Return a picture of an image with the `top` boxes that have the largest sums of scores.
+    """Return a picture of an image with the `top` boxes that have the largest sums of scores, and the text `line`.
 
     `boxes` (n, 4), `texts` (n,) and `scores` (n,) belong together, and several texts may have the same box. Each box
     is labelled with all its texts.

@@ -259,7 +259,8 @@ HEADINGS = [f"{direction}_{measure}" for direction, measure in RECALL_COLUMNS]
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. An unknown recall is None.
+    """A system `name` of a run or table `source`, with its `recalls` in percent, in the order of RECALL_COLUMNS. An
+    unknown recall is None.
 
     If the ranks of the system are stored, `draws` has the ranks of each of its seeds, and `photos` (n,) has the sorted
     sha256 of the photos on which it was tested. The recalls are the means over the seeds.
@@ -323,7 +324,8 @@ def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem
 
 
 class ComparedRow(TypedDict):
-    """A system and its difference from the reference. The difference is empty if one of the sums is unknown."""
+    """A system, and in `minus` its difference from the reference. `minus` is empty for the reference itself, and if one
+    of the sums is unknown."""
 
     system: ComparedSystem
     minus: dict[str, Any]

@@ -168,7 +168,8 @@ class ServedGallery:
         return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
-        """Return an image in a form that the searcher accepts. The image is read and encoded during the search.
+        """Return the bytes of a photo, or an image of a gallery, in a form that the searcher accepts. The image is read
+        and encoded during the search.
 
         The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
         or encoded, its vector in this gallery is used, provided that both galleries have the same collection.

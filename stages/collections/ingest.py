@@ -158,7 +158,8 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
 def _inspect(
     run: Run, folder: "CollectionFolder", assembly: "Assembly", parts: Path, processes: int | None
 ) -> Iterator[Any]:
-    """Check each photo, and yield its Inspection, or a Failure if it cannot be used.
+    """Check each photo of `assembly`, and yield its Inspection, or a Failure if it cannot be used. Results are kept in
+    the folder `parts`, from which an interrupted check is resumed.
 
     `processes` is the number of decoding processes (None: the number of threads). With the key `scheduler`, a Dask
     cluster checks the photos instead.

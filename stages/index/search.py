@@ -197,8 +197,9 @@ def _split_words(
 ) -> tuple[tuple[Path, ...], str | None]:
     """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
-    A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of an
-    index. Raises UsageError if the text has several arguments, because it was not in quotes.
+    `words` are the arguments, `index_folders` the values of --index, and `needs_text` says whether this is a text
+    query. A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of
+    an index. Raises UsageError if the text has several arguments, because it was not in quotes.
     """
     from pipeline.storage.index_folder import is_index
 

@@ -145,7 +145,7 @@ def serve(options: ServeOptions) -> None:
     uploads, thumbnails = (
         decoding_process(image_limits),
         decoding_process(image_limits),
-    )  # Both processes end with this one.
+    )  # they end with this process
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Its warnings about malformed forms are not shown.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]

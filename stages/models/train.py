@@ -129,8 +129,8 @@ def train(run: "StageRun", job: Job, model: str) -> None:
 
 
 class OpenedPairs(NamedTuple):
-    """The images of some splits with the ids of their sentences, their features and, if the model needs them, their
-    regions."""
+    """The images of some splits with the ids of their sentences (`rows`), their features by encoder and, if the model
+    needs them, their regions."""
 
     rows: "SplitPairs"
     features: "dict[str, FeatureRows]"
