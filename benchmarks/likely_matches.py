@@ -30,13 +30,13 @@ from pipeline.run.reading.calibration_pairs import choose_background  # noqa: E4
 
 PAIRS = 50
 TESTED = 1000
-"""Number of captions that test a draw."""
+"""Maximum number of captions with which a draw is tested. If there are fewer, all captions are used."""
 KINDS = 5
 """Number of kinds into which the photos are divided."""
 CHANGED_KINDS = (1, 2, 3)
 """Numbers of kinds that are added or removed together."""
 PROMISED = 0.835
-"""Coverage that nine of ten draws must reach."""
+"""Coverage (the share of captions whose photo is a likely match) that nine of ten draws should reach."""
 
 
 class Photos:

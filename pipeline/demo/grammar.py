@@ -21,7 +21,7 @@ CAPITAL = 0.93
 FULL_STOP = 0.9
 """Probability that a caption ends with a full stop, as in Flickr8k."""
 ATTEMPTS = 5
-"""Number of attempts per caption to write captions that all differ. Captions are then repeated."""
+"""Number of attempts per caption to write captions that all differ. If fewer differ, some captions are repeated."""
 DETAILS = (0.35, 0.75, 0.95)
 """Probabilities with which sizes and colours are mentioned. One of them is drawn for each caption."""
 

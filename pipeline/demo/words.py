@@ -159,7 +159,7 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""The clothes that have a person's colour."""
+"""Kind of person -> the clothes that captions give the colour of the person in the scene."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 

@@ -24,7 +24,8 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 
 TOLERANCE = 1.0
-"""Largest difference in pixels between a coordinate of a snippet's box and that coordinate of its region."""
+"""Largest difference in pixels between a coordinate of a snippet's box and the same coordinate of its region. With a
+larger difference, no region matches the snippet, and `region_pairs` raises InputError."""
 SNIPPET_BLOCK = 1 << 16
 """Number of snippets that are compared with the regions at once."""
 

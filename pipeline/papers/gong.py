@@ -33,7 +33,7 @@ COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
 Draws = Sequence[Mapping[str, Any]]
 """The results of `Study.measure` for a cell, one for each draw of the training images."""
 Measured = Callable[[StudyCell], Draws]
-"""Returns the draws of a cell."""
+"""A function that returns the draws of a cell."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,8 @@ AUTHORS = {
 }  # fmt: skip
 """Name of a paper in the configuration -> its authors."""
 CHANCE = "chance"
-"""The system of a random ranking. Every evaluation has its expected values."""
+"""Name of the system that ranks at random. An evaluation of a model has the expected measures of this system under this
+name."""
 
 
 @dataclass(frozen=True)

@@ -25,7 +25,7 @@ SIZE_TOLERANCE = 0.02
 """Share by which the number of test images may differ from the published number, because ingest removes duplicates.
 With a larger difference, the table is left out."""
 MIN_TRAININGS = 3
-"""Smallest number of trainings of both systems, or of disjoint draws, that supports an interval."""
+"""Smallest number of trainings of both systems, or of disjoint draws, for which an interval is given."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
@@ -64,8 +64,8 @@ def compare(
     """Return the `difference` of two systems, `above` minus `below`, on the same images, and its interval `ci95`.
 
     `above` and `below` are the trainings of the two systems. The interval is None if a system has fewer than
-    MIN_TRAININGS trainings. If both were trained on the `same_draws` of the training images, the variance over draws is
-    the variance of their differences.
+    MIN_TRAININGS trainings, or if `bootstrap` has no resamples. If both were trained on the `same_draws` of the
+    training images, the variance over draws is the variance of their differences.
     """
     count = min(len(above), len(below))
     found = compare_draws(above, below, bootstrap, same_draws)

@@ -80,7 +80,7 @@ class AtlasPoint:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A map of photos: the photos `places` with thumbnails, the positions (x, y) in percent of a larger sample of photos
+    """A map of photos: the photos `places` with thumbnails, the positions (x, y) in percent of a larger sample
     (`dots`), and the percentage of the variance that the two axes explain (`shown`)."""
 
     places: Sequence[AtlasPoint]

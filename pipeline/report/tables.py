@@ -27,7 +27,7 @@ from pipeline.storage.records import RuleCost
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
 """The heading of each measure, for each direction."""
 MAX_REJECT_FILES = 3
-"""Number of files that are named for each reason of rejection."""
+"""Maximum number of files that are named for each reason of rejection."""
 JUDGEMENTS = {
     **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
     **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.collections.records import Tally
 
 MIN_IMAGES_FOR_REPORT = 200
-"""Number of photos with captions below which the recalls in a report are too uncertain to compare."""
+"""Number of photos with captions below which `init` warns that the recalls in the report will be uncertain."""
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
@@ -31,8 +31,8 @@ NAME_SPLITS = {
     "table": "name the split of each photo in a column split of the table",
     "text-files": "put all photos into folders train, dev and test, which lie beside each other",
 }
-"""Format -> advice on how to name splits in it. In other formats, the key collection.files names the files of a
-split."""
+"""Format of a collection -> advice for the user on how to name the splits in the collection. In other formats, the key
+collection.files names the files of a split."""
 
 
 class DualEncoder(NamedTuple):

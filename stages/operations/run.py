@@ -45,7 +45,8 @@ LOCKED = re.compile(r"^LockException:", flags=re.M)
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
 """The line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""The part of that line that names an executor which an extra of jointspace installs."""
+"""The part of a line matched by BAD_OPTION that names an executor which is not installed, but which an extra
+installs."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
 """Options of Snakemake with which it runs no job, also combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")

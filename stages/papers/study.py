@@ -20,7 +20,7 @@ DOCUMENTS = ("all", "title", "tags", "description")
 NEAREST = 4
 """Number of images of each training set that the page shows for a test image."""
 BLOCK_ROWS = 4096
-"""Rows of features in memory at once."""
+"""Maximum number of rows of features in memory at once."""
 
 
 def read_study(run: Run) -> "Study":
