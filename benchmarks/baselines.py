@@ -249,7 +249,8 @@ def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Train two layers on each side with InfoNCE in both directions (van den Oord et al. 2018, Radford et al. 2021).
+    """Train two layers for images and two layers for sentences with InfoNCE in both directions (van den Oord et al.
+    2018, Radford et al. 2021).
 
     AdamW trains until the recalls on dev no longer improve. The learning rate and the dropout are chosen with seed 0
     and at most MAX_SEARCHED_PAIRS pairs. Other seeds and greater numbers of pairs use the chosen values.

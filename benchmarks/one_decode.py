@@ -91,7 +91,8 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
 
 
 def make_photos(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
-    """Make `count` JPEGs with sides of 4 to 3 and the given number of megapixels. Returns them with their bytes by
+    """Make `count` JPEGs with the aspect ratio 4 : 3 and the given number of megapixels, from the photos in
+    `data`, or random ones if it is None. Returns them with their bytes by
     name.
     """
     size = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5))

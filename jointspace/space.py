@@ -372,7 +372,7 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
 def _in_blocks(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, encoders: Iterable[str]) -> np.ndarray:
     """Embed vectors block by block, and return the result (k, c) float32.
 
-    `rows` (k,) has the numbers of the vectors, and `embed` is called with the row numbers of one block at a time.
+    `rows` (k,) has the row numbers of the vectors, and `embed` is called with the row numbers of one block at a time.
     Raises InputError if `rows` is empty. The message names the `encoders`.
     """
     if not len(rows):

@@ -1,6 +1,6 @@
 """The tables of Gong et al. 2014, from gong.yaml.
 
-A measured number belongs to a `StudyCell`: a system, a number of folds of the training images, and the draws of these
+A measured recall belongs to a `StudyCell`: a system, a number of folds of the training images, and the draws of these
 folds. The tables have the form of `pipeline.papers.tables`.
 """
 
@@ -155,7 +155,7 @@ def _cells(
     for the encoders of the section `study`. `terms` is an index of its dictionary sizes. `auxiliary` is an index of its
     weak_sizes, or `weak` for the folds that the largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set
     has all remaining images. `transfer` changes the settings of the paper, or of the configuration for an `improved`
-    system. `betas` and `weights` in it are the grids of the configuration.
+    system. `betas` and `weights` in it stand for the values of the keys transfer.beta and study.weights.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}

@@ -36,8 +36,8 @@ INDEXED = ("images", "sentences", "regions", "words")
 
 
 class Sections(Protocol):
-    """The sections of the report that this module uses. pipeline.run.reading.report describes them. The template uses
-    further attributes."""
+    """The sections of the report that this module uses. RunReport in pipeline.run.reading.report makes them. The
+    template uses further attributes."""
 
     title: str
     manifest: JsonObject

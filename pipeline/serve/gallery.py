@@ -278,7 +278,11 @@ class ServedGallery:
         return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
-        """Return a JPEG of an image with at most LARGE_SIDE pixels per side. Raises the errors of `thumbnail`."""
+        """Return a JPEG of an image with at most LARGE_SIDE pixels per side.
+
+        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or
+        decoded, or has changed since it was indexed.
+        """
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
     def _shrink(self, data: bytes, side: int) -> bytes:
@@ -294,7 +298,11 @@ class OfGallery(NamedTuple):
     image_id: int
 
     def read(self) -> bytes:
-        """Return the bytes of the image's file. Raises the errors of ServedGallery.original."""
+        """Return the bytes of the image's file.
+
+        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or has
+        changed since it was indexed.
+        """
         return self.gallery.original(self.image_id)
 
 

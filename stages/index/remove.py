@@ -182,7 +182,8 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
 
 
 def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
-    """Return the vectors of the remaining rows of `side`.
+    """Return the vectors of the remaining rows of `side`, the images or the captions of `shard`, which `index`
+    contains.
 
     They are read from the index, or from the embeddings of its run if the index stores only rounded vectors.
     """

@@ -1,4 +1,4 @@
-"""`study`: the numbers of the tables of Gong et al. 2014, from moments."""
+"""`study`: measures the results in the tables of Gong et al. 2014, with models that are fitted from moments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
