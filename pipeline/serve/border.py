@@ -39,7 +39,7 @@ HOST_PATTERN = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
 
 @dataclass(frozen=True)
 class Limits:
-    """Default values and limits of requests. A request beyond a limit is refused with an error."""
+    """Default values and limits of requests to the search server. A request beyond a limit is refused with an error."""
 
     top: int
     """Number of results if a request has no `top`."""
