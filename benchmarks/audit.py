@@ -56,7 +56,8 @@ def read_train(run: Run) -> tuple[Any, ImageView, TextView]:
 
 
 def exchange(rows: Any, share: float, whole: bool, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Exchange the captions of a share of the photos (`whole`), or a share of the single captions.
+    """Exchange the captions of a `share` of the photos (`whole`), or a `share` of the single captions, of the pairs
+    `rows`. Photos with different numbers of captions are not exchanged.
 
     Returns the new order of the captions (m,), and whether each photo (n,) or each caption (m,) is now wrong.
     """

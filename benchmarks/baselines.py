@@ -52,7 +52,7 @@ BATCH = 512
 HIDDEN = 512
 OUT = 256
 MAX_BANK_ROWS = 5000
-"""Maximum number of images, and of sentences, in a bank."""
+"""Maximum number of training images, and of sentences, with which a hubness correction is measured (a bank)."""
 RANK_TOLERANCE = 1e-7
 """CSA drops a direction if its variance is smaller than this share of the greatest variance."""
 MAX_SEARCHED_PAIRS = 3000
@@ -249,7 +249,8 @@ def procrustes(train: Pairs, dev: Pairs, seed: int) -> Chosen:
 
 
 def projector(train: Pairs, dev: Pairs, seed: int) -> Chosen:
-    """Train two layers on each side with InfoNCE in both directions (van den Oord et al. 2018, Radford et al. 2021).
+    """Train two layers for images and two layers for sentences with InfoNCE in both directions (van den Oord et al.
+    2018, Radford et al. 2021).
 
     AdamW trains until the recalls on dev no longer improve. The learning rate and the dropout are chosen with seed 0
     and at most MAX_SEARCHED_PAIRS pairs. Other seeds and greater numbers of pairs use the chosen values.
@@ -271,7 +272,8 @@ _projector: dict[str, Any] = {}
 
 
 def train_projector(train: Pairs, dev: Pairs, seed: int, learning_rate: float, dropout: float) -> torch.nn.ModuleList:
-    """Train the two networks, and return their state after the epoch with the best recalls on dev."""
+    """Train the two networks with AdamW at the given learning rate and dropout rate, and return them with the
+    parameters of the epoch with the best recalls on dev."""
     torch.manual_seed(seed)
     means = [rows.mean(axis=0) for rows in (train.x, train.y)]
     sides = [of_unit_variance(rows - mean) for rows, mean in zip((train.x, train.y), means, strict=True)]

@@ -88,7 +88,8 @@ def write_index(folder: Path, source: IndexShard, rows: int) -> None:
 
 
 def search(folder: Path, kind: str) -> tuple[float, float]:
-    """Search in a new process. Returns its CPU seconds and its wall-clock seconds."""
+    """Search in a new process, of the `kind` recognised or verified. Returns its CPU seconds and its wall-clock
+    seconds."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder), kind], check=True)

@@ -47,7 +47,7 @@ def main() -> None:
 
     make = partial(
         np.full, SHAPE, dtype=np.uint8
-    )  # a function of a module, because functions of a script cannot be sent to workers
+    )  # np.full is a function of a module. A function of this script could not be sent to the workers.
 
     def drawn(mapper) -> None:
         for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):
@@ -70,8 +70,9 @@ def cosines(weights: Path | None, folder: Path | None) -> dict:
     """Compare a network's features of JPEGs that were decoded at half scale with its features of JPEGs decoded at full
     scale.
 
-    The network sees a quarter of the shorter side, so that decoding at half scale is allowed. Returns the cosines of
-    the features.
+    The network is MobileNetV2 with the `weights` of a file, or random weights. The JPEGs are in `folder`, or synthetic
+    if it is None. The network sees a quarter of the shorter side, so that decoding at half scale is allowed. Returns
+    the median and the least cosine of the features.
     """
     network = build("mobilenet_v2", seed=0).features
     if weights:

@@ -76,12 +76,17 @@ class Bench:
         return statistics.median(taken[1:])
 
     def ceiling(self, variant: str) -> float:
-        """Return the operations or bytes per second that the part `ceilings` has measured, or NaN."""
+        """Return the operations or bytes per second that the part `ceilings` has measured for `variant`, or NaN if it
+        has not measured them."""
         lines = [line for line in read_lines(self.path) if line["name"] == "ceiling" and line["variant"] == variant]
         return lines[0].get("per_s", math.nan) if lines else math.nan
 
     def measure(self, name: str, variant: str, unit: str, precision: str, work: Callable, *arguments: Any) -> None:
-        """Write the line of `work(*arguments)`, which returns the `value`, perhaps the `floor`, and more."""
+        """Call `work(*arguments)`, which returns the `value` in `unit`, perhaps the `floor`, and more, and write its
+        line.
+
+        After an error of CUDA, this process ends.
+        """
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
         line = {"part": self.part, "name": name, "variant": variant, "unit": unit, "precision": precision}
@@ -95,7 +100,7 @@ class Bench:
         line["peak_gib"] = torch.cuda.max_memory_allocated(self.device) / 2**30 if self.on_gpu else None
         append(self.path, line)
         if "CUDA error" in line.get("error", ""):
-            os._exit(1)  # A new process runs the parts that are left.
+            os._exit(1)  # This process cannot use the GPU any more. A new process runs the parts that are left.
 
 
 def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
@@ -112,7 +117,8 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 
 
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
-    """Compare arrays (n, dim): their relative difference, whether it is `allowed`, and the median cosine of rows."""
+    """Compare arrays (n, dim): their relative `difference`, whether it is at most `allowed`, and the median cosine of
+    their rows."""
     found, expected = found.astype(float), expected.astype(float)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
@@ -188,7 +194,8 @@ def tests(bench: Bench) -> None:
 
 
 def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
-    """Run one part. If it takes more than `seconds`, kill this process with all processes that it has started."""
+    """Run the part `name`, a function of the module `module`. If it takes more than `seconds`, kill this process with
+    all processes that it has started."""
     bench = Bench(name, options)
     append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
     print("===", name, flush=True)

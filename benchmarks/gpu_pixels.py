@@ -125,7 +125,7 @@ def extraction(bench: Bench) -> None:
         images = [decode(data, LIMITS) for data in make_jpegs(bench.size(500, 5))[: bench.size(16, 2)]]
         expected = extract(encoder, [prepare(image, encoder.preprocessing) for image in images], torch.device("cpu"))
         found = run.features.open(name, 0)["features"][: len(images)]
-        return agreement(found, expected, allowed=0.045)  # a cosine of 0.999
+        return agreement(found, expected, allowed=0.045)  # This relative difference corresponds to a cosine of 0.999.
 
     bench.measure("ingest", "", "images/s", "", ingest)
     for name in ("resnet50", "vit_l_16"):
@@ -170,7 +170,8 @@ def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
 
 
 def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
-    """Decode one of `count` JPEGs in a decoder process."""
+    """Decode the JPEG of `item` in a decoder process, as `decode_by` does. `item` is a kind of decoder and the number
+    of one of `count` JPEGs."""
     torch.set_num_threads(1)
     kind, number = item
     return decode_by(kind, make_jpegs(count)[number % count], side)

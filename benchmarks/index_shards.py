@@ -50,7 +50,10 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 
 
 def build_index(vectors: np.ndarray, shared: ArrayVectors | TrainedIndex | None = None) -> TrainedIndex:
-    """Build and tune an index of `vectors`. Return it with its vectors, in the form in which shards share it."""
+    """Build and tune an index of `vectors`. Return it with its vectors, in the form in which shards share it.
+
+    `shared` is the index whose lists are used, or the vectors on which the lists are trained (default: `vectors`).
+    """
     count = len(vectors) if shared is None or isinstance(shared, TrainedIndex) else shared.count
     factory = shared.factory if isinstance(shared, TrainedIndex) else f"IVF{lists_for(count, FEW_LISTS)},SQ8"
     index = build(factory, ArrayVectors(vectors), "inner_product", shared=shared).index

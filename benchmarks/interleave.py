@@ -14,7 +14,8 @@ from typing import Any
 
 _tiny = False
 MIN_CPU_SECONDS = 0.01
-"""Shortest time in CPU seconds that the operating system can measure."""
+"""Shortest time in CPU seconds that the operating system can measure. `compare` divides by this time if a function
+needs less."""
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:

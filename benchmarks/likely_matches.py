@@ -30,13 +30,13 @@ from pipeline.run.reading.calibration_pairs import choose_background  # noqa: E4
 
 PAIRS = 50
 TESTED = 1000
-"""Number of captions that test a draw."""
+"""Maximum number of captions with which a draw is tested. If there are fewer, all captions are used."""
 KINDS = 5
 """Number of kinds into which the photos are divided."""
 CHANGED_KINDS = (1, 2, 3)
 """Numbers of kinds that are added or removed together."""
 PROMISED = 0.835
-"""Coverage that nine of ten draws must reach."""
+"""Coverage (the share of captions whose photo is a likely match) that nine of ten draws should reach."""
 
 
 class Photos:
@@ -101,7 +101,11 @@ def make_synthetic_photos() -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Return the coverage over `draws` random draws, with the mean size and the share of captions out of domain."""
+    """Return the coverage over `draws` random draws, in percent, with its lower tenth and the share of draws above
+    PROMISED.
+
+    `size` is the mean number of likely matches, and `out_of_domain` the percentage of captions that are judged as such.
+    """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
     found = []
@@ -119,7 +123,8 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Return the coverage after `count` of KINDS kinds of photos were added or removed, and the changed share.
+    """Return the coverage after `count` of KINDS kinds of photos were added or removed, and the share of all photos
+    that they are (`changed`), both in percent.
 
     Both are the minimum, the mean and the maximum over all choices of the kinds. The coverage of a choice is the mean
     over `draws` random draws.

@@ -91,8 +91,10 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
 
 
 def make_photos(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
-    """Make `count` JPEGs with sides of 4 to 3 and the given number of megapixels. Returns them with their bytes by
-    name.
+    """Make `count` JPEGs with the aspect ratio 4 : 3 and the given number of megapixels. Returns them with their bytes
+    by name.
+
+    They are made from the photos of Flickr8k in the folder `data`, or from synthetic images if it is None.
     """
     size = (round((megapixels * 4e6 / 3) ** 0.5), round((megapixels * 3e6 / 4) ** 0.5))
     rng = np.random.default_rng(0)

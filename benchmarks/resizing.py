@@ -2,7 +2,7 @@
 
     python benchmarks/resizing.py [--images 200] [--pairs 9]
 
-The first comparison uses Pillow's decoder on both sides. In the second one, torchvision decodes the photos that it can
+The first comparison uses Pillow's decoder for both ways. In the second one, torchvision decodes the photos that it can
 decode, as in `extract`. The photos are noise at every scale with the grain of a camera. If JOINTSPACE_DATA is set, they
 are enlarged photos of Flickr8k. `difference` is the mean difference from the pixels of Pillow. The last line compares
 inspecting a JPEG at an eighth of its size, as `ingest` does, with decoding it in full size.

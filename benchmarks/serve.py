@@ -55,7 +55,10 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images and a tenth as many sentences, and return the card of its images."""
+    """Write an index of `count` images and a tenth as many sentences, at least 1,000. Return the card of its images.
+
+    `candidates` are the factory strings from which the type of the index is chosen, or "auto".
+    """
     rng = np.random.default_rng(0)
     images, queries = make_pairs(count, max(count // 10, 1000), dim)
     texts = [" ".join(rng.choice(WORDS, 8)) for _ in range(len(queries))]
@@ -124,7 +127,10 @@ def _search_each(searcher: Searcher, sentences: list[str]) -> None:
 
 
 def ask(address: str, requests: int, seed: int, seconds: list[float], errors: list[str]) -> None:
-    """Act as one client that sends `requests` random sentences, one after the other."""
+    """Act as one client that sends `requests` random sentences to the server at `address`, one after the other.
+
+    Appends the duration of each request to `seconds`, and the message of each failed request to `errors`.
+    """
     rng = np.random.default_rng(seed)
     connection = http.client.HTTPConnection(urlsplit(address).netloc, timeout=60)
     for _ in range(requests):

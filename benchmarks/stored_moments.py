@@ -3,7 +3,7 @@
     python benchmarks/stored_moments.py [--images 100000] [--shard-size 4096] [--folder FOLDER]
 
 The benchmark makes shards of 4,096 dense and 3,000 sparse dimensions in the folder (0.9 GB in float16 for 100,000
-images). Both sides check and read the shards, compute the moments, write them, and add them up to `sum.h5`, as
+images). Both ways check and read the shards, compute the moments, write them, and add them up to `sum.h5`, as
 `accumulate` does. The output line also has the largest difference of the two sums, relative to the largest value of
 each block, and the bytes on the disk.
 """

@@ -72,7 +72,11 @@ def recalls(answers: Sequence[Answer], images: Sequence[int]) -> dict[str, float
 
 
 def precision(searcher: Searcher, queries: Sequence[str], held_out: dict[int, set[str]], where: str, on: bool) -> float:
-    """Return the mean share of relevant photos among the TOP first photos, in percent of the largest possible share."""
+    """Return the mean share of relevant photos among the TOP first photos, in percent of the largest possible share.
+
+    A photo is relevant for a query if its words in `held_out` (image_id -> words) contain all words of the query.
+    `where` is the condition that photos must satisfy, and `on` says whether words are also searched as text.
+    """
     shares = []
     for query, answer in zip(queries, searcher.batch(queries, TOP, where, on), strict=True):
         relevant = {image for image, words in held_out.items() if words.issuperset(query.split())}
@@ -108,7 +112,7 @@ def main() -> None:
         "none": [row for image in images for row in rows_of[image]],
     }
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_STATE_HOME"] = folder  # The full-text indexes of the user stay as they are.
+        os.environ["XDG_STATE_HOME"] = folder  # so that the full-text indexes of the user are not changed
         searchers = {name: without_captions(shard, Path(folder) / name, rows) for name, rows in removed.items()}
         for name, searcher in searchers.items():
             for kind, on in (("vectors", False), ("vectors and words", True)):

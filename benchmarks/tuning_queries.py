@@ -100,7 +100,8 @@ def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 def judge(index: faiss.Index, questions: Questions, photos: Questions) -> dict[str, float]:
-    """Measure the recall of captions and of images, and the captions that one core answers per CPU second."""
+    """Measure the recall of the captions `questions` and of the images `photos` as queries, and the captions that one
+    core answers per CPU second."""
     rows, seconds = timed_search(index, questions)
     return {
         "recall_of_captions": recall_of(rows, questions),

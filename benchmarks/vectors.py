@@ -87,7 +87,8 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
 
 
 def recall(scores: np.ndarray, owners: np.ndarray) -> float:
-    """Return the share of the rows whose right column is among the K greatest scores."""
+    """Return the share of the rows of `scores` whose right column, which `owners` has, is among the K greatest
+    scores."""
     own = scores[np.arange(len(scores)), owners]
     return float(np.mean((scores > own[:, None]).sum(axis=1) < K))
 

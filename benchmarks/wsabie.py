@@ -55,7 +55,8 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
-    """Run the SGD of the paper over the first pairs in a random order."""
+    """Run the SGD of the paper over SAMPLE pairs, which are drawn at random. x are the images, y the sentences,
+    `owners` the image of each sentence, and w and u the first weights, which are not changed."""
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()

@@ -23,11 +23,12 @@ Block = np.ndarray | sparse.csr_array
 MAX_SHOWN_CHARACTERS = 100
 """Maximum number of characters of a text that an error repeats."""
 NUMBERS = "biuf"
-"""Kinds of NumPy dtypes that are real numbers."""
+"""Kinds of NumPy dtypes that are accepted as real numbers: Booleans, integers and floating-point numbers."""
 
 
 def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
-    """Return `value` as an int. Raises UsageError if it is not a whole number, or is below `least`."""
+    """Return `value` as an int. Raises UsageError if it is not a whole number, or is below `least`. The
+    message calls it `name`."""
     try:
         count = operator.index(value)
     except TypeError:
@@ -108,7 +109,11 @@ def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bo
 
 
 def to_dense_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None) -> dict[str, np.ndarray]:
-    """Return the vectors of each encoder as float32 arrays (n, d). Raises InputError as `to_views` does."""
+    """Return the vectors of each encoder as float32 arrays (n, d). The arguments are those of `to_views`.
+
+    Raises InputError if an encoder is missing or unknown, if the encoders have different numbers of vectors, or if
+    vectors are not real numbers, are not finite, or have other dimensions than `dims` requires.
+    """
     blocks = to_views(vectors, name, dims, keep_sparse=False)
     return {name: block for name, block in blocks.items() if isinstance(block, np.ndarray)}
 
@@ -119,10 +124,11 @@ def to_views(
     """Return the vectors of each encoder, as encoder name -> float32 vectors (n, d).
 
     `dims` maps the name of each required encoder to its number of dimensions, or to None if any number is accepted.
-    Vectors that are not a mapping belong to the only encoder in `dims`, or else get the encoder name `name`.
+    `dims` is None if any encoders are accepted. Vectors that are not a mapping belong to the only encoder in `dims`, or
+    else get the encoder name `name`. Sparse vectors become dense unless `keep_sparse` is true.
 
-    Raises InputError if an encoder is missing or not in `dims`, if the vectors have other dimensions or are not finite,
-    or if the encoders have different numbers of vectors.
+    Raises InputError if an encoder is missing or not in `dims`, if the vectors are not real numbers, have other
+    dimensions or are not finite, or if the encoders have different numbers of vectors.
     """
     alone = next(iter(dims)) if dims and len(dims) == 1 else name
     blocks = vectors if isinstance(vectors, Mapping) else {alone: vectors}
@@ -173,7 +179,7 @@ def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
 
 
 def _not_finite(rows: Block) -> np.ndarray:
-    """Return the numbers of the rows that contain NaN or infinity, in ascending order."""
+    """Return the row numbers (k,) of the vectors that contain NaN or infinity, in ascending order."""
     if isinstance(rows, sparse.csr_array):
         return np.unique(rows.tocoo().row[~np.isfinite(rows.data)])
     with np.errstate(invalid="ignore"):

@@ -105,9 +105,9 @@ class Index:
         The words of a text are also searched in the captions, file names and columns, unless `match_text` is false.
         Images whose texts have all of its words are merged by rank, and have the names of these texts as `matches`. An
         image with the text as its identifier, such as an inventory number, comes first. The vectors of the words
-        `minus` are subtracted from the vector of a single text, and those of `plus` are added. `sort` is a column by
-        which the likely matches of a single text are sorted, dates from the newest. With a minus sign before the
-        column, the order is reversed.
+        `minus` are subtracted from the vector of a single text, and the vectors of the words `plus` are added. `sort`
+        is a column by which the likely matches of a single text are sorted, dates from the newest. With a minus sign
+        before the column, the order is reversed.
 
         Returns a list of hits, best first. A hit has a `rank` from 1, a `score`, and a `row`: the columns of the image
         in the table of the index. A higher score is a better match. The answer to a text or a `text_vector` also has a
@@ -117,7 +117,8 @@ class Index:
         gets an empty answer whose `error` is the message.
 
         Raises InputError if the model knows no word of a single text, the image cannot be read, or a vector has the
-        wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer such a query.
+        wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer this kind of
+        query.
         """
         k = to_count(k, "k")
         if where is not None:
@@ -235,8 +236,7 @@ class Index:
         """Index other photos with the model of this index, and return the new index.
 
         `photographs` is a folder, a tar shard or a table of photos, with or without captions. `output` is the folder of
-        the new run, and `name` the name of
-        the new index (default: the name of the folder `output`). A repeated call
+        the new run, and `name` the name of the new index (default: the name of the folder `output`). A repeated call
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
         """
         from pipeline.run.reading.application import apply_index

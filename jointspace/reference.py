@@ -42,7 +42,10 @@ def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
 
 
 def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
-    """Return a heading with the name, and with the signature of a function. A long signature is a code block below."""
+    """Return a heading with the name, and with the signature of a function. A long signature is a code block below.
+
+    `level` is the Markdown of the level, such as `##`. `owner` is the class of a method, followed by a dot, or "".
+    """
     call = _call(one) if isinstance(one, FunctionType) else ""
     if call and "\n" not in call:
         return [f"{level} `{owner}{call}`\n"]

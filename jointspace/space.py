@@ -48,9 +48,9 @@ IMAGE = "image"
 TEXT = "text"
 """Encoder name of text vectors that are not a mapping."""
 MIN_IMAGES = 10
-"""Minimum number of images with a text for a fit."""
+"""Minimum number of different images with a text for a fit. With fewer images, `fit` raises InputError."""
 HELD_OUT_INTERVAL = 10
-"""One image in HELD_OUT_INTERVAL is held out."""
+"""One in HELD_OUT_INTERVAL of the images with a text is held out, but at least two and at most MAX_HELD_OUT."""
 MAX_HELD_OUT = 1000
 """Maximum number of images that are held out."""
 
@@ -97,10 +97,14 @@ class Pairs:
 class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
-    `choice` has the ridges, the number of dimensions and the power of the eigenvalues that were best on the held-out
-    images. The space is then fitted to all pairs. `held_out` has the number of held-out `images`, and the recalls@1, @5
-    and @10 in percent on these images, for each direction of search. If image and text vectors have the same
-    dimensions, `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
+    `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`. `transfer`
+    in it has the settings for the pairs `weak`. `recall_sum` and `mean_rank` in it are the results of these settings:
+    the sum of the six recalls in percent, and the mean rank of both directions. The space is then fitted to all pairs.
+
+    `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
+    `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text
+    encoder, their vectors have the same number of dimensions, and the text vectors are not sparse,
+    `held_out["zero_shot"]` has the recalls of the cosine between the original vectors.
     """
 
     def __init__(self, model: NormalizedCCA, choice: Mapping[str, Json], held_out: Mapping[str, Json]) -> None:
@@ -234,9 +238,10 @@ def fit(
 
     `weak` is a pair (image vectors, text vectors) with one noisier text per image, such as its title or tags. The
     weight of these pairs is chosen together with the grid (Gong et al. 2014, section 4). `normalise` lists the steps
-    that are applied to the image vectors of each encoder: `sqrt` and `l2`. One image in ten, drawn with `seed`, is held
-    out. The values in `grid` with the best recall on these images are chosen. The keys of the grid are `dimensions`,
-    `image_ridge`, `text_ridge`, `eigenvalue_power` and `eigenvalues`. Their defaults are in config/default.yaml.
+    that are applied to the image vectors of each encoder: `sqrt` and `l2`. One in ten of the images with a text, drawn
+    with `seed`, is held out (at least 2 and at most 1000 images). The values in `grid` with the best recall on these
+    images are chosen. The keys of the grid are `dimensions`, `image_ridge`, `text_ridge`, `eigenvalue_power` and
+    `eigenvalues`. Their defaults and descriptions are in the section `fit` of config/default.yaml.
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(400, 8))
@@ -303,7 +308,7 @@ class GridSearch:
 
     The moments (sums, counts and products) of `pairs` and `held_out` are computed once, so that each combination is
     fitted without reading the vectors again. `held_out` has some of the `pairs`. `weak` are pairs with noisier texts,
-    or None. `steps` normalise the image vectors.
+    or None. `steps` normalise the image vectors. `settings` has the values to try, and `seed` is for random choices.
     """
 
     def __init__(
@@ -367,7 +372,7 @@ def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
 def _in_blocks(embed: Callable[[np.ndarray], np.ndarray], rows: np.ndarray, encoders: Iterable[str]) -> np.ndarray:
     """Embed vectors block by block, and return the result (k, c) float32.
 
-    `rows` (k,) has the numbers of the vectors, and `embed` is called with the row numbers of one block at a time.
+    `rows` (k,) has the row numbers of the vectors, and `embed` is called with the row numbers of one block at a time.
     Raises InputError if `rows` is empty. The message names the `encoders`.
     """
     if not len(rows):

@@ -5,7 +5,7 @@ import textwrap
 from collections.abc import Iterable
 
 MAX_REASON_CHARACTERS = 200
-"""Largest number of characters of another library's error that is repeated in our error."""
+"""Maximum number of characters of a message that `brief` returns. A longer message is cut and ends with ` ...`."""
 MALFORMED = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
@@ -63,8 +63,8 @@ def too_many(rejected: int, given: int, limit: float) -> bool:
 
 
 def brief(error: BaseException) -> str:
-    """Return the message of an error on one line. For an error of a library, the type precedes the message, because
-    the message may be empty."""
+    """Return the message of an error on one line, cut to MAX_REASON_CHARACTERS. For an error of a library, the type
+    precedes the message, because the message may be empty."""
     message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")
 

@@ -8,11 +8,12 @@ import json
 import re
 from collections.abc import Callable
 
-_CONTROL = r"\x00-\x1f\x7f-\x9f"  # C0 with ESC and CR, DEL, C1 with its one-byte CSI
+_CONTROL = r"\x00-\x1f\x7f-\x9f"  # control characters C0 (with ESC and CR), DEL, and C1 (with CSI)
 _ORDER = r"\u061c\u200e\u200f\u2028\u2029\u202a-\u202e\u2066-\u2069"
 _SURROGATES = r"\ud800-\udfff"  # bytes of a path that are not UTF-8, which cannot be sent to a terminal
 UNSAFE = re.compile(f"[{_CONTROL}{_ORDER}{_SURROGATES}]")
-"""A character that must not reach a terminal."""
+"""Pattern of a character that must not reach a terminal: a control character, a character that changes the order of the
+text or begins a line, or a lone surrogate."""
 
 
 def tidy(caption: str) -> str:
@@ -21,7 +22,7 @@ def tidy(caption: str) -> str:
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with its noun: `1 photo`, `1,200 photos`."""
+    """Return a count with the noun `what`, in the plural unless the count is 1: `1 photo`, `1,200 photos`."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 

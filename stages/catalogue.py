@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
 SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
-"""The first sentence of a paragraph. The full stop of "et al." does not end it."""
+"""Pattern that matches the first sentence of a paragraph. The full stop of "et al." does not end it."""
 GROUPS = {
     "collections": "Collections",
     "encoders": "Encoders",

@@ -22,7 +22,7 @@ FORMER = {
     "import-features": "import-vectors", "import-sentences": "import-vectors",
     "tabulate": "reproduce",
 }  # fmt: skip
-"""Former names of commands. They work until the next release."""
+"""Former name of a command -> its name. The former names work until the next release."""
 FORMER_FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
 """Former name of a stage -> the folder of the run that the stage wrote to. It is now the first part of the encoder's
 name in the arguments of the stage."""
@@ -114,10 +114,10 @@ class Jointspace(Catalogue):
 
 
 def _translate(former: str, args: list[str]) -> list[str]:
-    """Return the arguments that replace a former command and its arguments `args`, and log a warning with the new
-    command.
+    """Return the arguments that replace the command `former` and its arguments `args`.
 
-    `index-add --index A --from B --output C` becomes `add A B --copy-to C`.
+    `index-add --index A --from B --output C` becomes `add A B --copy-to C`. A warning names the new command, except if
+    only the name of the command differs.
     """
     if former in FORMER_FOLDERS:
         options = ("--run", "--config", "--set-config", "--part")
@@ -186,7 +186,7 @@ def cli(
     runtime.configure(threads)
     os.environ.setdefault(
         "PYDANTIC_DISABLE_PLUGINS", "1"
-    )  # Pydantic would otherwise read the metadata of every installed package
+    )  # so that Pydantic does not search every installed package for plugins
     handlers: list[logging.Handler] = [AboveBars(sys.stderr)]
     if log_path:
         try:
@@ -226,7 +226,7 @@ def main() -> None:
     except click.exceptions.Exit as error:
         sys.exit(error.exit_code)
     finally:
-        gc.disable()  # A last garbage collection at the end of the process would only take time.
+        gc.disable()  # so that the process ends without a last garbage collection, which would only take time
 
 
 def _fail(message: str, code: int) -> NoReturn:

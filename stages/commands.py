@@ -81,10 +81,10 @@ class Command(click.Command):
 
 
 def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage: str) -> list[str]:
-    """Return the arguments of a command with the new names of options, as Command describes. Arguments after `--` are
-    kept.
+    """Return the arguments of a command with the new names of options. Arguments after `--` are kept.
 
-    `usage` is the usage line of the command, for the warnings.
+    `former` maps a former name to the new one, or to "" if the value of the option is the first argument now. `usage`
+    is the usage line of the command, for the warnings.
     """
     first, rest = [], []
     words = iter(args)

@@ -9,12 +9,15 @@ from pipeline.demo.drawing import EYE, INK, Colour, Look, Pen, Point, mix
 
 @dataclass(frozen=True)
 class Build:
-    """Proportions of a four-legged animal, in units. `neck` leads from the middle of the body to the head."""
+    """Proportions of a four-legged animal, in units of the pen. `neck` leads from the middle of the body to the head.
 
-    length: float  # half of the body's
-    depth: float  # half of the body's
+    `head(pen, look, x, y, asleep)` and `tail(pen, look, x, y)` draw the head and the tail at the point (x, y).
+    """
+
+    length: float  # half of the length of the body
+    depth: float  # half of the height of the body
     leg: float
-    thickness: float  # of a leg
+    thickness: float  # thickness of a leg
     neck: tuple[float, float]
     collar: float  # thickness of the neck
     head: Callable[[Pen, Look, float, float, bool], None]
@@ -23,12 +26,15 @@ class Build:
 
 @dataclass(frozen=True)
 class Gait:
-    """The position of each foot below its hip, the far foot first, the `tilt` in degrees, and the head's stretch."""
+    """The positions of the `hind` and `fore` feet relative to the ground below their hips, the far foot first.
+
+    The animal is turned by `tilt` degrees. The head is moved forwards and down by `stretch` units.
+    """
 
     hind: tuple[Point, Point]
     fore: tuple[Point, Point]
     tilt: float = 0
-    rise: float = 0.6  # of the body above the legs, in its depths
+    rise: float = 0.6  # height of the middle of the body above the legs, in multiples of Build.depth
     stretch: float = 0
 
 
@@ -228,19 +234,25 @@ _UPPER_ARC = tuple((math.cos(math.radians(a)), math.sin(math.radians(a))) for a 
 
 @dataclass(frozen=True)
 class Person:
-    """Proportions of a standing person in units, and the person's clothes."""
+    """Proportions of a standing person in units of the pen, and the person's clothes.
+
+    `hip` and `shoulder` are heights above the ground. `hair` is `short`, `long`, `tails`, or `cap` (hair under a cap).
+    """
 
     hip: float
     shoulder: float
-    head: float  # radius
-    width: float  # half of the shoulders'
+    head: float  # radius of the head
+    width: float  # half of the width of the shoulders
     dress: bool
     hair: str
 
 
 @dataclass(frozen=True)
 class Pose:
-    """Hands relative to the shoulders and feet relative to the hips, the far limb first. The hips sink by `drop`."""
+    """Hands relative to the shoulders, and feet relative to the ground below the hips, the far limb first.
+
+    The hips sink by the share `drop` of their height above 0.1 units. The figure is turned by `lean` degrees.
+    """
 
     hands: tuple[Point, Point]
     feet: tuple[Point, Point]

@@ -21,14 +21,17 @@ CAPITAL = 0.93
 FULL_STOP = 0.9
 """Probability that a caption ends with a full stop, as in Flickr8k."""
 ATTEMPTS = 5
-"""Number of attempts to write a caption that differs from the others."""
+"""Number of attempts per caption to write captions that all differ. If fewer differ, some captions are repeated."""
 DETAILS = (0.35, 0.75, 0.95)
-"""Probabilities with which sizes and colours are mentioned. Each caption has one of them."""
+"""Probabilities with which sizes and colours are mentioned. One of them is drawn for each caption."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a caption: the facts, one of the things, and one of its relations, if it has any."""
+    """The topic of a caption: the facts, one of the things, and one of its relations, if it has any.
+
+    `detail` is the probability with which sizes and colours are mentioned.
+    """
 
     facts: Facts
     thing: Thing
@@ -37,7 +40,8 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """Another thing, which is in the air if the first thing is."""
+        """Another kind of thing that is in the air if `thing` is, and not in the air otherwise. None if there is
+        none."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
@@ -119,7 +123,7 @@ def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog is next to a tree`"""
-    assert topic.relation is not None  # FORMS
+    assert topic.relation is not None  # FORMS requires a topic with a relation for this form.
     _, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
     state = phrase("VP", ("cop", words.ARE if topic.thing.count > 1 else words.IS), (HEAD, where))
     return phrase("S", ("nsubj", noun_phrase(topic.thing, rng, topic.detail)), (HEAD, state))
@@ -127,7 +131,7 @@ def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog and a boy on the grass`"""
-    assert topic.companion is not None  # FORMS
+    assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     first = noun_phrase(topic.thing, rng, topic.detail)
     second = noun_phrase(topic.companion, rng, topic.detail)
     return phrase("NP", (HEAD, joined(first, second)), *map(of_noun, _scenery(topic, rng, moving=False)))
@@ -135,7 +139,7 @@ def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
     """`a red dog runs while a boy sits on the grass`"""
-    assert topic.companion is not None  # FORMS
+    assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     other = Topic(topic.facts, topic.companion, None, topic.detail)
     clause = phrase("SBAR", ("mark", words.WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
     return _clause(topic, [("advcl", clause)], rng)
@@ -234,7 +238,10 @@ def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
 def verb_phrase(
     action: str, several: bool, adjuncts: list[tuple[str, Node]], rng: np.random.Generator, *, finite: bool
 ) -> Phrase:
-    """Return `runs on the grass`, `are running ...`, or, if it is not `finite`, `running ...`."""
+    """Return `runs on the grass`, `are running ...`, or, if it is not `finite`, `running ...`.
+
+    `several` says whether the subject is a plural. `adjuncts` are phrases with their relations to the verb.
+    """
     verb = pick_usual(rng, words.VERBS[action])
     if action in words.ADVERBS and rng.random() < 0.12:
         adjuncts = [("advmod", phrase("ADVP", (HEAD, words.adverb(pick_usual(rng, words.ADVERBS[action]))))), *adjuncts]
@@ -248,7 +255,7 @@ def verb_phrase(
 
 
 def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, detail: float) -> tuple[str, Node]:
-    """Return `next to a tree` or `in front of a house`, with its relation to a verb."""
+    """Return `next to a tree` or `in front of a house`, with its relation to a verb. `detail` is as in noun_phrase."""
     other = noun_phrase(facts.things[relation.other], rng, detail)
     expression = pick_usual(rng, words.RELATION_WORDS[relation.name]).split()
     if len(expression) == 1:
@@ -270,13 +277,14 @@ def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
         return located(pick_usual(rng, words.PATH_WORDS[facts.place]))
     texts = words.PLACE_WORDS[facts.place]
-    if thing.kind in facts.seated:  # in the place, but not on its ground
+    if thing.kind in facts.seated:  # It sits on a seat, so phrases such as `on the grass` would be wrong.
         texts = tuple(text for text in texts if not text.startswith("on "))
     return located(pick_usual(rng, texts))
 
 
 def located(text: str) -> tuple[str, Node]:
-    """Return a text of the tables as a phrase, with its relation to a verb. A single word is an adverb."""
+    """Return a text of the tables in `words`, such as `on the grass`, as a phrase, with its relation to a verb. A
+    single word is an adverb."""
     first, *rest = text.split()
     if not rest:
         return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))

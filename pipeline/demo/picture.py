@@ -14,7 +14,7 @@ from pipeline.demo.scene import COLOURS, KINDS, MEDIUM, SHELTERS, Figure, Scene,
 
 Box = tuple[int, int, int, int]
 JPEG_QUALITY = 88
-FALLING_SNOW = 0.4  # of the scenes in snow
+FALLING_SNOW = 0.4  # share of the scenes in snow in which snow is falling
 TINTS = {"day": (1.0, 1.0, 1.0), "sunset": (1.06, 0.88, 0.74), "night": (0.55, 0.6, 0.8)}
 _SOLID = [0] * 128 + [255] * 128
 _DRAWN = (
@@ -49,7 +49,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
     """Draw a scene as a JPEG, from the background to the sensor's noise, and return the outlines of all figures."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
-    cover = Image.new("L", image.size)  # the number of the nearest figure at each pixel, from 1
+    cover = Image.new("L", image.size)  # number of the nearest figure at each pixel, from 1, or 0 for none
     extents, areas = [], []
     for number, figure in enumerate(scene.figures, start=1):
         extents.append(_add_figure(image, cover, scene, figure, number, rng))
@@ -62,7 +62,7 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow, in place, and return its extent."""
+    """Paste one figure and its shadow into `image`, set its pixels in `cover` to `number`, and return its extent."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:
@@ -81,7 +81,8 @@ def _add_figure(
 
 
 def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) -> None:
-    """Draw a dim oval on the ground, or bright ripples on the water, in place."""
+    """Draw a dim oval on the ground, or bright ripples on the water if the figure is `afloat`, in place. `girth` is the
+    width of the figure in its units."""
     half = max(2, round(0.46 * girth * figure.unit))
     flat = max(2, round(0.24 * half))
     mask = Image.new("L", (2 * half + 1, 2 * flat + 1))
@@ -152,7 +153,7 @@ def choose_look(colour: str, rng: np.random.Generator) -> Look:
     )
 
 
-SEEN = 0.4  # share of a figure's pixels that makes it worth a word
+SEEN = 0.4  # minimum visible share of a figure's pixels for captions to mention it
 
 
 @dataclass(frozen=True)

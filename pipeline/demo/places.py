@@ -247,7 +247,8 @@ def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, fl
 
 
 def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain: float) -> np.ndarray:
-    """Draw an outline (width,), in pixels from the top, at about `level` and up to `rise` higher."""
+    """Draw an outline (width,), in pixels from the top, between `level` and `rise` pixels higher. It is random at
+    points that are about `grain` pixels apart, and straight between them."""
     points = max(3, round(width / grain) + 1)
     heights = level - rise * rng.random(points)
     return np.interp(np.linspace(0, points - 1, width), np.arange(points), heights).astype(np.float32)

@@ -13,7 +13,7 @@ from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 VERSION = 2
 """The version of the images and captions for given settings. It must be increased if either of them changes."""
 
-LISTED = 0.05  # share of a figure's pixels without which it has no box
+LISTED = 0.05  # minimum visible share of a figure's pixels for it to have a labelled box
 
 
 @dataclass(frozen=True)
@@ -141,7 +141,7 @@ NOISE_TAGS = (
     *("family", "friends", "vacation", "weekend", "summer", "winter", "party", "fun", "home", "travel"),
     *("europe", "usa"),
 )
-KEPT_TAG, KEPT_WORD = 0.4, 0.65
+KEPT_TAG, KEPT_WORD = 0.4, 0.65  # probabilities that weak text keeps a true tag, and a word of a true sentence
 MAX_TAGS = 8
 
 
@@ -153,7 +153,7 @@ def annotate(facts: Facts, rng: np.random.Generator) -> Document:
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
-    if not (title or tags or description):  # the title is then the file name that the camera gave the photo
+    if not (title or tags or description):  # Weak text is never empty: the title becomes a camera's file name.
         title = _camera_name(facts, rng)
     return Document(title, tags, description)
 

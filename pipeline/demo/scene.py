@@ -45,7 +45,7 @@ class Scenery:
 
     media: tuple[str, ...]
     hides: tuple[str, ...]
-    horizon: tuple[float, float]  # range of its height in the image, 0 at the top and 1 at the bottom
+    horizon: tuple[float, float]  # range of the row of the horizon, from 0 at the top to 1 at the bottom of the image
 
 
 PLACES = {
@@ -69,8 +69,8 @@ LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
 class Kind:
     """A kind of thing that can be in a scene. Several can be there if it is a `group`."""
 
-    unit: float  # of a medium one, in image heights
-    girth: tuple[float, float]  # about its width and height, in units
+    unit: float  # drawing unit of a medium figure of this kind, as a share of the height of the image
+    girth: tuple[float, float]  # approximate width and height of a figure, in drawing units
     actions: tuple[str, ...]
     places: tuple[str, ...]
     colours: tuple[str, ...]
@@ -125,10 +125,10 @@ KINDS = {
 
 WIDTHS = (160, 200)  # range of the width in pixels (the aspect ratio is always 4:3)
 MAX_FIGURES = 4
-ATTEMPTS = 12  # at finding a spot that hides nothing
-COVERED = 0.45  # share of a figure's extent that a nearer one may take
-USUAL = 0.6  # how often the first of several options is taken if it is the usual one
-LIVELY = 3  # actions up to which a kind is the more frequent the more it can do
+ATTEMPTS = 12  # attempts to find a spot for a thing. After them, the thing is left out of the scene
+COVERED = 0.45  # maximum share of the extent of a figure that one nearer figure may cover
+USUAL = 0.6  # share of the draws in which `pick_usual` takes the first of several options
+LIVELY = 3  # A kind with more actions is drawn more often, but actions beyond this number do not count.
 
 Option = TypeVar("Option")
 
@@ -145,7 +145,8 @@ def pick_weighted(rng: np.random.Generator, weights: Mapping[Option, float]) -> 
 
 
 def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
-    """Draw the first option in `USUAL` of the cases, and otherwise one of the others."""
+    """Draw the first option with the probability `USUAL`, and otherwise one of the others. A single option is always
+    drawn."""
     if len(options) == 1 or rng.random() < USUAL:
         return options[0]
     return pick(rng, options[1:])
@@ -169,7 +170,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Figure:
-    """One drawn thing, in pixels. `base` is the row of its foot, and `depth` is the row of the ground beneath it."""
+    """One figure of the scene's thing number `thing`, in pixels. `x` is the column of its middle, `base` the row of its
+    foot, `depth` the row of the ground beneath it, and `unit` the length of its drawing unit. It is drawn facing right,
+    and `mirrored` turns it to the left."""
 
     thing: int
     x: float
@@ -177,7 +180,7 @@ class Figure:
     depth: float
     unit: float
     mirrored: bool
-    seat: int | None = None  # the thing on which it sits
+    seat: int | None = None  # number of the thing on which it sits, or None
 
     def extent(self, thing: Thing) -> tuple[float, float, float, float]:
         """Estimate the box x1, y1, x2, y2 of the figure."""
@@ -244,7 +247,7 @@ def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
-        if not grown.things:  # the first thing, of which the sentences speak, is too large: make all of them smaller
+        if not grown.things:  # The first thing, which captions mention, has no room. All things are made smaller.
             return _populate(scene, [replace(thing, size="small", count=1) for thing in candidates], rng)
     return grown
 

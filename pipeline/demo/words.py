@@ -95,7 +95,8 @@ class DemoSentence:
 
 
 def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
-    """Append (word, head, relation) for the words of `node`, and return the number of its head, without an arc."""
+    """Append (word, number of its head, relation) to `arcs` for each word of `node`. Words are numbered from 1. Return
+    the number of the word that is the head of `node`, whose own entry is (word, 0, "")."""
     if isinstance(node, Word):
         arcs.append((node, 0, ""))
         return len(arcs)
@@ -158,7 +159,7 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""The clothes that have a person's colour."""
+"""Kind of person -> the clothes that captions give the colour of the person in the scene."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 

@@ -150,9 +150,10 @@ def _extend(
 ) -> Extended:
     """Extend the b hypotheses of n images by one word, and return the best `beam` by log P / length ** power.
 
-    `logits` (n b, C) are the logits of the next word. `total` (n, b) is the log probability of each hypothesis before
-    the next word, `length` (n, b) its length with the next word, and `ended` (n, b) whether it has ended. A hypothesis
-    that has ended has a single extension, the word `boundary`, which does not change its log probability.
+    `logits` (n b, C) are the logits of the next word, one of C classes. `total` (n, b) is the log probability of each
+    hypothesis before the next word, `length` (n, b) its length with the next word, and `ended` (n, b) whether it has
+    ended. A hypothesis that has ended has a single extension, the word `boundary`, which does not change its log
+    probability.
     """
     n, b = total.shape
     classes = logits.shape[1]

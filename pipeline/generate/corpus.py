@@ -23,7 +23,7 @@ DISCOUNT = 0.1
 @dataclass(frozen=True)
 class Likeness:
     """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence, and
-    `cosine` its similarity. `verbatim` is whether both have the same words in the same order."""
+    `cosine` its similarity. `verbatim` is whether both have the same words in the same order, none of them unknown."""
 
     row: int
     cosine: float
@@ -76,8 +76,8 @@ class Corpus:
         return self._bags(self.tokens).T.tocsr()
 
     def _counts(self, tokens: Tokens) -> sparse.csr_array:
-        """Count each word in each of m sentences, (m, V + 1). The last column counts unknown words."""
-        # sum_duplicates changes ids and offsets in place.
+        """Count each of the V terms in each of m sentences, (m, V + 1). The last column counts unknown words."""
+        # The arrays are copied, because sum_duplicates would otherwise change the arrays of `tokens` in place.
         parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets.copy())
         counts = sparse.csr_array(parts, shape=(len(tokens), len(self.vocabulary.terms) + 1))
         counts.sum_duplicates()

@@ -40,7 +40,8 @@ class JointSpace:
     """Embeds images, sentences and words as unit vectors in the joint space of an index's model."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
-        """Load the model of `index`, onto `gpu` if it is given. Raises UsageError if it does not compare by cosine."""
+        """Load the model of `index`, a StoredIndex, onto `gpu` if it is given. Raises UsageError if the model does not
+        compare by cosine."""
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
@@ -76,8 +77,8 @@ class Tagger:
     """A part-of-speech tagger: the averaged perceptron of nltk."""
 
     def __init__(self, treebank: Sequence[Sequence[tuple[str, str]]], seed: int) -> None:
-        """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech). Raises InputError if
-        `treebank` is empty."""
+        """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech). `seed` decides the order
+        of the sentences in training. Raises InputError if `treebank` is empty."""
         import random
 
         from nltk.tag.perceptron import PerceptronTagger
@@ -129,7 +130,8 @@ class Ranker(NamedTuple):
 class Material:
     """The inputs for training a generator.
 
-    `train` and `dev` are the images of both splits with their sentences, as word ids of `vocabulary`. `texts` has the
+    `view` says how the features of all encoders of an image become one vector. `train` and `dev` are the images of both
+    splits with their sentences, as word ids of `vocabulary`. `texts` has the
     sentences of both splits as texts, under the keys "train" and "dev". `extra` are training sentences without images.
     `settings` is the section of the configuration for this generator, and `precision` is the dtype of the large matrix
     products. Training runs on `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every
@@ -206,7 +208,8 @@ class Generator(Protocol):
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim)."""
+        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources`
+        has the other inputs."""
         ...
 
     def settings(self) -> dict[str, Any]:
@@ -231,7 +234,8 @@ class RankingGenerator(Generator, Protocol):
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
 ) -> list[list[dict[str, Any]]]:
-    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim).
+    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources` has
+    the other inputs of the generator.
 
     Returns the entries of descriptions.json. Each has the caption as `text`, its `score`, and in `nearest` the training
     sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim` is whether the caption

@@ -49,9 +49,11 @@ of an image (N in supplement 5.2)."""
 TEMPERATURE = 0.7
 """Temperature of the sampled words if the generator does not use parts of speech."""
 MIN_STRUCTURE_WORDS = 4
-"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2)."""
+"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). Candidates
+never have the sequence of a shorter sentence."""
 MAX_WORDS = 12
-"""Maximum number of words of such a training sentence, and of a candidate that is sampled without parts of speech."""
+"""Maximum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). A
+candidate that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
 """Factor that multiplies a positive cosine for each repetition of a word that is not a stop word."""
 LANGUAGE_WEIGHT = 0.2
@@ -213,7 +215,11 @@ class StructureContentModel(LanguageModel):
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c)."""
+    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c).
+
+    `structures` are the sequences of parts of speech from which the candidates are made, or None. An image has fewer
+    results if fewer of its `sources.candidates` candidates are different.
+    """
     conditions, device = conditioning(images, sources), network.bias.device
     random = sources.generator(device)
     described, terms = [], sources.corpus.vocabulary.terms
@@ -241,11 +247,12 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), without duplicates.
+    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), and return the different
+    ones.
 
     A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
     candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement
-    5.2. Without `structures`, it samples the words.
+    5.2. Without `structures`, it samples the words. Both draws use the generator `random`.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:
@@ -269,6 +276,6 @@ def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
-    # The factor alone would raise a negative cosine. Subtracting the difference lowers it by the same amount instead.
+    # Multiplying a negative cosine by the factor would raise it. It is lowered by the amount by which it would rise.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

@@ -49,8 +49,9 @@ def _uniform(*shape: int, scale: float = INITIAL_RANGE) -> nn.Parameter:
 
 class LogBilinear(nn.Module):
     """The log-bilinear model, which ignores the image. Equations 7 and 8: r^ = sum_i C_i w_i, and P(w_n = j) is
-    proportional to exp(r^ . r_j + b_j). Paper to code: R is `words` (V + 2, K), C_i' is rows (i - 1) K to i K of
-    `contexts` ((n - 1) K, K), and b is `bias`. The matrices C_i are initialised near I / (n - 1)."""
+    proportional to exp(r^ . r_j + b_j). w_i is the vector of word i of the window, r^ the predicted vector of the next
+    word, and r_j the vector of class j, which is row j of R. Paper to code: R is `words` (V + 2, K), C_i' is rows (i -
+    1) K to i K of `contexts` ((n - 1) K, K), and b is `bias`. The matrices C_i are initialised near I / (n - 1)."""
 
     structured = False
     precision: torch.dtype
@@ -75,11 +76,12 @@ class LogBilinear(nn.Module):
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute -log P of each target, (k,)."""
+        """Compute -log P of each target, (k,). The arguments are those of `forward`."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute the logits (k, V + 2) of the next words."""
+        """Compute the logits (k, V + 2) of the next words after the windows `context` (k, n - 1), with `u` and `tags`
+        as in `forward`."""
         predicted = self.predict(functional.embedding(context, self.words))
         return self.output(predicted + self.shift(u), self.words)
 
@@ -176,8 +178,8 @@ class StructureContent(Multiplicative):
 
 class WindowDecoder:
     """Runs a network word by word for k sentences, as a pipeline.generate.beam.Decoder. Sentence i has the conditioning
-    vector u[i] and, if there are `structures`, the parts of speech structures[i]. The state has the window of words,
-    the position of the next word, and the row i for each sentence."""
+    vector u[i] of `u` (k, c) and, if there are `structures`, the parts of speech structures[i]. The state has the
+    window of words, the position of the next word, and the row i for each sentence."""
 
     def __init__(self, network: LogBilinear, u: Tensor, structures: Tokens | None) -> None:
         self.network = network

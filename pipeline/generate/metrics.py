@@ -23,7 +23,8 @@ METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 @dataclass(frozen=True)
 class Judgement:
-    """The metrics of generated captions, multiplied by 100. CIDEr is at most 1000, and the others are percent.
+    """The metrics of generated captions, multiplied by 100. CIDEr is at most 1000, and the others are percent. A metric
+    that was not measured is None.
     `not_measured` maps the name of each metric that is None to the reason."""
 
     bleu_1: float | None = None
@@ -41,7 +42,8 @@ class Statistics:
     """Sufficient statistics of d generated captions, from which `measure` computes the metrics of any sample of them.
 
     - `made` (d, 4) counts the n-grams of each caption, for n from 1 to 4.
-    - `matched` (d, 4) counts the n-grams of each caption that a reference also has.
+    - `matched` (d, 4) counts the n-grams of each caption that a reference also has, each at most as often as it occurs
+      in a single reference.
     - `lengths` (d, 2) has the number of words of each caption and of its reference with the closest length.
     - `rouge_l` and `cider` (d,) are the metrics of each caption, multiplied by 100. The word weights of CIDEr come from
       all references, and do not depend on the sample.

@@ -50,7 +50,12 @@ class DescribingNetwork(RecurrentWeights):
         frequencies: Tensor,
         dropout: float,
     ) -> None:
-        """Initialise the parameters. b_o starts at `frequencies` (V + 2,), log class frequencies (supplement 6.5)."""
+        """Initialise the parameters. b_o starts at `frequencies` (V + 2,), log class frequencies (supplement 6.5).
+
+        `cell` is relu, rnn, lstm or gru. `word_dim` is the length of x_t, and `dimensions` the length H of h_t. `mean`
+        (D,) and `scale` (a scalar) standardise the stacked features of an image. `dropout` is the rate at which
+        features, word vectors and hidden states are dropped in training.
+        """
         super().__init__(
             cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL_RANGE, INITIAL_RANGE), dimensions, dropout
         )
@@ -61,7 +66,8 @@ class DescribingNetwork(RecurrentWeights):
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
-        """Compute b_v (n, gates H) from the stacked features x (n, D)."""
+        """Compute b_v from the stacked features x (n, D). Its shape is (n, G H) for a cell with G gates, which is (n,
+        H) for relu and rnn."""
         x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 
@@ -90,7 +96,7 @@ class RecurrentDecoder:
     precision of the network, so that the steps need not convert them."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
-        """Prepare decoding for n images with the stacked features x (n, D)."""
+        """Prepare decoding by `network` for n images with the stacked features x (n, D)."""
         self.cell = network.cell
         self.precision = network.precision
         self.boundary = len(network.words) - 1

@@ -18,7 +18,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
 GALLERY_BLOCK = 1 << 16
-"""Number of rows of the gallery that are embedded or compared at once."""
+"""Number of images that are embedded, and of rows of the gallery that are compared, at once."""
 
 
 class Nearest:

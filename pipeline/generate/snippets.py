@@ -24,7 +24,8 @@ from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.vocabulary import Vocabulary
 
 TOLERANCE = 1.0
-"""Largest difference in pixels between a coordinate of a snippet's box and that coordinate of its region."""
+"""Largest difference in pixels between a coordinate of a snippet's box and the same coordinate of its region. With a
+larger difference, no region matches the snippet, and `region_pairs` raises InputError."""
 SNIPPET_BLOCK = 1 << 16
 """Number of snippets that are compared with the regions at once."""
 
@@ -96,8 +97,9 @@ def region_pairs(
 
 
 def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,). Returns the rows (k,) of
-    the nearest regions in `regions`, or -1 where a coordinate differs by more than TOLERANCE."""
+    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,), which must all be in
+    `regions`. Returns the rows (k,) of the nearest regions in `regions`, or -1 where a coordinate of the nearest region
+    differs by more than TOLERANCE."""
     images = np.searchsorted(regions.image_id, image_id)
     found = []
     for image, box in zip(images.tolist(), np.asarray(boxes), strict=True):
@@ -108,7 +110,11 @@ def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarra
 
 
 class Regions(NamedTuple):
-    """n images with one region each, in the form that a model embeds (a RegionBlock)."""
+    """n images with one region each, in the form that a model embeds (a RegionBlock).
+
+    `features` (n, dim) has one row per region. `boxes` and `scores` are placeholders, because the models of this
+    generator do not read them. The region of image i is row offsets[i], which is i.
+    """
 
     features: np.ndarray
     boxes: np.ndarray
@@ -117,7 +123,7 @@ class Regions(NamedTuple):
 
     @classmethod
     def of(cls, features: np.ndarray) -> "Regions":
-        """Create n regions with the `features` (n, dim), where each region is the whole image."""
+        """Create n regions with the `features` (n, dim), with the same box and score for all of them."""
         n = len(features)
         return cls(features, np.tile(np.array([[0, 0, 1, 1]], np.float32), (n, 1)), np.ones(n), np.arange(n + 1))
 

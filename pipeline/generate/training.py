@@ -76,7 +76,8 @@ def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
 
 
 class Likelihood:
-    """The objective of a network that returns its loss, which is passed on unchanged."""
+    """The objective of a network that returns its loss, which is passed on unchanged. It needs no contrastive pairs, so
+    that `drawn` is 0 and `owners` is not used."""
 
     drawn = 0
 
@@ -124,7 +125,8 @@ def train(
 
 
 def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
-    """Compute the perplexity of the sentences `tokens` over all words and ENDs. It is capped at e ** 700."""
+    """Compute the perplexity of the sentences `tokens` over all words and ENDs. It is capped at e ** 700. `batch` makes
+    the arguments of `network` for some of the sentences."""
     device = next(network.parameters()).device
     losses, words = [], []
     with torch.inference_mode():

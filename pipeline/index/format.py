@@ -68,6 +68,7 @@ could refer to a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
 """The allowed transforms of vectors, including their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4
+"""Largest number of transforms before an index. An index with more is refused."""
 SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
 """The allowed kinds of scalar quantizers, as FAISS names them."""
 FAST_BLOCK = 32
@@ -205,6 +206,8 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     transforms = transforms_of(typed, MAX_TRANSFORMS + 1)
     others = [type(transform).__name__ for transform in transforms if not isinstance(transform, TRANSFORMS)]
     known = [getattr(faiss.ScalarQuantizer, f"QT_{kind}") for kind in SCALAR_KINDS]
+    if len(transforms) > MAX_TRANSFORMS:
+        others.append(f"chain of more than {MAX_TRANSFORMS} transforms")
     if isinstance(typed, HasScalarQuantizer) and typed.sq.qtype not in known:
         others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
     if others:

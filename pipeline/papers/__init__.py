@@ -1,1 +1,1 @@
-"""The tables that the papers print, and the studies that measure the same here."""
+"""The published tables of the papers, and their reproduction with the results of a run."""

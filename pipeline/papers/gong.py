@@ -1,6 +1,6 @@
 """The tables of Gong et al. 2014, from gong.yaml.
 
-A measured number belongs to a `StudyCell`: a system, a number of folds of the training images, and the draws of these
+A measured recall belongs to a `StudyCell`: a system, a number of folds of the training images, and the draws of these
 folds. The tables have the form of `pipeline.papers.tables`.
 """
 
@@ -31,9 +31,9 @@ SUPERVISED = "Fully Supervised Only"
 """The label of the first row of Table 5."""
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
 Draws = Sequence[Mapping[str, Any]]
-"""The results of `Study.measure` for a cell, one for each draw."""
+"""The results of `Study.measure` for a cell, one for each draw of the training images."""
 Measured = Callable[[StudyCell], Draws]
-"""Returns the draws of a cell."""
+"""A function that returns the draws of a cell."""
 
 
 @dataclass(frozen=True)
@@ -50,9 +50,10 @@ class PaperRow:
 class Table:
     """recall@10 of image-to-sentence retrieval.
 
-    `columns` are the headings of our numbers, and `published_columns` the groups of the published ones. `differences`
-    are pairs of rows whose reproduced systems are compared. If `sized` is false, the columns do not stand for
-    the sizes of the paper, and each is compared with the first column of the paper.
+    `columns` are the headings of the measured numbers, and `published_columns` the groups of columns of the published
+    numbers. `differences` are pairs of labels of rows whose reproduced systems are compared. If `sized` is true, column
+    i has the size of the target set of column i in the paper. Otherwise, each column is compared with the first column
+    of the paper.
     """
 
     title: str
@@ -82,12 +83,13 @@ def _read() -> dict[str, Any]:
 
 
 def make_tables(config: "Config", facts: FoldFacts) -> list[Table]:
-    """Make all tables for a configuration. Rows of standard encoders are left out if `study` has none."""
+    """Make all tables for a configuration. Rows of standard encoders are left out if the section `study` has none.
+    `facts` are for the headings."""
     return [_table(config, facts, **table) for table in _read()["tables"]]
 
 
 def find_table(tables: Iterable[Table], name: str) -> Table:
-    """Return the table whose title begins with `name`."""
+    """Return the table whose title begins with `name` and a full stop. Raises StopIteration if there is none."""
     return next(table for table in tables if table.title.startswith(f"{name}."))
 
 
@@ -107,7 +109,13 @@ def _table(
     published_columns: Mapping[str, Sequence[str]] | None = None,
     sized: bool = True,
 ) -> Table:
-    """Make a table. `sizes` names the sizes of the target sets: a key of the section `study`, `smallest` or `none`."""
+    """Make a table from its entry in gong.yaml.
+
+    `sizes` names the sizes of the target sets: a key of the section `study`, `smallest` or `none`. Each line of `rows`
+    has a label, a system, the published numbers and an improved system, with bars between them. `differences` maps a
+    system to the systems with which it is compared. `columns` replaces the sizes as headings, `published_columns` maps
+    the titles of groups to their headings, and `sized` is as in Table.
+    """
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)
     weak_images = [size * facts.weak_fold_images for size in study.weak_sizes]
@@ -143,11 +151,11 @@ def _cells(
 ) -> Iterator[StudyCell]:
     """Yield the cell of a system for each size of the target set, in folds.
 
-    `encoders` is `network` for the encoders of the run, or `standard` for the encoders of the section `study`. `terms`
-    is an index of its dictionary sizes. `auxiliary` is an index of its weak_sizes, or `weak` for the folds that the
-    largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set has all remaining images. `transfer` changes
-    the settings of the paper, or of the configuration for an `improved` system. `betas` and `weights` in it are the
-    grids of the configuration.
+    `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
+    for the encoders of the section `study`. `terms` is an index of its dictionary sizes. `auxiliary` is an index of its
+    weak_sizes, or `weak` for the folds that the largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set
+    has all remaining images. `transfer` changes the settings of the paper, or of the configuration for an `improved`
+    system. `betas` and `weights` in it stand for the values of the keys transfer.beta and study.weights.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}
@@ -178,7 +186,10 @@ def _cells(
 
 
 def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap) -> tables.Result:
-    """Fill a table with the recalls of every draw, the choices of dev, and the differences."""
+    """Fill a table with the recalls of every draw, the parameters that were chosen on dev, and the differences.
+
+    `bootstrap` has the settings of the intervals of the differences.
+    """
     rows = []
     for row in table.rows:
         reproduced, improved = ([_system(cells, draws)] if cells else [] for cells in (row.reproduced, row.improved))
@@ -227,7 +238,8 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Name the reproduced rows with a choice at the end of its grid."""
+    """Return a note that names the reproduced rows with a chosen value at the end of its grid, or [] if there are
+    none."""
     edges = [
         f"{row.label}, {column} ({', '.join(sorted(choices))})"
         for row in table.rows

@@ -8,13 +8,15 @@ from pathlib import Path
 from pipeline.config.loading import read_mapping
 
 Column = tuple[str, str]
-"""A direction and a measure, with the names of an evaluation. A generated caption has its subject and a metric."""
+"""A direction of retrieval and a measure, such as `image_to_sentence` and `recall@1`. For generated captions it is what
+they describe (`images` or `boxes`) and a metric, such as `bleu_4`."""
 AUTHORS = {
     "karpathy": "Karpathy and Fei-Fei", "kiros": "Kiros et al.", "niu": "Niu et al.", "socher": "Socher et al.",
 }  # fmt: skip
 """Name of a paper in the configuration -> its authors."""
 CHANCE = "chance"
-"""The system of a random ranking. Every evaluation has its expected values."""
+"""Name of the system that ranks at random. An evaluation of a model has the expected measures of this system under this
+name."""
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,8 @@ class PublishedRow:
 class PublishedTable:
     """A table of a paper, measured on a `collection`.
 
-    `images` is the number of test images, where papers use several numbers for the collection. `differences` are pairs
-    of rows of which the paper says that the first is better than the second.
+    `columns` are the columns of all rows. `images` is the number of test images, where papers use several numbers for
+    the collection. `differences` are pairs of rows of which the paper says that the first is better than the second.
     """
 
     authors: str

@@ -22,14 +22,16 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 SIZE_TOLERANCE = 0.02
-"""Share by which the number of test images may differ from a published one, because ingest removes duplicates."""
+"""Share by which the number of test images may differ from the published number, because ingest removes duplicates.
+With a larger difference, the table is left out."""
 MIN_TRAININGS = 3
-"""Smallest number of trainings of both systems, or of disjoint draws, that supports an interval."""
+"""Smallest number of trainings of both systems, or of disjoint draws, for which an interval is given."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
 Measure = Callable[[str, Columns], Draw]
-"""Returns a training of the run, measured on the test split by the sum of some columns of a table."""
+"""A function from the name of a training of the run, and some columns of a table, to the sum of these columns on the
+test split, for any sample of the test images (a Draw)."""
 
 
 @dataclass(frozen=True)
@@ -59,10 +61,11 @@ def group_seeds(trained: Iterable[tuple[str, str, int]]) -> list[System]:
 def compare(
     above: Sequence[Draw], below: Sequence[Draw], bootstrap: Bootstrap, same_draws: bool = False
 ) -> tables.Result:
-    """Compare the trainings of two systems on the same images.
+    """Return the `difference` of two systems, `above` minus `below`, on the same images, and its interval `ci95`.
 
-    The interval is None if a system has fewer than MIN_TRAININGS trainings. If both were trained on the `same_draws` of
-    the training images, the variance over draws is the variance of their differences.
+    `above` and `below` are the trainings of the two systems. The interval is None if a system has fewer than
+    MIN_TRAININGS trainings, or if `bootstrap` has no resamples. If both were trained on the `same_draws` of the
+    training images, the variance over draws is the variance of their differences.
     """
     count = min(len(above), len(below))
     found = compare_draws(above, below, bootstrap, same_draws)
@@ -76,7 +79,8 @@ class Reproduction:
 
     `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
     other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the directions `images` and `boxes`.
+    captions has the directions `images` and `boxes`. `measure` and `bootstrap` are for the differences between systems
+    and their intervals.
     """
 
     evaluations: Sequence[Evaluation]

@@ -32,16 +32,16 @@ BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", r
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
 ROW_DEPTH = 4
-"""Depth of the rows and differences of a table in a result."""
+"""Depth in the JSON of a result at which `dump` writes a value on one line: the depth of rows and differences."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
-    """Make a table of a paper. Parts that are not given are empty."""
+    """Make a table of a paper. `parts` has some of the keys in PARTS. The parts that are not given are empty."""
     return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
 def group(title: str, measures: Sequence[str]) -> Result:
-    """Make a group of columns."""
+    """Make a group of columns with the heading `title`, which may be empty, and a heading for each measure."""
     return {"title": title, "measures": list(measures)}
 
 
@@ -51,12 +51,14 @@ def row(
     reproduced: Sequence[Result] = (),
     improved: Sequence[Result] = (),
 ) -> Result:
-    """Make a row with the numbers of the paper and the systems of this project."""
+    """Make a row with the `published` numbers of the paper, and the systems of this project (made by `system`) with the
+    settings of the paper (`reproduced`) and with other settings (`improved`)."""
     return {"name": name, "published": list(published), "reproduced": reproduced, "improved": improved}
 
 
 def system(name: str, values: Sequence[Sequence[float] | None]) -> Result:
-    """Make a system of a row. `name` may be empty if the row says which system it is."""
+    """Make a system of a row. `values` has the numbers of all trainings for each column, or None. `name` may be empty
+    if the row says which system it is."""
     return {"system": name, "values": values}
 
 

@@ -12,14 +12,14 @@ from pipeline.papers import tables
 
 PAPER = "Socher et al."
 VERBS = ("neither", "one", "both")
-"""Captions of a pair that have a verb."""
+"""Groups of pairs of captions, by the number of captions with a verb: none, one, or both."""
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
 """Differences in length at which the next group of LENGTHS begins."""
 WORST_SHARE = 0.01
-"""Share of the pairs with the worst ranks for which verbs are counted."""
+"""Share of the pairs, those with the worst ranks, for which the pairs with one verb are also counted separately."""
 MAX_RELATIONS = 12
-"""Number of relations that are listed for a system."""
+"""Maximum number of relations that are listed for a system, those with the greatest norms."""
 FAILURE = (
     "The paper says that SDT-RNN fails mostly for captions without a verb among captions with a verb. The table has the"
     " mean rank of a caption among the neighbours of another caption of its image, by the number of verbs in the pair,"

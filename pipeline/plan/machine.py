@@ -24,9 +24,11 @@ if TYPE_CHECKING:
 
 GIB = 1 << 30
 MIN_FREE_MEMORY = 3 * GIB
-"""Free memory in bytes that the demo needs. `plan` estimates the memory for other collections."""
+"""Free memory in bytes that the demo needs. With less, `examine` reports a fault. `plan` estimates the memory for other
+collections."""
 MIN_FREE_DISK = 2 * GIB
-"""Free disk space in bytes that the demo needs. `plan` estimates the disk space for other collections."""
+"""Free disk space in bytes that the demo needs. With less, `examine` reports a fault. `plan` estimates the disk space
+for other collections."""
 REQUIRED_LIBRARIES = (
     "click",
     "h5py",
@@ -58,7 +60,7 @@ EXTRAS = {
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of generated captions, and METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
-"""Extra of this distribution -> a module that the extra installs, and its purpose."""
+"""Extra of this distribution -> a module that the extra installs, and the purpose of the extra."""
 
 
 @dataclass(frozen=True)
@@ -147,7 +149,7 @@ def _torch() -> Iterator[Finding]:
 
 def _faiss() -> Iterator[Finding]:
     names = sorted(set(metadata.packages_distributions().get("faiss", [])))
-    if len(names) > 1:  # Each has overwritten files of the other, and uninstalling one removes files of both.
+    if len(names) > 1:  # They install the same files, so that removing one of them alone would damage the other.
         remedy = f"pip uninstall -y {' '.join(names)}, then pip install {names[-1]}"
         yield Finding("faiss", f"{' and '.join(names)} have overwritten each other's files", "MISS", remedy)
     try:
@@ -204,7 +206,7 @@ def _version(name: str) -> str | None:
 ASSUMED_DIM = 2048
 """Assumed dimension of features whose dimension is not known."""
 WORD_VECTOR_DIM = 300
-"""Dimension of published word vectors."""
+"""Assumed dimension of word vectors from a file, which is the dimension of the usual published word vectors."""
 PROCESS_BYTES = 1.5e9
 """Memory of a process that has loaded PyTorch and reads a shard of photos."""
 MOMENTS_COPIES = 12
@@ -232,7 +234,8 @@ class Estimate:
     """The estimated needs of a run on a number of `images` and `sentences`.
 
     `hours` has the time that one job takes to extract the features of each measured encoder. `disk` has bytes by kind
-    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders without a measured speed.
+    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read pixels and have
+    no measured speed.
     """
 
     images: int
@@ -267,7 +270,8 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
         disk={
             "features": stored * images * sum(dims.values()),
             "text": TERM_BYTES * TERMS_PER_SENTENCE * sentences * len(terms),
-            # Half of each symmetric block of each chunk is stored, and of the sum of all chunks.
+            # One matrix is stored for each chunk, and one for the sum of all chunks. They are symmetric, so that only
+            # half of each is stored.
             "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
             "indices": embeddings * len(config.models),

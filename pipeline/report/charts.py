@@ -10,7 +10,7 @@ from pipeline.storage.json_files import JsonObject
 WIDTH = 360
 """Width of a chart of lines in its own units."""
 HEIGHT = 220
-"""Height of a chart of lines."""
+"""Height of a chart of lines in its own units."""
 LEFT = 44
 """Left margin of the plot of lines, for the tick labels."""
 RIGHT = 14
@@ -22,19 +22,19 @@ BOTTOM = 38
 TICKS = 4
 """Approximate number of ticks on each axis."""
 COLOURS = 6
-"""Number of colours of lines: the classes `line-0` to `line-5` of the style sheet."""
+"""Number of colours of lines: the classes `line-0` to `line-5` of the style sheet. Further lines repeat the colours."""
 ROW_WIDTH = 640
 """Width of a chart with one row per name."""
 NAMES_WIDTH = 180
-"""Width of the names on the left of such a chart."""
+"""Width of the names on the left of a chart with one row per name."""
 VALUES_WIDTH = 80
-"""Width of the values on the right of such a chart."""
+"""Width of the values on the right of a chart with one row per name."""
 ROW_HEIGHT = 26
-"""Height of a row of such a chart."""
+"""Height of a row of a chart with one row per name."""
 HEAD_HEIGHT = 24
-"""Height above the first row, for the tick labels."""
+"""Height above the first row of a chart with one row per name, for the tick labels."""
 MAX_NAME_CHARACTERS = 30
-"""Number of characters of a name that are drawn."""
+"""Maximum number of characters of a name that are drawn. A longer name is cut and ends with an ellipsis."""
 PERCENTS = (0, 20, 40, 60, 80, 100)
 """Ticks of an axis in percent."""
 

@@ -17,15 +17,15 @@ from pipeline.storage.tables import Row
 QUERIES = 5
 """Number of example queries in each direction."""
 FAILURES = 3
-"""Number of captions whose photo is ranked worst, and of captions whose photo is ranked best."""
+"""Maximum number of examples of captions with the worst ranks of their photo, and of captions with the best ranks."""
 TOP = 5
 """Number of results that are shown for a query. The best right result is added if it is not among them."""
 MAX_MAP_PHOTOS = 64
-"""Number of photos that are shown on the map."""
+"""Maximum number of photos that are shown on the map as thumbnails."""
 MAX_MAP_DOTS = 600
-"""Number of photos that are shown as dots on the map."""
+"""Maximum number of photos that are shown on the map as dots."""
 MAX_GENERATED_PHOTOS = 6
-"""Number of photos whose generated captions are shown."""
+"""Maximum number of photos whose generated captions are shown."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +40,7 @@ class Answer:
 
 @dataclass(frozen=True)
 class Example:
-    """A query with its best results, and the rank from 1 of its best right result.
+    """A query with its best results `answers`, and the rank from 1 of its best right result.
 
     A wrong result with the same score as the right result counts as better.
     """
@@ -80,8 +80,8 @@ class AtlasPoint:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A map of photos: the photos `places`, the `dots` (x, y) in percent, and the percentage of the variance that the
-    two axes explain."""
+    """A map of photos: the photos `places` with thumbnails, the positions (x, y) in percent of a larger sample
+    (`dots`), and the percentage of the variance that the two axes explain (`shown`)."""
 
     places: Sequence[AtlasPoint]
     dots: Sequence[tuple[float, float]]
@@ -188,7 +188,8 @@ def _ask(
 
 @dataclass(frozen=True)
 class Generated:
-    """A photo with the best caption of each generator: (generator, caption, whether it is copied from training)."""
+    """A photo `what`, and in `sentences` the best caption of each generator: (generator, caption, whether it is copied
+    from training)."""
 
     what: ReportPicture
     sentences: Sequence[tuple[str, str, bool]]

@@ -36,7 +36,8 @@ INDEXED = ("images", "sentences", "regions", "words")
 
 
 class Sections(Protocol):
-    """The sections of the report that this module uses. The template uses further attributes."""
+    """The sections of the report that this module uses. RunReport in pipeline.run.reading.report makes them. The
+    template uses further attributes."""
 
     title: str
     manifest: JsonObject
@@ -139,7 +140,7 @@ def descriptions_as_text(value: JsonObject) -> str:
 def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], ReportPicture]) -> str:
     """Render the results of the `transfer` experiment of `study` as an HTML page (Gong et al. 2014, Figures 3 and 4).
 
-    `picture(image_id)` returns the picture of an image.
+    `cases` are the examples that `study` stores. `picture(image_id)` returns the picture of an image.
     """
     return _templates().get_template("transfer.html").render(cases=cases, picture=picture)
 
@@ -147,7 +148,10 @@ def render_transfer(cases: Sequence[JsonObject], picture: Callable[[int], Report
 def render_compared(
     rows: Sequence[ComparedRow], reference: ComparedSystem, split: str, protocol: str, warnings: Sequence[str]
 ) -> str:
-    """Render the rows that `compare_systems` returns as an HTML page, which begins with the `warnings`."""
+    """Render the rows that `compare_systems` returns as an HTML page, which begins with the `warnings`.
+
+    `reference` is the system with which the others are compared. All were evaluated on `split` by `protocol`.
+    """
     values = {"rows": rows, "reference": reference, "split": split, "protocol": protocol, "warnings": warnings}
     return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 

@@ -23,7 +23,7 @@ from pipeline.storage.tables import Row
 THUMBNAIL_SIDE = 240
 """Longer side of a thumbnail in pixels, which is twice the displayed size, for sharp display on dense screens."""
 MAX_DRAWING_WIDTH = 1600
-"""Largest width of a drawing in pixels."""
+"""Largest width of a drawing in pixels. A wider drawing is scaled down to this width."""
 JPEG_QUALITY = 70
 SAMPLES = 8
 """Number of sampled photos with captions, and of sampled photos with weak text."""
@@ -57,7 +57,8 @@ class ReportPicture:
 class Photographs:
     """Makes thumbnails for rows of the images' table.
 
-    `read(path, offset, size)` reads the bytes of a photo. If the collection has `moved`, a file with the same name may
+    `read(path, offset, size)` reads the bytes of a photo, and `limits` limit the size of its image. `moved` says
+    whether the photos are read from another folder than the one that `ingest` read. A file with the same name may then
     be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the caption
     of a photo or None. `shown` records for each image_id whether its photo could be shown.
     """
@@ -115,7 +116,8 @@ def _jpeg_address(image: Image.Image) -> str:
 
 @dataclass(frozen=True)
 class CollectionSample:
-    """A sampled photo with its split, and its first captions, or its title, tags and description by name."""
+    """A sampled photo `what` with its split, and its first captions `sentences`, or its weak text `document`: title,
+    tags and description by name."""
 
     what: ReportPicture
     split: str
@@ -161,7 +163,7 @@ class SheetPicture(NamedTuple):
 def picture_with_texts(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """Return a picture of an image with the `top` boxes that have the largest sums of scores.
+    """Return a picture of an image with the `top` boxes that have the largest sums of scores, and the text `line`.
 
     `boxes` (n, 4), `texts` (n,) and `scores` (n,) belong together, and several texts may have the same box. Each box
     is labelled with all its texts.

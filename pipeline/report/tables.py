@@ -27,7 +27,7 @@ from pipeline.storage.records import RuleCost
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
 """The heading of each measure, for each direction."""
 MAX_REJECT_FILES = 3
-"""Number of files that are named for each reason of rejection."""
+"""Maximum number of files that are named for each reason of rejection."""
 JUDGEMENTS = {
     **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
     **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
@@ -39,16 +39,16 @@ FINDINGS = {
     "caption": "single captions that are probably wrong",
     "captions": "photos whose captions are probably all wrong",
 }
-"""A text for each kind of finding of an audit."""
+"""Kind of finding of an audit -> the text that the report shows for it."""
 MAX_MINUTES = 600
-"""Longer durations are given in hours."""
+"""Number of minutes from which `duration` gives a duration in hours."""
 
 
 @dataclass(frozen=True)
 class ReportCell:
-    """The value of a measure of a model, or its mean over seeds, or None. `best` says that no other model is better.
+    """The value of a measure of a model, or its mean over seeds. `best` says that no other model is better.
 
-    A single training may have an interval. Several seeds have a standard deviation.
+    A single training may have an `interval`, and several seeds have a standard `deviation`. They are None otherwise.
     """
 
     value: float
@@ -259,7 +259,8 @@ HEADINGS = [f"{direction}_{measure}" for direction, measure in RECALL_COLUMNS]
 
 @dataclass(frozen=True)
 class ComparedSystem:
-    """A system with its `recalls` in percent, in the order of RECALL_COLUMNS. An unknown recall is None.
+    """A system `name` of a run or table `source`, with its `recalls` in percent, in the order of RECALL_COLUMNS. An
+    unknown recall is None.
 
     If the ranks of the system are stored, `draws` has the ranks of each of its seeds, and `photos` (n,) has the sorted
     sha256 of the photos on which it was tested. The recalls are the means over the seeds.
@@ -323,7 +324,8 @@ def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem
 
 
 class ComparedRow(TypedDict):
-    """A system and its difference from the reference. The difference is empty if one of the sums is unknown."""
+    """A system, and in `minus` its difference from the reference. `minus` is empty for the reference itself, and if one
+    of the sums is unknown."""
 
     system: ComparedSystem
     minus: dict[str, Any]

@@ -195,7 +195,8 @@ def list_images(
 
 
 def describe_image(model: str, row: Row, caption: str | None) -> dict[str, Any]:
-    """Return the values of a PhotographAnswer for a row of the table of images."""
+    """Return the values of a PhotographAnswer for a row of the table of images, and the first caption of the image or
+    None."""
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),

@@ -38,9 +38,10 @@ def build_app(
 ) -> FastAPI:
     """Build the application that searches `indexes` and generates captions with `describers`, both by their names.
 
-    `threads` is the maximum number of searches at the same time. `warm` loads the encoders when the server starts,
-    instead of at the first uploaded photo. `check` and `originals` are described in Service. A request whose `Host`
-    header is not one of `hosts` is refused with status 400 (see Starlette's TrustedHostMiddleware).
+    `limits` are the limits of requests. `threads` is the maximum number of searches at the same time. `warm` loads the
+    encoders when the server starts, instead of at the first uploaded photo. `check` and `originals` are described in
+    Service. A request whose `Host` header is not one of `hosts` is refused with status 400 (see Starlette's
+    TrustedHostMiddleware).
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
@@ -61,7 +62,7 @@ def build_app(
         for pool in pools.values():
             pool.shutdown(cancel_futures=True)
 
-    # FastAPI's documentation pages load scripts from other servers.
+    # FastAPI's documentation pages are turned off, because they load scripts from other servers.
     app = FastAPI(title="jointspace", docs_url=None, redoc_url=None, lifespan=lifespan)
     app.state.service = service
     app.include_router(router)

@@ -29,7 +29,7 @@ HEADERS = {
 }
 """Security headers of every answer."""
 MAX_FORM_OVERHEAD_BYTES = 65536
-"""Maximum size of an upload form in bytes, without the photo in it."""
+"""Maximum size of an upload form in bytes, without the photo in it. A larger form is refused with status 413."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 """Pattern of Starlette's TrustedHostMiddleware that allows every host name."""
@@ -39,7 +39,7 @@ HOST_PATTERN = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
 
 @dataclass(frozen=True)
 class Limits:
-    """Default values and limits of requests. A request beyond a limit is refused with an error."""
+    """Default values and limits of requests to the search server. A request beyond a limit is refused with an error."""
 
     top: int
     """Number of results if a request has no `top`."""
@@ -133,7 +133,7 @@ class Border:
 
     A request is refused with status 403 if a page of another origin sent it, with 503 if there are too many requests
     at the same time, with 413 if it is too large, and with 408 if it takes too long to arrive. Uploads may take at
-    most half of `max_requests`, so that slow uploads do not block text queries.
+    most half of `max_requests`, so that slow uploads do not block text queries. `headers` are added to HEADERS.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str]) -> None:

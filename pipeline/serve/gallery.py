@@ -42,9 +42,10 @@ LARGE_SIDE = 1600
 WARM_UP_SIDE = 64
 """Side in pixels of the black image that is encoded to load the encoders."""
 MAX_THUMBNAILS = 2000
-"""Maximum number of thumbnails that are kept in memory. A thumbnail has about 10 KB."""
+"""Maximum number of thumbnails that are kept in memory, about 10 KB each. Beyond it, the oldest thumbnail is
+dropped."""
 MAX_CHOICES = 20
-"""Maximum number of different values of a text column for which a filter offers a list."""
+"""Maximum number of different values of a text column that a filter lists. With more values, the list is empty."""
 
 
 class ServedGallery:
@@ -75,7 +76,7 @@ class ServedGallery:
         with suppress(InputError, UsageError):  # A text query reports the error again.
             _ = searcher.text_index
             for sentence in self.examples[:1]:
-                searcher.require_known(sentence)  # This call loads the tokenizer.
+                searcher.require_known(sentence)  # This call loads the tokenizer before the first request.
         self._table = searcher.rows("images")
         self.columns = searcher.columns
         self._sorted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
@@ -124,7 +125,7 @@ class ServedGallery:
 
         The choices have the `kind` of the column. A column of texts or truth values has the sorted `values`, which are
         empty if there are more than MAX_CHOICES. A column of numbers or dates has its smallest value `least` and its
-        largest value `most`. Columns without a value or with an infinite end are left out.
+        largest value `most`. Columns without a value, or whose smallest or largest number is infinite, are left out.
         """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
@@ -149,7 +150,7 @@ class ServedGallery:
         self, sentence: str, top: int, where: str | None = None, match_text: bool = True, minus: Sequence[str] = (),
         sort: str | None = None,
     ) -> Answer:  # fmt: skip
-        """Find the `top` images nearest to a text, as Searcher.images does.
+        """Find the `top` images nearest to a text. The arguments have the meaning that Searcher.images describes.
 
         With a multi-vector model, the row of each hit has the `box` of the region that matches the text best: left,
         top, right, bottom in pixels.
@@ -167,7 +168,8 @@ class ServedGallery:
         return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
-        """Return an image in a form that the searcher accepts. The image is read and encoded during the search.
+        """Return the bytes of a photo, or an image of a gallery, in a form that the searcher accepts. The image is read
+        and encoded during the search.
 
         The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
         or encoded, its vector in this gallery is used, provided that both galleries have the same collection.
@@ -252,7 +254,8 @@ class ServedGallery:
     def original(self, image_id: int) -> bytes:
         """Return the bytes of the file of an image.
 
-        Raises InputError as `row` does, and if the file cannot be read or has changed since it was indexed.
+        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or has
+        changed since it was indexed.
         """
         row = self.row(image_id)
         data = self._read(row)
@@ -261,9 +264,11 @@ class ServedGallery:
         return data
 
     def thumbnail(self, image_id: int) -> bytes:
-        """Return a small JPEG of an image, without the metadata of its file. Raises InputError as `original` does.
+        """Return a small JPEG of an image, without the metadata of its file.
 
-        The file is read each time, so that a deleted photo is never shown. Thumbnails are cached in memory.
+        The file is read each time, so that a deleted photo is never shown. Thumbnails are cached in memory. Raises
+        InputError if the image is not in the index or was removed from it, and if its file cannot be read or decoded,
+        or has changed since it was indexed.
         """
         data = self.original(image_id)
         if image_id not in self._thumbnails:
@@ -273,7 +278,11 @@ class ServedGallery:
         return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
-        """Return a JPEG of an image with at most LARGE_SIDE pixels per side. Raises InputError as `original` does."""
+        """Return a JPEG of an image with at most LARGE_SIDE pixels per side.
+
+        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or
+        decoded, or has changed since it was indexed.
+        """
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
     def _shrink(self, data: bytes, side: int) -> bytes:
@@ -289,7 +298,11 @@ class OfGallery(NamedTuple):
     image_id: int
 
     def read(self) -> bytes:
-        """Return the bytes of the image's file. Raises InputError as ServedGallery.original does."""
+        """Return the bytes of the image's file.
+
+        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or has
+        changed since it was indexed.
+        """
         return self.gallery.original(self.image_id)
 
 
@@ -311,9 +324,10 @@ def spread(count: int, top: int) -> np.ndarray:
     return np.arange(min(top, count), dtype=np.int64) * step % max(count, 1)
 
 
-# The values of an Arrow column have type Any: they are texts, truth values, numbers or dates.
+# The type of the values is Any, because they are texts, truth values, numbers or dates, as the column has them.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
-    """Return the choices for a column with these values. Empty for numbers with an infinite or missing end."""
+    """Return the choices for a column of this `kind` with these values. A column of numbers or dates has only its
+    smallest and largest value. The result is empty if one of these numbers is infinite or NaN."""
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MAX_CHOICES else []}
     least, most = min(values), max(values)
@@ -383,7 +397,8 @@ class Describer:
 
     `registered` is the registered name of the generator class, and `top` the number of captions if a request has no
     number. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as encoder ->
-    (1, dim). Only the encoding thread may call `features`, and only one thread at a time may call `describe`.
+    (1, dim). `sources` has the other inputs of the generator. Only the encoding thread may call `features`, and only
+    one thread at a time may call `describe`.
     """
 
     registered: str

@@ -116,7 +116,7 @@ class Question:
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(self.top, self.where)
-            _ = hits.judgement  # Computed now, because this thread is not the event loop.
+            _ = hits.judgement  # Computed in this thread, so that the event loop does not wait for it.
             captions = self.gallery.captions([hit.row["image_id"] for hit in hits])
             return hits, {} if hits.matched else self.gallery.searcher.ignored(*words), captions
 

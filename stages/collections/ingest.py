@@ -116,7 +116,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     longest = settings.max_sentence_chars
     memory = settings.memory_gb
     with closing(Intake(longest, settings.kept_columns, spill, folder, asked, memory, removed)) as intake:
-        # The hashes of precomputed vectors change with their encoder, but their names do not.
+        # Vectors without photos are divided into splits by name, because their hashes change with their encoder.
         assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
             require_splits(run.config, assembly.splits)
@@ -158,7 +158,8 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
 def _inspect(
     run: Run, folder: "CollectionFolder", assembly: "Assembly", parts: Path, processes: int | None
 ) -> Iterator[Any]:
-    """Check each photo, and yield its Inspection, or a Failure if it cannot be used.
+    """Check each photo of `assembly`, and yield its Inspection, or a Failure if it cannot be used. Results are kept in
+    the folder `parts`, from which an interrupted check is resumed.
 
     `processes` is the number of decoding processes (None: the number of threads). With the key `scheduler`, a Dask
     cluster checks the photos instead.
@@ -185,7 +186,8 @@ def _inspect(
 def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
     """Log a warning for each line of a takedown or removal list that matches no photo or caption of the collection.
 
-    Yield the warnings about lines of the user's own takedown list, which `own` contains.
+    `lists` maps the kind of each list to its file, and `root` is the folder of the collection. Yield the warnings about
+    lines of the user's own takedown list, which `own` contains.
     """
     where = " and ".join(map(str, lists.values()))
     for line, why in takedown.unmatched.items():

@@ -18,13 +18,13 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 MIN_IMAGES_FOR_REPORT = 200
-"""Number of photos with captions below which the recalls in a report are too uncertain to compare."""
+"""Number of photos with captions below which `init` warns that the recalls in the report will be uncertain."""
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
 """Maximum number of rejected rows, of folders and of indexes that the command prints."""
 MAX_OPENED = 20
-"""Maximum number of photos that are opened to look for descriptions, if there are no captions."""
+"""Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 TRAINING_SPLITS = {"train", "dev"}
 """Splits that a model needs to be fitted."""
 NAME_SPLITS = {
@@ -32,8 +32,8 @@ NAME_SPLITS = {
     "table": "name the split of each photo in a column split of the table",
     "text-files": "put all photos into folders train, dev and test, which lie beside each other",
 }
-"""Format -> advice on how to name splits in it. In other formats, the key collection.files names the files of a
-split."""
+"""Format of a collection -> advice for the user on how to name the splits in the collection. In other formats, the key
+collection.files names the files of a split."""
 
 
 class DualEncoder(NamedTuple):
@@ -368,7 +368,8 @@ def _indexes(results: Path) -> list[Path]:
         with suppress(IntegrityError, OSError):
             shard = shards_in(run)[-1]
             if not (Path(read_json(shard / CARD)["data_root"]) / MARK).exists():
-                index = shard if shard.parent.name == "index" else shard.parent  # an index of several shards
+                # If the index has several shards, each is in a folder of its own.
+                index = shard if shard.parent.name == "index" else shard.parent
                 latest[index] = (shard / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
 
@@ -378,6 +379,9 @@ def _configure(
     architecture: str | None, output: Path | None,
 ) -> dict[str, Any]:  # fmt: skip
     """Return the keys of the new configuration that differ from config/default.yaml.
+
+    `splits` has the number of photos of each split, and `drawn` the splits that `run` will draw at random. The other
+    arguments are those of the command.
 
     Raises UsageError if the keys are not a valid configuration, and InputError if the weights do not fit.
     """
@@ -405,7 +409,7 @@ def _configure(
         values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= TRAINING_SPLITS)]
         values |= {"encoders": [images], "text_encoders": [texts]}
     else:
-        if "weak" not in splits:  # sae also learns from these photos
+        if "weak" not in splits:  # The default models include sae, which needs photos of the split weak.
             values["models"] = ["cca", "ncca"]
         entry = {"name": "resnet50", "architecture": "resnet50"}
         if weights is not None:

@@ -98,7 +98,7 @@ def finetune(run: "StageRun", job: Job, encoder: str) -> None:
 
 
 def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[str], list[LabelledImage]]":
-    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and the images with labelled boxes.
+    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and their images with labelled boxes.
 
     Raises UsageError if these splits have no labelled box.
     """

@@ -77,16 +77,17 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: Path | None) -> tuple[int, int]:
     """Embed photos with the model of an index, and add them to the index as a shard of its own.
 
-    `removed` are hashes and paths of photos that were removed from the index. `sample` is the run in which these photos
-    were added to another index, whose features are reused, or None. Return the number of photos that were not removed,
-    and the number of new ones among them.
+    `change` is the change of the index, `source` has the photos, and `output` is the folder of the changed copy of the
+    index or None. `removed` are hashes and paths of photos that were removed from the index. `sample` is the run in
+    which these photos were added to another index, whose features are reused, or None. Return the number of photos that
+    were not removed, and the number of new ones among them.
     """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
-    if sample and not folder.exists():  # reuse the features of the same photos
+    if sample and not folder.exists():  # The features of the same photos are reused.
         folder.mkdir(parents=True)
         with suppress(OSError):
             os.link(sample / RECORD, folder / RECORD)
@@ -144,7 +145,11 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 
 
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link the shards of another index. Return the number of photos that they have, and the number of new ones."""
+    """Link the shards of another index that have photos which this index lacks. Return the number of photos of the
+    other index, and the number of new ones among them.
+
+    `removed` are hashes and paths of photos that were removed from the index. They are added again, with a warning.
+    """
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.index_changes import link_shard, photo_digests, photos_of
     from pipeline.storage.index_folder import new_addition

@@ -43,7 +43,7 @@ def command(
 
     changes = loading.read_mapping(config_path) if config_path else {}
     model = plain(open_index(index_folder, added=False).card.model, index_folder)
-    with hold(Layout(output).index(model).path):  # against `add` and `remove`
+    with hold(Layout(output).index(model).path):  # The lock keeps `add` and `remove` away.
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
     assert shard is not None  # `ingest` refuses a folder without a readable photo
     count = shard.card.images.count if shard.card.images else 0

@@ -38,11 +38,11 @@ def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
         "manifest": layout.manifest,
         "model": layout.model(model),
         "embeddings": layout.embeddings(model),
-        # All index shards have the lists of the first one.
+        # All index shards use the inverted lists of the first shard, so that the other shards need it as an input.
         "first": layout.index(config.bundle_names(model)[0]) if number else None,
         "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
         "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
-        # They measure an index of photos without captions.
+        # The recall of an index without captions is measured with these queries, which the encoders above embed.
         "queries": Outside("queries", Path(queries)) if text_encoders and queries else None,
         "encoders": {name: layout.encoder(name) for name in encoders},
         # The commit records of mapped features say which photos have them. The stage does not read the features.

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_LISTED_PHOTOS = 20
-"""Number of removed photos that the command names."""
+"""Maximum number of removed photos that the command names. It counts all of them."""
 
 
 @click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
@@ -137,7 +137,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     from pipeline.storage.index_changes import photos_of
 
     paths, chosen = {photo.whole for photo in found}, set(found)
-    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}  # an index may have one file twice
+    # If the index has a file twice, and only one of the two photos is removed, the other indexes keep the file.
+    paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}
     photos = [found, *([one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:])]
     for change, gone in zip(changes, photos, strict=True):
         if gone and len(gone) == sum(1 for _ in photos_of(change.index)):
@@ -200,7 +201,8 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
 
 
 def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
-    """Return the vectors of the remaining rows of `side`.
+    """Return the vectors of the remaining rows of `side`, the images or the captions of `shard`, which `index`
+    contains.
 
     They are read from the index, or from the embeddings of its run if the index stores only rounded vectors.
     """

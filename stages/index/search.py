@@ -149,7 +149,7 @@ class Query:
 )  # fmt: skip
 @verify_option
 @config_option
-@runtime.without_collection()  # the process ends with the answer
+@runtime.without_collection()  # A garbage collection would not help, because the process ends with the answer.
 def command(
     words: tuple[str, ...],
     index_folders: tuple[Path, ...],
@@ -205,8 +205,9 @@ def _split_words(
 ) -> tuple[tuple[Path, ...], str | None]:
     """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
 
-    A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of an
-    index. Raises UsageError if the text has several arguments, because it was not in quotes or precedes the index.
+    `words` are the arguments, `index_folders` the values of --index, and `needs_text` says whether this is a text
+    query. A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of
+    an index. Raises UsageError if the text has several arguments, because it was not in quotes or precedes the index.
     """
     from pipeline.storage.index_folder import is_index
 
@@ -288,11 +289,12 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
 
 def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) -> None:
-    """Answer each line of a file that is not blank, with the condition and the number of results of `query`.
+    """Answer each line of a file that is not blank, with `where`, `top` and `match_text` of `query`.
 
-    With `as_json`, prints one JSON object per line of the file, with the query and either its results and unknown words
-    or its error. Otherwise prints each query with its table below, and a blank line between two queries. Finally raises
-    RejectLimitError if some queries could not be answered.
+    With `as_json`, prints one JSON object per answered line: the query, and either its results, its unknown words and
+    whether it is out of domain (if the index can tell), or its error. Otherwise prints each query with its table below,
+    and a blank line between two queries. Raises InputError if all lines are blank, and at the end RejectLimitError if
+    some queries could not be answered.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
@@ -351,7 +353,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         stored = searcher.stored_encoders()
         opened = thread.submit(
             lambda: {name: encoder.open() for name, encoder in stored.items()}
-        )  # about as long as decoding
+        )  # The encoders are opened meanwhile, which takes about as long as decoding.
         try:
             image = decode(data)
         except InputError as error:

@@ -31,16 +31,20 @@ THUMBNAIL_SIDE = 320
 SUMMARY = Path("evaluation", "summary.json")
 """File of a run that lists the evaluations of its models."""
 HEAD_BYTES = 1 << 14
-"""Maximum number of bytes in the head of a request, without the text of the query."""
+"""Maximum number of bytes in the head of a request, without the text of the query. A longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
-"""Time in which running requests must end when the server is stopped."""
+"""Number of seconds in which running requests must end when the server is stopped. After it, they are aborted."""
 
 
 @dataclass(frozen=True)
 class ServeOptions:
-    """The options of the command: the indexes in `folders`, caption generators of the run `root`, and the address."""
+    """The options of the command: the indexes in `folders`, caption generators of the run `root`, and the address.
+
+    `images_root` is the option --data-root, `root` is --trusted-run, and `allowed` is --allow-host. The other
+    attributes have the names and the meaning of the options.
+    """
 
     folders: tuple[Path, ...]
     images_root: Path | None = None
@@ -138,8 +142,11 @@ def serve(options: ServeOptions) -> None:
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
-    uploads, thumbnails = decoding_process(image_limits), decoding_process(image_limits)  # they end with this process
-    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # it logs a warning for every malformed form
+    uploads, thumbnails = (
+        decoding_process(image_limits),
+        decoding_process(image_limits),
+    )  # they end with this process
+    logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Its warnings about malformed forms are not shown.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]
         hosts = trusted_hosts(options.host, bound, options.allowed)
@@ -208,7 +215,8 @@ def _listen(host: str, port: int) -> socket.socket:
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """Return a value that changes when the index in `folder` or a list of removed photos in its run changes.
 
-    Return None if there is no index. Damage in another index of the run does not hide changes of this index.
+    Return None if there is no index, or if it cannot be read at the moment. Damage in another index of the run does not
+    hide changes of this index.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
@@ -264,8 +272,9 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` makes a small photo of the bytes of a file. `columns` are the columns of the collection that the page
-    shows, or None for all columns. IndexShard explains `skip_verified`.
+    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the run whose
+    parser reads the queries of a tree model, or None. `columns` are the columns of the collection that the page shows,
+    or None for all columns. With `skip_verified`, files are not hashed that were verified before and not changed since.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -343,7 +352,10 @@ def _gallery_with_encoders(stored: "StoredGenerator", galleries: Collection["Ser
 
 
 def _index_of_space(stored: "StoredGenerator", galleries: Collection["ServedGallery"]) -> "StoredIndex | None":
-    """Return the index whose joint space the generator uses, or None if it uses no joint space."""
+    """Return the index whose joint space the generator uses, or None if it uses no joint space.
+
+    Raises UsageError if none of the served indexes has this joint space.
+    """
     from pipeline.errors import UsageError
 
     if stored.space is None:

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout, Shards
 
 STUDY = "study/"
-"""Prefix of the names of pairs that are summed in folds."""
+"""Prefix of the names of pairs whose moments are summed for each fold, for the stage `study`."""
 AUXILIARY = "auxiliary/"
 """Prefix of the names of pairs of images and weak texts."""
 
@@ -69,15 +69,18 @@ def _reads(config: "Config", layout: "Layout", pairs: str) -> Inputs:
 
 
 def _sum_stored(run: Run, pairs: str) -> list[Path]:
-    """Sum the moments of all chunks, in their order. Return the path of its commit record, if there are several
-    chunks."""
+    """Sum the moments of all chunks, in their order, and write the sum. Return a list with the path of its commit
+    record.
+
+    If there is only one chunk, an earlier sum is removed, nothing is written, and the list is empty.
+    """
     from pipeline.models.linear.sets import sum_stored
     from pipeline.storage.commit import commit_path, remove_artefact, remove_from
     from pipeline.storage.pairs import sum_path, write_sum
     from pipeline.storage.shards import shard_path
 
     chunks, folder = len(run.manifest.chunks), run.layout.moments(pairs).folder
-    # Earlier versions stored moments for each shard.
+    # Earlier versions stored moments for each shard. These files are removed.
     remove_from(0, lambda number: commit_path(shard_path(folder, number)))
     commit = commit_path(sum_path(folder))
     if chunks == 1:

@@ -104,7 +104,8 @@ def _make_task(
 ) -> "FitTask":
     """Return the task that fits a model with the `weights` of its text encoders.
 
-    `chosen` has the parameters of the model that is refitted, or is None.
+    `moments` are the moments of the training pairs, `weak` the moments of images and weak texts or None, and `dev` the
+    pairs on which the parameters are chosen. `chosen` has the parameters of the model that is refitted, or is None.
     """
     from tqdm import tqdm
 
@@ -133,7 +134,8 @@ def _make_task(
 def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
     """Log the chosen parameters and the mean correlations.
 
-    Also warn about a parameter whose chosen value is the least or the greatest of the values that were tried.
+    `pairs` is the number of training pairs. Also warn about a parameter whose chosen value is the least or the greatest
+    of the values that were tried.
     """
     from pipeline.models.linear.tuning import choices_at_edges
 

@@ -129,8 +129,8 @@ def train(run: "StageRun", job: Job, model: str) -> None:
 
 
 class OpenedPairs(NamedTuple):
-    """The images of some splits with the ids of their sentences, their features and, if the model needs them, their
-    regions."""
+    """The images of some splits with the ids of their sentences (`rows`), their features by encoder and, if the model
+    needs them, their regions."""
 
     rows: "SplitPairs"
     features: "dict[str, FeatureRows]"
@@ -172,7 +172,10 @@ def _make_views(run: "StageRun", pairs: OpenedPairs) -> "tuple[ImageView, Region
 
 
 def _read_noun_phrase(run: "StageRun") -> int:
-    """Return the number that noun phrases have in the label table."""
+    """Return the number of the label NP (noun phrase) among the phrase labels of the label table.
+
+    Raises UsageError if the table does not have this label.
+    """
     from pipeline.storage.commit import read_record
 
     path = run.inputs.artefact("labels").path

@@ -94,8 +94,8 @@ def command(root: Path, exclude: Path | None) -> None:
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """Return the inputs: image features, and the caption vectors of all text encoders that have encoded every
-    caption."""
+    """Return the inputs: image features, and the caption vectors of the text encoders that have encoded the last chunk
+    of captions."""
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
     return {
         "manifest": layout.manifest,
@@ -167,7 +167,8 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     from pipeline.storage.features import FeatureRows
 
     encoder = run.config.encoders[0].name
-    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]  # all are, for one encoder
+    # For a single encoder, all items are str. The condition only tells this to the type checker.
+    steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]
     features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
     pairs = near_pairs(features, lambda rows: normalise(rows, steps))
     shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)
@@ -241,7 +242,7 @@ def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[
 def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
     """Yield the findings with the names, splits and captions of their photos.
 
-    Near-duplicates get the kind `leak` if their splits differ. Each shard of the manifest is read once.
+    Near-duplicates get the kind `leak` if their splits differ. A call reads each shard of the manifest once.
     """
     import numpy as np
 

@@ -45,15 +45,16 @@ LOCKED = re.compile(r"^LockException:", flags=re.M)
 BAD_OPTION = re.compile(r"^\S+: error: (.+)$", flags=re.M)
 """The line in which Snakemake rejects an option, after its list of all options."""
 MISSING_EXECUTOR = re.compile(r"--executor.*invalid choice: '(slurm|cluster-generic)'")
-"""The part of that line that names an executor which an extra of jointspace installs."""
+"""The part of a line matched by BAD_OPTION that names an executor which is not installed, but which an extra
+installs."""
 RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
 """Options of Snakemake with which it runs no job, also combined with other short options (-np)."""
 STATUS = re.compile(r"non-zero exit status (\d+)")
 """The part of Snakemake's message that has the exit code of a failed job."""
 POLL_SECONDS = 0.2
-"""Time between two reads of the log."""
+"""Number of seconds between two reads of the log."""
 SHUTDOWN_SECONDS = 60
-"""Time in which Snakemake must end its jobs after it was interrupted."""
+"""Number of seconds in which Snakemake must end its jobs after it was interrupted. After it, they are killed."""
 
 
 class _WorkflowCommand(Command):
@@ -251,12 +252,12 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # SIGHUP is ignored under nohup
+            if signal.getsignal(number) is signal.SIG_DFL:  # An ignored signal, as SIGHUP under nohup, stays ignored.
                 signal.signal(number, interrupt)
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # this process may ignore SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # so that Snakemake reacts to SIGINT
         )  # fmt: skip
         try:
             for line in _follow(log, process):
@@ -273,7 +274,8 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 class _Progress:
     """A progress bar of a run. Jobs are weighted by the seconds that earlier jobs of their rule took.
 
-    The seconds are read from the folder `benchmarks`. If a rule has none, all jobs count the same.
+    The seconds are read from the folder `benchmarks`. If a rule has none, the jobs of all rules count the same. With
+    `hidden`, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:

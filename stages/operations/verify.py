@@ -102,22 +102,23 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
         except IntegrityError as error:
             remade = Layout(run).manifest.commit.exists() and ADDED not in card.relative_to(run).parts
             found.faults.append(FaultyFile(card, f"refused by search: {error}", card if remade else None))
-        except (UsageError, InputError):  # something is not installed on this machine
+        except (UsageError, InputError):  # The index is intact, but this machine lacks something that it needs.
             continue
 
 
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move artefacts of an earlier configuration from the faults to `found.former`.
 
-    These are artefacts that the run's configuration no longer names and whose inputs have changed. An index is not
-    listed as former, because it can still be searched. Raises JointspaceError if the configuration cannot be read.
+    These are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
+    is missing, its fault is only removed. An index is not listed as former, because it can still be searched. Raises
+    JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
     from pipeline.storage.verify import whole
     from stages.catalogue import declared
 
-    applied = (run.root / RECORD).exists()  # a run of `apply`, which rebuilds missing artefacts
+    applied = (run.root / RECORD).exists()  # whether this is a run of `apply`, which rebuilds missing artefacts
     stages = [(stage, names) for stage in declared().values() for names in stage.choices(run.config)]
     outputs = [output for stage, names in stages for output in stage.outputs(run.layout, *names)]
     present = {output.folder if isinstance(output, Shards) else output.commit for output in outputs}
@@ -175,7 +176,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
 
     require_order(run, [image], is_run, "explain")
     RUN.convert(run, None, None)  # refuses a configuration
-    found, left_out = [], run / "rejects.jsonl"  # written if the whole collection was refused
+    found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)
         rejects = find_rejects(list(manifest.rejects()), image)
@@ -237,7 +238,7 @@ def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:
 
 
 def _rows(rows: tuple[int, ...]) -> str:
-    """Return `row 3`, `rows 3, 5`, or, for consecutive rows, `rows 3 to 7`."""
+    """Return `row 3`, `rows 3, 5`, or, for consecutive rows, `rows 3 to 7`. Without a row, return ""."""
     if len(rows) > 1 and rows[-1] - rows[0] == len(rows) - 1:
         return f"rows {rows[0]} to {rows[-1]}"
     return f"row{'s' * (len(rows) > 1)} {', '.join(map(str, rows))}" if rows else ""

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 REPORTED_SPLIT = "test"
 TRANSFER_PAGE = "transfer.html"
-"""The page with Figures 3 and 4 of Gong et al."""
+"""Name of the file of the page with Figures 3 and 4 of Gong et al."""
 RESULT = "reproduction.json"
-"""The tables in the form of `pipeline.papers.tables`."""
+"""Name of the file with the tables in the form of `pipeline.papers.tables`."""
 LIBRARIES = ("numpy", "scipy", "torch", "scikit-learn")
 MACHINE_KEYS = {
     "data_root",
@@ -38,7 +38,7 @@ MACHINE_KEYS = {
     "cluster",
     "serve",
 }
-"""Keys of the configuration that do not decide a result."""
+"""Keys of the configuration that concern only the machine, and do not decide a result."""
 
 
 def digest_configuration(config: "Config") -> str:
@@ -264,7 +264,8 @@ def _generators(config: "Config") -> tuple[str, ...]:
 
 
 def _subjects(config: "Config") -> dict[str, str]:
-    """Map what captions are generated for to the name of its evaluation."""
+    """Return the subjects of generated captions: `images`, and `boxes` if captions of boxes are configured. Each is
+    mapped to the name of its evaluation."""
     boxes = {"boxes": f"{REPORTED_SPLIT}.boxes"} if config.describe.boxes else {}
     return {"images": REPORTED_SPLIT, **boxes}
 
@@ -286,7 +287,10 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
 
 
 def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
-    """Measure one training on the reported split by columns of a table, which are all of one kind."""
+    """Measure the training `name` on the reported split by the sum of `columns`.
+
+    The columns are all measures of retrieval, or a single metric of generated captions.
+    """
     import numpy as np
 
     from pipeline.generate.metrics import Statistics
@@ -309,7 +313,7 @@ def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
 
 
 def _tree_reads(config: "Config", layout: "Layout") -> "list[Input]":
-    """List what sections 6.6 and 6.7 of Socher et al. are measured from."""
+    """List the inputs from which sections 6.6 and 6.7 of Socher et al. are measured."""
     models = [layout.model(name) for name in _relation_models(config)]
     embeddings = map(layout.embeddings, _word_models(config))
     return [layout.parses, *embeddings, *([layout.labels] if models else []), *models]

@@ -1,4 +1,4 @@
-"""`study`: the numbers of the tables of Gong et al. 2014, from moments."""
+"""`study`: measures the results in the tables of Gong et al. 2014, with models that are fitted from moments."""
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
@@ -16,16 +16,21 @@ if TYPE_CHECKING:
     from pipeline.run.layout import Layout
 
 DOCUMENTS = ("all", "title", "tags", "description")
-"""Weak texts of the published tables."""
+"""Sections of the key `documents`: the kinds of weak text that the published tables compare."""
 NEAREST = 4
 """Number of images of each training set that the page shows for a test image."""
 BLOCK_ROWS = 4096
-"""Rows of features in memory at once."""
+"""Maximum number of rows of features in memory at once."""
 
 
 def read_study(run: Run) -> "Study":
-    """Return the inputs of the study: the stored moments of the training pairs by folds, the features of the pairs of
-    dev and test, and the values of each parameter that the configuration `study` tries."""
+    """Return the inputs of the study.
+
+    They are the stored moments of the training pairs, and the stored moments of the images and weak texts for each of
+    DOCUMENTS, both by folds. The pairs of dev (at most `study.fit.dev_images` images) and of test have their features
+    and the vectors of their captions. The values to try for each parameter come from the keys `study.fit` and
+    `transfer`, from the sections of the models, and from the weights of the text encoders.
+    """
     from pipeline.config.registry import model_spec
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.study import Study
@@ -36,7 +41,7 @@ def read_study(run: Run) -> "Study":
     sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
 
-    @lru_cache(maxsize=2)  # moments are large, and tables go from one set of documents to the next
+    @lru_cache(maxsize=2)  # Two kinds of weak text are kept in memory, because their moments are large.
     def auxiliary(documents: str) -> FoldedMoments:
         texts = {name: layout.documents(documents, name) for name in names}
         folder = layout.moments(f"study/auxiliary/{documents}").folder
@@ -59,7 +64,7 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """Return the sections of the configuration that decide the numbers."""
+    """Return the seed, the sections and the weights of text encoders in the configuration that decide the numbers."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]

@@ -154,6 +154,8 @@ def _read_snippets(
 def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
     """Return a model, and the sum of the word vectors of each snippet that it aligned with a region in train.
 
+    The snippets are in the file `alignments`.
+
     Raises UsageError for a model that also reads whole images or the positions of regions.
     """
     import numpy as np

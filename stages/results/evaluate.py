@@ -140,7 +140,8 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     from pipeline.storage.records import write_evaluation
 
     settings = run.config.evaluate
-    language_model = cast("RankingGenerator", read_generator(run, generator).generator)  # as all of evaluate.generators
+    # The configuration checks that the generators of evaluate.generators can rank sentences.
+    language_model = cast("RankingGenerator", read_generator(run, generator).generator)
     people = read_described(run, language_model.encoders, ("train", split))
     train, pairs = people.pairs["train"], people.pairs[split]
     chosen = select_sentences(pairs.owners, protocol)

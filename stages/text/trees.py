@@ -215,7 +215,7 @@ def _run_spacy(run: "StageRun") -> Engine:
     from pipeline.text.tree_conversions import fall_back
 
     name, _ = _spacy_pipeline(run)
-    load_parser(name)  # so that an error is raised here and not in the workers
+    load_parser(name)  # The parser is loaded here as well, so that an error is raised before the workers start.
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH_CAPTIONS] for at in range(0, len(texts), BATCH_CAPTIONS)]
