@@ -126,5 +126,5 @@ def test_a_folder_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path, mon
 
     folder = CollectionFolder(tmp_path, Options({}, {}, "gallery"))
     monkeypatch.setattr(os, "scandir", refuse)
-    with pytest.raises(InputError, match="/inside cannot be read \(Permission denied\)\. Allow this user to read it"):
+    with pytest.raises(InputError, match=r"/inside cannot be read \(Permission denied\)\. Allow this user to read it"):
         list(folder.walk(tmp_path / "inside"))
