@@ -5,9 +5,10 @@
 One caption of each photo of the split is a query and is removed from the index. In the condition `captions`, the other
 captions of all photos are searched. In the condition `half`, every second photo has no captions. In the condition
 `none`, the photos of the split have no captions, and the other photos have theirs. Each condition prints a line with
-the recalls of both kinds of search, in percent.
+the recalls of the search by vectors alone and of the search by vectors and words, in percent.
 
-The search `vectors and any word` is an alternative that was rejected: a photo with one word of the query is enough.
+The search `vectors and any word` is an alternative that was rejected: a photo matches if it has at least one word of
+the query. The program requires all words.
 
 The queries `one word` and `two words` are words of the removed captions. A photo of the split is relevant if its
 removed caption has the words. The line has the share of relevant photos among the 10 first photos of the split, in

@@ -402,7 +402,7 @@ def test_the_two_defaults_of_sorting_by_the_mean_are_documented() -> None:
     assert command
     (option,) = (one for one in command.params if {"--among", "--rerank"} & set(one.opts))
     page = " ".join((ROOT / "docs/searching.md").read_text().split())
-    assert f"The {option.default} nearest photos are then sorted by their distance to their mean" in page
+    assert f"the {option.default} nearest photos are then sorted by the distance of their vectors to the mean" in page
     assert DEFAULTS["serve"]["among"] == 0 and "page does not sort them unless `serve.among`" in page
 
 

@@ -180,8 +180,9 @@ class Round:
 class Bench:
     """The sample of the vectors, the queries, and the centroids that all trials of candidates share.
 
-    A candidate must reach the recall `floor` on the sample. If the sample has a thousandth of the vectors, a candidate
-    may miss only a tenth of the neighbours that the index of all vectors may miss.
+    A candidate must reach the recall `floor` on the sample. It is higher than the required recall, because a smaller
+    index misses fewer neighbours: the share of the neighbours that may be missed is multiplied by the sampled share of
+    the vectors to the power of SAMPLE_RECALL_EXPONENT. If the sample has a thousandth of the vectors, this is a tenth.
     """
 
     def __init__(

@@ -181,7 +181,10 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
-    """Train the centroids of an inverted file on `rows` (n, c) float32, without its codes."""
+    """Train the centroids of the lists of an inverted file on `rows` (n, c) float32.
+
+    The quantizer that encodes the vectors in the lists is not trained.
+    """
     rows = np.ascontiguousarray(rows, np.float32)
     assert isinstance(index, TrainsLists)
     index.train_q1(len(rows), faiss.swig_ptr(rows), False, index.metric_type)

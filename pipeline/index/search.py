@@ -437,7 +437,7 @@ class Searcher(QueryEncoder):
         return self._tables[modality]
 
     def is_kept(self, modality: Modality) -> bool:
-        """Return whether a table is kept in memory, because it is small or has hidden rows.
+        """Return whether a table is kept in memory, because it is small or some rows are hidden (`StoredIndex.hidden`).
 
         Otherwise each search reads the rows of its results from the file.
         """

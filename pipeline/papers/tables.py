@@ -134,7 +134,10 @@ def _head(name: str, columns: Result) -> str:
 
 
 def _join(numbers: Sequence[str], columns: Sequence[Result]) -> list[str]:
-    """Join the numbers of each group of columns. A row without numbers has empty cells."""
+    """Return one cell for each group of columns, with the numbers of the group separated by " / ".
+
+    `numbers` has the numbers of all groups, one after the other. Without numbers, the cells are empty.
+    """
     rest = iter(numbers)
     return [" / ".join(next(rest) for _ in one["measures"]) if numbers else "" for one in columns]
 

@@ -229,7 +229,8 @@ class Card(MeasuredIndexes):
         if self.kind == "fragments":
             needed = [*indexes, self.score, *(index and index.shortlist for index in indexes)]
         if None in needed:
-            raise ValueError(f"its kind is {self.kind}, but it lacks a key that this kind needs")
+            keys = "images, sentences, score and shortlist" if self.kind == "fragments" else "images"
+            raise ValueError(f"the card has the kind {self.kind}, but not all keys of this kind: {keys}")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
             raise ValueError(
                 f"its indexes must have the {self.dim} dimensions and the metric {self.metric} of the card, but have"

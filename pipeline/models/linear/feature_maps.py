@@ -382,7 +382,11 @@ class NeighbourText(WeightedMap):
 
     @classmethod
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
-        """Build the map from the auxiliary pairs in `blocks`. The text vectors of one image are summed."""
+        """Build the map from image features to text vectors from the auxiliary pairs in `blocks`.
+
+        The text vectors of one image are summed. `neighbours` is the number of nearest images whose text vectors are
+        averaged.
+        """
         galleries = []
         texts = []
         for block in blocks:
