@@ -206,8 +206,8 @@ class Row(NamedTuple):
     title: str | None
     """The title of the group of keys that begins with this key, if it begins one."""
     entry: bool
-    """Whether the key belongs to the entries of a list or of a mapping. config/default.yaml shows such keys as comments,
-    because the file has no such entry."""
+    """Whether the key belongs to the entries of a list or a mapping. config/default.yaml shows such keys as comments,
+    because it has no such entry."""
 
 
 def rows() -> Iterator[Row]:

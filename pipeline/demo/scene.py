@@ -30,7 +30,7 @@ LIFTED = ("jump", "bounce")
 
 
 SEATS = {"bench": 0.3, "chair": 0.46}
-"""The height of the seat above the ground in drawing units of the thing, for each kind on which figures can sit."""
+"""The height of the seat above the ground in drawing units of the figure, for each kind on which figures can sit."""
 
 SHELTERS = ("tree",)
 """Kinds of tall things. A figure that stands at their foot is under them."""

@@ -186,7 +186,7 @@ class _Trainer:
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA of XA and YB; A and B are the CCA projections of the auxiliary pairs
+            case "stacked":  # CCA of XA and YB; A and B are the projections by the CCA of F and T
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":
