@@ -17,13 +17,18 @@ if TYPE_CHECKING:
 PREPARE = "prepare-encoder"
 
 
-def stored_spec(settings: Settings, modality: Modality) -> EncoderSpec:
-    """Return the spec of the kind of a stored encoder.
+def _describe(modality: Modality, where: object) -> str:
+    what = "encoder" if modality == "image" else "text encoder"
+    return f"{what} in {where}" if where else what
+
+
+def stored_spec(settings: Settings, modality: Modality, where: object = "") -> EncoderSpec:
+    """Return the spec of the kind of a stored encoder. `where` is the location of the encoder for messages.
 
     Raises IntegrityError if the settings do not name a kind, and UsageError if the kind is unknown, or is a class that
     the user has not allowed.
     """
-    with known_form("encoder" if modality == "image" else "text encoder", PREPARE):
+    with known_form(_describe(modality, where), PREPARE):
         if modality == "text":
             return encoder_spec(settings["kind"], modality)
         # Settings without `kind` are of a network, or of the kind whose name is under `architecture`.
@@ -40,9 +45,8 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     installed.
     """
     modality = expected.modality
-    what = "encoder" if modality == "image" else "text encoder"
-    what = f"{what} in {where}" if where else what
-    spec = stored_spec(stored.settings, modality)
+    what = _describe(modality, where)
+    spec = stored_spec(stored.settings, modality, where)
     if spec.library and stored.library is None:
         raise IntegrityError(
             f"the stored {what} is from an earlier version of jointspace, without the files of {spec.name}. Run"

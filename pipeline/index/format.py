@@ -207,7 +207,7 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     others = [type(transform).__name__ for transform in transforms if not isinstance(transform, TRANSFORMS)]
     known = [getattr(faiss.ScalarQuantizer, f"QT_{kind}") for kind in SCALAR_KINDS]
     if len(transforms) > MAX_TRANSFORMS:
-        others.append(f"chain of more than {MAX_TRANSFORMS} transforms")
+        raise IntegrityError(f"{name} has more than {MAX_TRANSFORMS} transforms before its index. {REBUILD}")
     if isinstance(typed, HasScalarQuantizer) and typed.sq.qtype not in known:
         others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
     if others:

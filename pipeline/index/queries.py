@@ -169,7 +169,7 @@ class QueryEncoder:
         index = self.index
         parameters = index.first.model()
         model = restore(index.card.registered, parameters.settings, parameters.tensors, where=index.folder)
-        names = model.encoders
+        names = (*model.encoders, *model.text_encoders, *model.region_encoders)
         if not all(isinstance(name, str) for name in names):
             raise IntegrityError(f"The encoder names of the model in {self.index.folder} are not texts. {REBUILD}")
         return model

@@ -227,6 +227,14 @@ def unknown_type(folder: Path, victim: Path) -> None:
     put_index(folder, outer)
 
 
+def many_transforms(folder: Path, victim: Path) -> None:
+    """Put a FAISS index behind more transforms than an index of jointspace has."""
+    outer = faiss.IndexPreTransform(one_list_index(folder))
+    for _ in range(5):
+        outer.prepend_transform(faiss.NormalizationTransform(outer.d, 2.0))
+    put_index(folder, outer)
+
+
 def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
     """Return a function that replaces one value of a table."""
 

@@ -31,6 +31,7 @@ from index_forgeries import (
     forge_cell,
     lists_elsewhere,
     long_texts,
+    many_transforms,
     one_list_index,
     put_index,
     put_unfit_index,
@@ -181,6 +182,7 @@ ALL_COMMANDS = ("search", "serve", "apply", "export", "add", "add to", "run", "r
 FORGED_INDEXES = {
     "lists elsewhere": (lists_elsewhere, "images.faiss has its lists in", ("search",)),
     "an unknown type": (unknown_type, "images.faiss contains an IndexIVFIndependentQuantizer", ("search",)),
+    "too many transforms": (many_transforms, "images.faiss has more than 4 transforms before its index", ("search",)),
     "another count": (
         lambda folder, _: edit_json(folder, "card.json", ("images", "count"), 9),
         "but its card declares",
