@@ -92,7 +92,8 @@ def test_an_option_that_snakemake_refuses_is_not_called_a_lock(folder: Path) -> 
     assert done.returncode == 2 and "unrecognized arguments: --no-such-option" in done.stderr.splitlines()[-1]
     done = forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--executor", "slurm")
     said = done.stderr.splitlines()[-1]
-    assert "invalid choice: 'slurm'" in said and said.endswith("Install it: pip install 'jointspace[slurm]'.")
+    assert "invalid choice: 'slurm'" in said
+    assert re.search(r"Install it: \S*pip install 'jointspace\[slurm\]'\.$", said)
     assert "lock" not in said
 
 
@@ -101,7 +102,7 @@ def test_a_locked_folder_is_reported_with_the_command_that_unlocks_it(folder: Pa
     (folder / ".snakemake/locks/0.output.lock").write_text("results/mine/manifest/manifest.json\n")
     done = forked_programs.jointspace(folder, "run", "mine.yaml")
     assert done.returncode == 1
-    assert done.stderr.splitlines()[-1].endswith("remove the lock: jointspace run mine.yaml -- --unlock")
+    assert re.search(r"remove the lock: \S*jointspace run mine\.yaml -- --unlock$", done.stderr.splitlines()[-1])
     assert forked_programs.jointspace(folder, "run", "mine.yaml", "--", "--unlock").returncode == 0
     assert not (folder / ".snakemake/locks").exists()
 
