@@ -18,8 +18,8 @@ KERNELS = {
 }
 """The function of each interpolation, and the reach of its kernel in pixels of the result."""
 MIN_STARTS = 8
-"""Number of pixels of the result before the box at which resizing may start. The best of them is at most about a
-sixteenth of a pixel away from a whole pixel of the image."""
+"""Number of pixels of the result before the box at which resizing may start. The pixel that is nearest to a whole pixel
+of the image is chosen."""
 
 
 def resize(
@@ -31,8 +31,8 @@ def resize(
     """Resize an RGB image, or its part in `box` (left, upper, right, lower), to `size` (width, height).
 
     `image` is a Pillow image or (h, w, 3) uint8. Returns (height, width, 3) uint8. "bilinear" and "bicubic" give the
-    pixels of Pillow but for rounding, and but for a shift of a fraction of a pixel if the box does not start at a whole
-    pixel. Pillow computes all other interpolations.
+    pixels of Pillow but for rounding. With a box, the first rows and columns may also differ, and the result may be
+    shifted by a fraction of a pixel of the image. Pillow computes all other interpolations.
     """
     if interpolation not in KERNELS:
         image = image if isinstance(image, Image.Image) else Image.fromarray(image)
@@ -46,23 +46,24 @@ def resize(
     else:
         pixels = image[y.start : y.stop, x.start : x.stop]
     _silence_warning()
-    whole = [y.skipped + size[1], x.skipped + size[0]]
-    resized = function(torch.from_numpy(pixels)[None].permute(0, 3, 1, 2), whole, False, 1 / y.scale, 1 / x.scale)
-    return np.ascontiguousarray(resized[0, :, y.skipped :, x.skipped :].permute(1, 2, 0).numpy())
+    planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
+    resized = function(planes, [y.count, x.count], False, 1 / y.scale, 1 / x.scale)[0, :, y.skipped :, x.skipped :]
+    return np.ascontiguousarray(resized[:, : size[1], : size[0]].permute(1, 2, 0).numpy())
 
 
 class Axis(NamedTuple):
     """The resizing of one axis of an image.
 
-    The pixels `start` to `stop` - 1 of the image are resized, and the first `skipped` pixels of the result are dropped.
-    `scale` is the number of pixels of the image per pixel of the result. torch resizes only from a whole pixel of the
-    image on, which `start` is.
+    The pixels `start` to `stop` - 1 of the image are resized to `count` pixels, of which the first `skipped` pixels and
+    those after the result are dropped. `scale` is the number of pixels of the image per pixel of the result. torch
+    resizes only from a whole pixel of the image on, which `start` is.
     """
 
     start: int
     stop: int
     scale: float
     skipped: int
+    count: int
 
     @classmethod
     def choose(cls, low: float, high: float, length: int, size: int, reach: int) -> "Axis":
@@ -74,8 +75,10 @@ class Axis(NamedTuple):
         exact = low - scale * np.arange(MIN_STARTS + min(math.ceil(2 / scale), size) if low else 1)
         exact = exact[np.rint(exact) >= 0]
         skipped = int(np.abs(exact - np.rint(exact)).argmin())
-        stop = min(length, math.ceil(high + reach * max(scale, 1)))
-        return cls(round(float(exact[skipped])), stop, scale, skipped)
+        start, stop = round(float(exact[skipped])), min(length, math.ceil(high + reach * max(scale, 1)))
+        # torch ignores the scale of an axis that keeps its number of pixels, so one more pixel is computed.
+        count = skipped + size + (scale != 1 and stop - start == skipped + size)
+        return cls(start, stop, scale, skipped, count)
 
 
 @cache

@@ -67,6 +67,17 @@ def test_boxes_have_the_pixels_of_pillow_but_for_a_fraction_of_a_pixel(
     assert np.mean(differences) < 1 and max(differences) < 5
 
 
+@pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
+@pytest.mark.parametrize("side", np.arange(58, 66, 0.25).tolist())
+def test_each_pixel_of_a_resized_box_is_computed_at_its_position(interpolation: str, side: float) -> None:
+    """The grey level of each pixel of the image is its column or its row, so the expected levels are the positions."""
+    image = np.repeat(np.tile(np.arange(256, dtype=np.uint8), (256, 1))[..., None], 3, axis=2)
+    positions = 40.25 + (np.arange(64) + 0.5) * side / 64 - 0.5
+    across = resize(image, (64, 64), interpolation, (40.25, 40.25, 40.25 + side, 40.25 + side))[..., 0]
+    down = resize(image.transpose(1, 0, 2), (64, 64), interpolation, (40.25, 40.25, 40.25 + side, 40.25 + side))[..., 0]
+    assert np.abs(across - positions).max() < 1 and np.abs(down.T - positions).max() < 1
+
+
 def test_a_tiny_box_of_a_large_image_takes_little_memory() -> None:
     found = resize(make_image(5, (2000, 1500)), (64, 64), box=(1999.5, 700.25, 1999.50001, 700.26))
     assert found.shape == (64, 64, 3)
