@@ -172,6 +172,7 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
                 )
             if not line.strip():
                 yield identity, PhraseTree((), (), ())
+                identity = None
         for token in TOKEN.findall(line):
             if not depth:
                 first_line = number

@@ -52,6 +52,11 @@ def test_the_format_of_the_penn_treebank_is_read() -> None:
     assert read(text).words == ("see", "(", "him/her", ")")
 
 
+def test_an_id_without_a_tree_is_not_the_id_of_the_next_tree() -> None:
+    found = list(read_brackets(["a\t\n", "(NN dog)\n", "b\t(NN cat)\n"], "f"))
+    assert [(identity, tree.words) for identity, tree in found] == [("a", ()), (None, ("dog",)), ("b", ("cat",))]
+
+
 def test_ten_thousand_nested_brackets_are_read() -> None:
     deep = "(S " * 10_000 + "(NN x)" + ")" * 10_000
     assert read(deep).to_brackets() == deep
