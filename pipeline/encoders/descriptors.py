@@ -8,8 +8,8 @@ colour SIFT consists of the unit-length SIFTs of three channels.
 
 import math
 import zlib
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
 from typing import NamedTuple
@@ -99,13 +99,19 @@ GLOBAL = {"gist": gist, "rgb": rgb_histogram}
 LOCAL = {"csift": colour_sift, "rgbsift": rgb_sift, "hog": hog}
 
 
-def one_thread() -> AbstractContextManager:
-    """Return a context in which matrix products use one thread. OpenCV uses one thread from now on.
+@contextmanager
+def one_thread() -> Iterator[None]:
+    """Limit OpenCV and matrix products to one thread in the block.
 
     Sums are then reproducible. Images are processed in parallel instead.
     """
+    threads = cv2.getNumThreads()
     cv2.setNumThreads(1)
-    return _thread_pools().limit(limits=1)
+    try:
+        with _thread_pools().limit(limits=1):
+            yield
+    finally:
+        cv2.setNumThreads(threads)
 
 
 _thread_pools = cache(ThreadpoolController)

@@ -6,7 +6,9 @@ from pictures import make_pixels
 
 pytest.importorskip("cv2")
 
-from pipeline.encoders.descriptors import GIST_CELLS, LOCAL, PatchGrid, gist, rgb_histogram, vlad
+import cv2
+
+from pipeline.encoders.descriptors import GIST_CELLS, LOCAL, PatchGrid, gist, one_thread, rgb_histogram, vlad
 
 SIDE = 48
 GRID = PatchGrid(step=8, patch=16)
@@ -15,6 +17,17 @@ GRID = PatchGrid(step=8, patch=16)
 @pytest.fixture(scope="module")
 def pixels() -> np.ndarray:
     return make_pixels(10, SIDE)
+
+
+def test_opencv_has_its_threads_again_after_descriptors_were_computed() -> None:
+    before = cv2.getNumThreads()
+    try:
+        cv2.setNumThreads(2)
+        with one_thread():
+            assert cv2.getNumThreads() == 1
+        assert cv2.getNumThreads() == 2
+    finally:
+        cv2.setNumThreads(before)
 
 
 def test_vlad_equals_a_plain_loop() -> None:
