@@ -272,11 +272,9 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
         return f"too long: the text has {len(text)} characters, of {max_chars} allowed. Shorten it"
     if "\0" in text:
         return "NUL character: the text contains a character of value 0. Remove it"
-    return (
-        None
-        if text.isascii() or is_unicode(text)
-        else f"{NOT_UTF8}: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
-    )
+    if text.isascii() or is_unicode(text):
+        return None
+    return f"{NOT_UTF8}: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:

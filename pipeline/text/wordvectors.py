@@ -30,9 +30,8 @@ class WordVectors:
         """Return the vectors of `terms` as a table (len(terms) + 1, dim) float32.
 
         The last row, for unknown words, is the mean of the vectors that were found. If none was found, all vectors
-        count as found. A term without a vector gets a
-        normal sample with the mean and the standard deviation of the found vectors, for each dimension. `seed` is the
-        seed of these samples.
+        count as found. A term without a vector gets a normal sample with the mean and the standard deviation of the
+        found vectors, for each dimension. `seed` is the seed of these samples.
         """
         rows = {word: row for row, word in enumerate(self.words)}
         present = [term for term in terms if term in rows]

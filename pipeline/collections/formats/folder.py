@@ -186,12 +186,8 @@ def _read_folder(folder: CollectionFolder, below: str, names: list[str], split: 
             if name in descriptions:
                 yield from _description(folder, path, descriptions[name])
     for file in unused.values():
-        yield Reject(
-            file,
-            None,
-            "sentences",
-            "unknown image: no photo next to this file has its name. Rename the file like its photo",
-        )
+        reason = "unknown image: no photo next to this file has its name. Give the file the name of its photo"
+        yield Reject(file, None, "sentences", reason)
 
 
 def _sentences_beside(folder: CollectionFolder, key: str, file: str) -> Iterator[SentenceRecord | Reject]:

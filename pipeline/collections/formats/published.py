@@ -94,13 +94,8 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
             split = lists.split_name(image.get("split", options.default_split))
             texts = [sentence["raw"] for sentence in image["sentences"]]
         except (KeyError, TypeError, AttributeError) as error:
-            yield Reject(
-                file,
-                row,
-                "images",
-                "missing key: an image needs the keys filename and sentences, and each sentence the key raw"
-                f" ({type(error).__name__}: {error})",
-            )
+            reason = "missing key: an image needs the keys filename and sentences, and each sentence the key raw"
+            yield Reject(file, row, "images", f"{reason} ({type(error).__name__}: {error})")
             continue
         yield ImageRecord(name, posixpath.join(prefix, name), split, file, row)
         for number, text in enumerate(texts):
@@ -140,23 +135,15 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
             key = keys[image["id"]] = posixpath.join(prefix, image["file_name"])
             yield ImageRecord(key, key, split, file, row)
         except (KeyError, TypeError) as error:
-            yield Reject(
-                file,
-                row,
-                "images",
-                f"missing key: an image needs the keys id and file_name ({type(error).__name__}: {error})",
-            )
+            reason = f"missing key: an image needs the keys id and file_name ({type(error).__name__}: {error})"
+            yield Reject(file, row, "images", reason)
     numbers: Counter[str] = Counter()
     for row, annotation in enumerate(value["annotations"], 1):
         try:
             key, text = keys.get(annotation["image_id"]), annotation["caption"]
         except (KeyError, TypeError) as error:
-            yield Reject(
-                file,
-                row,
-                "sentences",
-                f"missing key: an annotation needs image_id and caption ({type(error).__name__}: {error})",
-            )
+            reason = f"missing key: an annotation needs image_id and caption ({type(error).__name__}: {error})"
+            yield Reject(file, row, "sentences", reason)
             continue
         if key is None:
             yield Reject(

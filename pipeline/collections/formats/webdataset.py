@@ -155,12 +155,8 @@ def _read_shard(folder: CollectionFolder, shard: str, split: str, tally: Tally) 
             for key, sample in samples.items():
                 yield from _read_sample(file.fileno(), shard, key, split, sample, tally)
     except (InputError, OSError, ValueError, OverflowError, MemoryError, RecursionError) as error:
-        reason = (
-            str(error)
-            if isinstance(error, InputError)
-            else f"damaged: the shard cannot be read ({type(error).__name__}: {error})"
-        )
-        yield Reject(shard, None, "images", reason)
+        reason = f"damaged: the shard cannot be read ({type(error).__name__}: {error})"
+        yield Reject(shard, None, "images", str(error) if isinstance(error, InputError) else reason)
 
 
 def _divide(name: str) -> tuple[str, str]:
@@ -182,12 +178,8 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
                 yield member
             else:
                 tally.add(None)
-                yield Reject(
-                    shard,
-                    None,
-                    _what(member),
-                    f"not a plain file: {member.name!r} is a link or device. Store the file itself",
-                )
+                reason = f"not a plain file: {member.name!r} is a link or device. Store the file itself"
+                yield Reject(shard, None, _what(member), reason)
     except DamagedTar as error:
         yield Reject(shard, None, "images", str(error))
 
