@@ -47,23 +47,23 @@ def resize(
         pixels = image[y.start : y.stop, x.start : x.stop]
     _silence_warning()
     planes = torch.from_numpy(pixels)[None].permute(0, 3, 1, 2)
-    resized = function(planes, [y.count, x.count], False, 1 / y.scale, 1 / x.scale)[0, :, y.skipped :, x.skipped :]
-    return np.ascontiguousarray(resized[:, : size[1], : size[0]].permute(1, 2, 0).numpy())
+    resized = function(planes, [y.computed, x.computed], False, 1 / y.scale, 1 / x.scale)[0].permute(1, 2, 0)
+    return np.ascontiguousarray(resized[y.skipped :, x.skipped :][: size[1], : size[0]].numpy())
 
 
 class Axis(NamedTuple):
     """The resizing of one axis of an image.
 
-    The pixels `start` to `stop` - 1 of the image are resized to `count` pixels, of which the first `skipped` pixels and
-    those after the result are dropped. `scale` is the number of pixels of the image per pixel of the result. torch
-    resizes only from a whole pixel of the image on, which `start` is.
+    The pixels `start` to `stop` - 1 of the image are resized to `computed` pixels. The first `skipped` of these pixels
+    and the pixels after the result are dropped. `scale` is the number of pixels of the image per pixel of the result.
+    torch resizes only from a whole pixel of the image on, which `start` is.
     """
 
     start: int
     stop: int
     scale: float
     skipped: int
-    count: int
+    computed: int
 
     @classmethod
     def choose(cls, low: float, high: float, length: int, size: int, reach: int) -> "Axis":
@@ -77,8 +77,8 @@ class Axis(NamedTuple):
         skipped = int(np.abs(exact - np.rint(exact)).argmin())
         start, stop = round(float(exact[skipped])), min(length, math.ceil(high + reach * max(scale, 1)))
         # torch ignores the scale of an axis that keeps its number of pixels, so one more pixel is computed.
-        count = skipped + size + (scale != 1 and stop - start == skipped + size)
-        return cls(start, stop, scale, skipped, count)
+        computed = skipped + size + (scale != 1 and stop - start == skipped + size)
+        return cls(start, stop, scale, skipped, computed)
 
 
 @cache
