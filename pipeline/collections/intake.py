@@ -269,7 +269,7 @@ def unescape(text: str) -> str:
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:
     """Return the reason why a text cannot be used, or None if it can."""
     if max_chars is not None and len(text) > max_chars:
-        return f"too long: the text has {len(text)} characters, of {max_chars} allowed. Shorten it"
+        return f"too long: the text has {len(text)} characters, but only {max_chars} are allowed. Shorten it"
     if "\0" in text:
         return "NUL character: the text contains a character of value 0. Remove it"
     if text.isascii() or is_unicode(text):

@@ -66,7 +66,7 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     if kind := kind_of(status.st_mode):
         fault = UnopenedFile("unreadable", f"it is {kind}, but must be a regular file")
     elif status.st_size > most_bytes:
-        fault = UnopenedFile("too-large", f"the file has {status.st_size} bytes, of {most_bytes:.0f} allowed")
+        fault = UnopenedFile("too-large", f"the file has {status.st_size} bytes, but only {most_bytes:.0f} are allowed")
     if fault:
         os.close(descriptor)
         raise fault

@@ -120,10 +120,12 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
         column = column.storage
     if (count := _count_values(column)) > MAX_BATCH_VALUES:
         raise InputError(
-            f"{rows} have lists with {count} values in total, of {MAX_BATCH_VALUES} allowed. Shorten them."
+            f"{rows} have lists with {count} values in total, but only {MAX_BATCH_VALUES} are allowed. Shorten them."
         )
     if (size := dictionary_bytes(column)) > MAX_BATCH_BYTES:
-        raise InputError(f"{rows} have {size} bytes in one column, of {MAX_BATCH_BYTES} allowed. Shorten the texts.")
+        raise InputError(
+            f"{rows} have {size} bytes in one column, but only {MAX_BATCH_BYTES} are allowed. Shorten the texts."
+        )
     if not pa.types.is_dictionary(column.type):
         return _representable(column)
     values = column.dictionary

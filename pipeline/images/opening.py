@@ -220,7 +220,7 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
     short, long = sorted(size)
     shape = f"{size[0]} x {size[1]} pixels"
     if short * long > limits.max_pixels:
-        raise UnreadableImage("too-large", f"the photo has {shape}, of {limits.max_pixels} that {PIXELS_KEY} allows")
+        raise UnreadableImage("too-large", f"the photo has {shape}, but {PIXELS_KEY} allows only {limits.max_pixels}")
     if short < limits.min_side:
         raise UnreadableImage("too-small", f"the photo has {shape}, but each side needs at least {limits.min_side}")
     if long > limits.max_aspect * short:

@@ -19,11 +19,11 @@ CAPTIONS = {
     "blank": (b"a.jpg\t1\t \xe3\x80\x80 \n", EMPTY),
     "too long": (
         b"a.jpg\t1\t" + b"x" * 201 + b"\n",
-        "too long: the text has 201 characters, of 200 allowed. Shorten it",
+        "too long: the text has 201 characters, but only 200 are allowed. Shorten it",
     ),
     "10 MB": (
         b"a.jpg\t1\t" + b"dog " * 2_500_000 + b"\n",
-        "too long: the text has 10000000 characters, of 200 allowed. Shorten it",
+        "too long: the text has 10000000 characters, but only 200 are allowed. Shorten it",
     ),
     "NUL": (b"a.jpg\t1\tA \0 dog\n", "NUL character: the text contains a character of value 0. Remove it"),
     "not UTF-8": (b"a.jpg\t1\tA d\xf6g\n", LATIN),
@@ -72,7 +72,7 @@ def test_lone_surrogates_in_json_are_rejected(collection: Path, gather) -> None:
 
 
 # The text is also longer than the limit of a field in Python's csv module.
-TOO_LONG = "too long: the text has 200000 characters, of 200 allowed. Shorten it"
+TOO_LONG = "too long: the text has 200000 characters, but only 200 are allowed. Shorten it"
 ROWS = {
     "csv": b'file,sentence\nimages/a.jpg,"A\ndog"\nimages/a.jpg,A d\xf6g\nimages/a.jpg\nimages/b.jpg,A "cat" .\n,x\n'
     b"images/a.jpg," + b"x" * 200_000 + b"\n",

@@ -33,7 +33,7 @@ ODD = {
     "folder": "it is a folder, but must be a regular file",
     "link to a device": "leads out of the collection. Set collection.follow_links to true",
     "link to /etc/passwd": "leads out of the collection. Set collection.follow_links to true",
-    "sparse": "17179869184 bytes, of ",
+    "sparse": "17179869184 bytes, but only ",
 }
 
 

@@ -136,7 +136,7 @@ def test_a_photo_with_too_many_pixels_is_refused_by_its_header(run: Path) -> Non
     answer = client.post(SENTENCES_PATH, files={"photograph": buffer.getvalue()})
     assert answer.status_code == 422
     assert answer.json()["error"] == (
-        "too-large: the photo has 8000 x 8000 pixels, of 50000000 that serve.max_upload_pixels allows"
+        "too-large: the photo has 8000 x 8000 pixels, but serve.max_upload_pixels allows only 50000000"
     )
     assert "not-an-image" in client.post(SENTENCES_PATH, files={"photograph": b"words"}).json()["error"]
     assert client.post(SENTENCES_PATH, files=photograph(run)).status_code == 200

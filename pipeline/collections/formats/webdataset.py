@@ -251,9 +251,8 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
     if member.size > lists.MAX_TEXT_BYTES:
-        yield Reject(
-            file, None, "sentences", f"too long: the text has {member.size} bytes, of {lists.MAX_TEXT_BYTES} allowed"
-        )
+        reason = f"too long: the text has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed"
+        yield Reject(file, None, "sentences", reason)
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
