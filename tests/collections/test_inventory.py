@@ -106,12 +106,8 @@ def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) ->
     )
     summary = summary_of(tmp_path)
     assert summary["counts"]["files"]["given"] == len(files) + 2
-    assert summary["counts"]["images"] == {
-        "given": 4,
-        "kept": 3,
-        "rejected": 1,
-        "duplicate": 0,
-    }  # The name d is ambiguous.
+    # The name d is ambiguous.
+    assert summary["counts"]["images"] == {"given": 4, "kept": 3, "rejected": 1, "duplicate": 0}
     assert summary["counts"]["sentences"]["kept"] == 4
     assert "further images of a sample of a shard, which has one photo (.mask_*.png)" in summary["left_out"]
 

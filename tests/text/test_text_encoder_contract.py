@@ -181,9 +181,8 @@ def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
     found = made.encode(["a red dog runs"])[0]
     k, size = len(mixture.weights_), means.size
     part = found[k : k + size]
-    signed = (
-        np.sign(part) * part.astype(float) ** 2
-    )  # The square undoes the signed square root, except for a common factor.
+    # The square undoes the signed square root, except for a common factor.
+    signed = np.sign(part) * part.astype(float) ** 2
     factor = (signed @ expected.ravel()) / (expected.ravel() @ expected.ravel())
     np.testing.assert_allclose(signed, factor * expected.ravel(), atol=1e-4 * np.abs(signed).max() + 1e-7)
     np.testing.assert_allclose(np.linalg.norm(found), 1, atol=1e-6)
