@@ -95,7 +95,7 @@ def _detect_file(path: Path) -> Detected:
         return Detected(folder.root, "coco", files)
     if path.name.lower() in (*FOLDER["captions"], *FOLDER["splits"]) and _table_fault(folder, path):
         command = shlex.join(["jointspace", "init", str(path.parent)])
-        raise UsageError(f"{path} is a list of the folder {path.parent}. Give the folder: `{command}`.")
+        raise UsageError(f"{path} is not a table, but is read with its folder. Give the folder: `{command}`.")
     return _as_table(folder, {"table": path.name}, table.find_columns(folder, path))
 
 
