@@ -69,9 +69,8 @@ def test_row_that_does_not_fit_is_an_error(error: RuntimeError, message: str) ->
 def test_batch_grows_while_it_is_faster_and_fits_and_features_agree(
     most: int, trouble: object, expected: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(
-        time, "perf_counter", itertools.count().__next__
-    )  # the clock makes every batch take the same time
+    # With this clock, every batch takes the same time.
+    monkeypatch.setattr(time, "perf_counter", itertools.count().__next__)
     probes = np.random.default_rng(0).standard_normal((8, 5), dtype=np.float32)
 
     def describe(rows: int) -> np.ndarray:

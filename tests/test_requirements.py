@@ -45,7 +45,7 @@ def test_all_missing_inputs_are_named_in_one_error(tmp_path: Path, monkeypatch: 
         assert said.count(name) == 1, name
     assert "vectors.npy" not in said
     weights = f"reads {tmp_path / 'w.safetensors'}, which does not exist. Put the file there, or correct weights_root"
-    assert weights in said
+    assert weights in said and "The encoder library needs timm. Install it with `pip install" in said
     (tmp_path / "photos/vectors.npy.txt").touch()  # the names may be here too
     with pytest.raises(UsageError) as caught:
         require_all(run_of(tmp_path, **{**OWN, "encoders": encoders}), declared())

@@ -152,9 +152,8 @@ def test_snakemake_reports_on_a_run(run: Path) -> None:
         assert caption in texts["report.html"] and caption in page
     embedded = [base64.b64decode(data).decode() for data in re.findall('"data_uri": "[^,]*;base64,([^"]+)"', page)]
     assert sorted(embedded) == sorted([texts["summary.md"], texts["index.html"]])
-    assert not re.search(
-        r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page
-    )  # the page loads no other file
+    # The page loads no other file.
+    assert not re.search(r"<(?:script|img|iframe)[^>]* src=.https?:|<link[^>]* href=.https?:", page)
 
 
 @pytest.mark.slow

@@ -478,7 +478,7 @@ class TermKeys(Section):
 class TfidfEntry(TermKeys, TextEntry):
     """Counts of terms, weighted by idf. A key that is missing in the entry is taken from the section `text`."""
 
-    remedy: ClassVar[str] = "raise text.size, lower text.min_count, or add a text encoder that knows the language"
+    remedy: ClassVar[str] = "Raise text.size, lower text.min_count, or add a text encoder that knows the language"
 
     kind: Literal["tf-idf"] | ImportPath = key(...)
 
@@ -496,7 +496,7 @@ class TfidfEntry(TermKeys, TextEntry):
 class WordVectorsEntry(TextEntry):
     """Base class of the entries of text encoders that use word vectors."""
 
-    remedy: ClassVar[str] = "use word vectors in the language of the captions, or source: corpus"
+    remedy: ClassVar[str] = "Use word vectors in the language of the captions, or source: corpus"
 
     source: Literal["corpus", "file"] = key(
         "corpus", "Origin of the word vectors: corpus (the vectors that `train-word-vectors` learned) | file."

@@ -8,7 +8,7 @@ from pipeline.config.section import Count, Place, Positive, Section, file_goes_w
 
 
 class TokenVocabularySettings(Section):
-    remedy: ClassVar[str] = "raise tokens.size or lower tokens.min_count"
+    remedy: ClassVar[str] = "Raise tokens.size or lower tokens.min_count"
 
     size: Positive = key(
         20_000,

@@ -95,7 +95,7 @@ class NamedLine(Generic[Made]):
 
 
 def shards(pattern: str, suffix: str = ".h5", chunked: bool = False) -> NamedLine[Shards]:
-    """Declare artefacts of shards whose pattern has {names} in braces. `suffix` and `chunked` are those of Shards."""
+    """Declare artefacts of shards whose pattern has {names} in braces. Shards describes `suffix` and `chunked`."""
     return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, chunked))
 
 

@@ -227,10 +227,8 @@ class Stage:
                     f" {meant(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
                 )
         if not choices:
-            missing = (
-                f"has no {' and '.join(self.names)} to make. Add one" if self.names else "does not need this stage"
-            )
-            raise UsageError(f"{self.command}: the configuration {missing}")
+            missing = f"has no {' and '.join(self.names)} to make. Add one" if self.names else "does not need it"
+            raise UsageError(f"{self.command}: the configuration {missing}.")
         if len(given) == len(self.names):
             return choices
         wanted = set(map(tuple, self.wanted(config)))

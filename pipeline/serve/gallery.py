@@ -278,11 +278,7 @@ class ServedGallery:
         return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
-        """Return a JPEG of an image with at most LARGE_SIDE pixels per side.
-
-        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or
-        decoded, or has changed since it was indexed.
-        """
+        """Return a JPEG of an image with at most LARGE_SIDE pixels per side. Raises InputError as `thumbnail` does."""
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
     def _shrink(self, data: bytes, side: int) -> bytes:
@@ -298,11 +294,7 @@ class OfGallery(NamedTuple):
     image_id: int
 
     def read(self) -> bytes:
-        """Return the bytes of the image's file.
-
-        Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or has
-        changed since it was indexed.
-        """
+        """Return the bytes of the image's file. Raises InputError as `ServedGallery.original` does."""
         return self.gallery.original(self.image_id)
 
 

@@ -120,7 +120,7 @@ def test_second_calibration_replaces_the_first_one(single: Path, tmp_path: Path)
 ERRORS: dict[str, tuple[Callable[[Rows], Rows], str]] = {
     "few": (
         lambda rows: rows[:49],
-        "has captions of 49 photos, but a calibration needs 50. To add captions, run:",
+        "has captions of 49 photos, but a calibration needs 50. Add rows. If --ask has written the table,",
     ),
     "unknown": (
         lambda rows: [*rows, ("unicorn.png", "a dog")],
@@ -254,7 +254,7 @@ def test_index_of_one_photo_and_an_empty_index_say_that_they_are_too_small(singl
 def ask(folder: Path, path: Path, typed: str, *options: str) -> str:
     """Return the output of --ask. After too few captions, the command ends with an error that says how to continue."""
     result = CliRunner().invoke(calibrate.command, [str(folder), str(path), "--ask", *options], typed)
-    if result.exception and "To add captions, run: jointspace calibrate" not in str(result.exception):
+    if result.exception and "you can also run: jointspace calibrate" not in str(result.exception):
         raise result.exception
     return result.output
 

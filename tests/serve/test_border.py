@@ -121,10 +121,8 @@ def test_a_visitor_who_reads_no_answers_does_not_delay_the_shutdown(run: Path) -
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         assert request(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
         process.send_signal(signal.SIGINT)
-        assert process.wait(30) in (
-            0,
-            130,
-        )  # uvicorn raises SIGINT again at its end. The code is 0 if SIGINT is ignored.
+        # uvicorn raises SIGINT again at its end. The code is 0 if SIGINT is ignored.
+        assert process.wait(30) in (0, 130)
         assert "Traceback" not in process.stderr.read()
 
 
@@ -194,9 +192,8 @@ def test_an_upload_that_is_not_a_photo_is_refused(
     assert answer.status_code == 422 and answer.json()["error"].startswith(reason)
 
 
-@pytest.mark.parametrize(
-    "size", [11, 200, 100_000]
-)  # Kilobytes: within the margin for the form, above it, and far above it.
+# The sizes in kilobytes are within the margin for the form, above it, and far above it.
+@pytest.mark.parametrize("size", [11, 200, 100_000])
 def test_too_large_uploads_are_refused_with_or_without_a_declared_size(client: TestClient, size: int) -> None:
     sent = []
 

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from synthetic_run import run_command
+from synthetic_run import run_command, with_columns
 
 playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed: pip install playwright")
 pytestmark = pytest.mark.nightly
@@ -137,7 +137,7 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     page.click("#filter .expert > summary")
     page.get_by_label("split", exact=True).select_option("test")
     page.get_by_label("width, at most").fill("79")
-    assert page.get_by_label("height").count() == 0  # The column has the same value for all photos.
+    assert page.locator("#filter").get_by_label("height").count() == 0  # The column has the same value for all photos.
     colour = "e => getComputedStyle(e).color"
     typed = page.get_by_label("width, at most").evaluate(colour)
     assert typed == page.locator("body").evaluate(colour) != page.locator("h1").evaluate(colour)
@@ -162,6 +162,23 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     playwright.expect(page.locator(".nothing")).to_contain_text("No photo matches the filter.")
     page.get_by_role("button", name="Clear the filter").click()
     captions(page, 20)
+
+
+def test_results_are_sorted_only_by_columns_with_an_order(page: Any, run: Path, tmp_path: Path) -> None:
+    from served_run import serve
+
+    with_columns(run / "bundle", tmp_path / "bundle", count=[*range(24)], labels=[["a"], ["b", "c"]])
+    with listening(serve(tmp_path)) as address:
+        page.goto(f"{address}/?q=a+dog&top=3&sort=-count")
+        assert captions(page, 3) == ["a dog"] * 3
+        playwright.expect(page.locator("#notes")).to_contain_text("so the 3 nearest photos are sorted")
+        assert [box.get_attribute("value") for box in page.locator("#sort option").all()] == [
+            "", *(sign + name for name in ("count", "split", "width", "height") for sign in ("", "-")),
+        ]  # fmt: skip
+        for column in ("labels", "price"):
+            page.goto(f"{address}/?q=a+dog&top=3&sort={column}")
+            captions(page, 6)
+            assert page.locator("#notes .warning").count() == 0
 
 
 def test_an_upload_that_is_not_a_photo_is_refused_by_the_page(page: Any, address: str) -> None:

@@ -197,7 +197,7 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
     caplog.clear()
     with caplog.at_level(logging.WARNING):
         serve(tmp_path, "--data-root", run / "data")
-    assert "is not here" not in caplog.text
+    assert "does not exist" not in caplog.text
     with caplog.at_level(logging.WARNING):
         serve(tmp_path, "--data-root", run / "nowhere")
     assert f"{run / 'nowhere'}, does not exist" in caplog.text

@@ -2,6 +2,8 @@
 
 import hashlib
 import json
+import re
+import shlex
 import shutil
 from pathlib import Path
 from threading import Thread
@@ -294,6 +296,22 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     refresh_additions(declared(), index)
     names = [photo.name for photo in photos_of(open_index(index))]
     assert len(names) == 46 and "a copy.png" not in names and names.count("red-00.png") == 1
+
+
+def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
+    colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    index, photos = shutil.copytree(colours / "bundle", tmp_path / "my index"), tmp_path / "photos"
+    draw(photos, 4, 2)
+    run_command("add", index, photos)
+    retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")
+    gone = photos.rename(tmp_path / "gone")
+    refresh_additions(declared(), index)
+    (command,) = re.findall("To add them again, run: jointspace (.*)", caplog.text)
+    gone.rename(photos)
+    assert open_index(index).card.images.count == 40
+    run_command(*shlex.split(command))
+    assert open_index(index).card.images.count == 44
 
 
 def test_an_addition_keeps_only_photos_that_the_index_does_not_have(colours: Path, tmp_path: Path) -> None:

@@ -84,5 +84,5 @@ def test_the_demo_of_a_run_is_written_to_its_data_root(tmp_path: Path) -> None:
     assert contents(tmp_path / "of-the-run") == contents(tmp_path / "alone")
     assert set(contents(tmp_path / "run")) == {"config.yaml"}
     (tmp_path / "run.yaml").write_text(json.dumps({**values, "demo": {"generate": False}}))
-    with pytest.raises(UsageError, match="make-demo: the configuration does not need this stage"):
+    with pytest.raises(UsageError, match="make-demo: the configuration does not need it."):
         make_stage("make_demo", tmp_path / "run", "--config", tmp_path / "run.yaml")

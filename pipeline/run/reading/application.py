@@ -2,6 +2,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Collection, Iterator, Mapping, Set
 from contextlib import contextmanager, suppress
@@ -146,7 +147,8 @@ def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
             output.rmdir()
             if output.parent.name == ADDED and not any(output.parent.iterdir()):
                 output.parent.rmdir()
-        raise type(error)(str(error).replace(f" {report} lists the reasons.", "")) from error
+        error.args = (str(error).replace(f" {report} lists the reasons.", ""),)
+        raise
 
 
 def added_run(home: Path, photographs: Path) -> Path:
@@ -197,9 +199,10 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 except JointspaceError as error:
                     log.warning(
                         "The added photos of %s could not be embedded for the new index, so a search does not find"
-                        " them: %s Add them again with `jointspace add`.",
+                        " them: %s To add them again, run: %s",
                         run,
                         error,
+                        shlex.join(["jointspace", "add", str(home), str(photographs)]),
                     )
 
 

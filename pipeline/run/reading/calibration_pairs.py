@@ -101,7 +101,7 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
     if (count := len(set(photos))) < MIN_DEV_IMAGES:
         command = shlex.join(["jointspace", "calibrate", str(index.folder), str(path), "--ask"])
         said = f"{path} has captions of {counted(count, 'photo')}, but a calibration needs {MIN_DEV_IMAGES}"
-        raise InputError(f"{said}. To add captions, run: {command}")
+        raise InputError(f"{said}. Add rows. If --ask has written the table, you can also run: {command}")
     for pair in pairs:
         try:
             searcher.require_known(pair.text)

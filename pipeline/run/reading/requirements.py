@@ -138,13 +138,13 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
         case "prepare_encoder" | "extract" | "encode_sentences":
             folder = {"extract": "features/", "encode_sentences": "text/"}.get(stage.name, "")
             entry = config.entry(folder + names[0])
-            user = f"encoder {entry.name}" if entry.modality == "image" else f"text encoder {entry.name}"
+            user = f"The {'encoder' if entry.modality == 'image' else 'text encoder'} {entry.name}"
             extra = entry.spec.extra
         case "extract_regions":
-            user, extra = f"regions.proposals {config.regions.proposals}", config.regions.proposals
+            user, extra = f"regions.proposals: {config.regions.proposals}", config.regions.proposals
         case "parse" if config.parse.engine == "spacy":
-            user, extra = "parse.engine spacy", "parse"
+            user, extra = "parse.engine: spacy", "parse"
         case _:
             return
     if extra in machine.EXTRAS and not machine.is_installed(module := machine.EXTRAS[extra][0]):
-        yield f"The {user} needs {module}. Install it with `pip install 'jointspace[{extra}]'`"
+        yield f"{user} needs {module}. Install it with `pip install 'jointspace[{extra}]'`"

@@ -128,9 +128,7 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
-        log.warning(
-            "%s does not know many words of the collection: %s. %s%s.", name, coverage, remedy[:1].upper(), remedy[1:]
-        )
+        log.warning("%s does not know many words of the collection: %s. %s.", name, coverage, remedy)
     elif coverage.sentences:
         log.info("%s: %s", name, coverage)
     return asdict(coverage)
@@ -188,8 +186,7 @@ def read_queries(file: Path) -> list[str]:
 
 
 def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 0) -> WordVectors:
-    """Read word vectors from a file that the user supplied: those of the `wanted` words, and those of the words at the
-    beginning of the file, of which there are `first`.
+    """Read the vectors of the `wanted` words, and of the first `first` words, from a file that the user supplied.
 
     `form` is `text` or `binary` (word2vec's formats). Raises InputError if the file cannot be read.
     """

@@ -32,6 +32,12 @@ function formOf(params, file, fields) {
   return { method: "POST", body };
 }
 
+// Returns the sort order in the URL, or null if this index cannot be sorted by its column.
+function sortOf(params, model) {
+  const sort = params.get("sort") || "", kind = model.columns[sort.replace(/^-/, "")];
+  return kind && kind !== "nothing" ? sort : null;
+}
+
 function requestOf(params, file, model, top) {
   const kind = kindOf(params, model), where = conditionOf(params);
   const limits = { top, ...(where ? { where } : {}) };
@@ -39,7 +45,7 @@ function requestOf(params, file, model, top) {
   const asked = new URLSearchParams(limits);
   if (kind === "images") {
     for (const word of words(params, "minus")) asked.append("minus", word);
-    if (params.get("sort") && params.get("sort").replace(/^-/, "") in model.columns) asked.append("sort", params.get("sort"));
+    if (sortOf(params, model)) asked.append("sort", sortOf(params, model));
     if (params.has("vectors")) asked.append("match_text", "false");
   }
   const address = `${base(model.model)}/${kind}?${asked}`;
@@ -131,7 +137,7 @@ class Answer {
     if (answer.warning) note(answer.warning, this.title);
     if (answer.remark && this.list) this.end(answer);
     // Without a line of likely matches, the nearest photos are sorted, and more photos would change their order.
-    const sorted = this.kind === "images" && params.get("sort") && answer.likely === null;
+    const sorted = this.kind === "images" && sortOf(params, this.model) && answer.likely === null;
     if (sorted) note(`There is no line of likely matches here, so the ${results.length} nearest photos are sorted.`, this.title);
     if (results.length === wanted && wanted < this.most && !sorted) {
       this.more = button("More", () => {

@@ -47,7 +47,7 @@ async function render() {
 
 // Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone.
 function offerOrder(params) {
-  const names = [...new Set(chosenModels(params).flatMap((one) => Object.keys(one.columns)))];
+  const names = [...new Set(chosenModels(params).flatMap((one) => Object.keys(one.columns).filter((name) => one.columns[name] !== "nothing")))];
   at("order").hidden = !params.get("q") || params.has("regions");
   at("sort").replaceChildren(element("option", { value: "" }, "best match"), ...names.flatMap((name) => [
     element("option", { value: name }, name), element("option", { value: `-${name}` }, `${name}, reversed`)]));
