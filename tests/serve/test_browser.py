@@ -164,6 +164,18 @@ def test_filters_on_columns_are_set_shown_and_cleared(page: Any, address: str) -
     captions(page, 20)
 
 
+def test_a_word_is_excluded_under_words_and_order(page: Any, address: str) -> None:
+    page.goto(f"{address}/?q=a+dog&top=3")
+    captions(page, 3)
+    assert not page.locator("#without").is_visible()
+    page.get_by_text("Words and order").click()
+    page.get_by_label("Without", exact=True).fill("red")
+    page.get_by_label("Without", exact=True).press("Enter")
+    playwright.expect(page).to_have_url(re.compile("minus=red"))
+    captions(page, 3)
+    assert page.locator("#without").is_visible()
+
+
 def test_results_are_sorted_only_by_columns_with_an_order(page: Any, run: Path, tmp_path: Path) -> None:
     from served_run import serve
 

@@ -45,7 +45,8 @@ async function render() {
   look(params.get("image"));
 }
 
-// Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone.
+// Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone. The offers are shown
+// at once if the query uses one of them.
 function offerOrder(params) {
   const names = [...new Set(chosenModels(params).flatMap((one) => Object.keys(one.columns).filter((name) => one.columns[name] !== "nothing")))];
   at("order").hidden = !params.get("q") || params.has("regions");
@@ -54,6 +55,7 @@ function offerOrder(params) {
   at("sort").value = params.get("sort") || "";
   at("match").checked = !params.has("vectors");
   at("without").value = params.get("minus") || "";
+  at("order").open = at("order").open || ["vectors", "minus", "sort"].some((name) => params.has(name));
 }
 
 function takeSentence(text) {
