@@ -258,10 +258,15 @@ def command_of(stage: "Stage") -> click.Command:
     return command
 
 
+def say(line: str, err: bool = False) -> None:
+    """Print a line for the user on stdout, or on stderr if `err`. Its commands can be copied (see `runnable`)."""
+    click.echo(printable(runnable(line)), err=err)
+
+
 def say_next(following: Callable[[], str | None]) -> None:
     """Print the command that `following` returns as the command to run next, if stderr is a terminal."""
     if sys.stderr.isatty() and (command := following()):
-        click.echo(printable(runnable(f"next: {command}")), err=True)
+        say(f"next: {command}", err=True)
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":

@@ -13,7 +13,7 @@ import click
 from pipeline.compute import runtime
 from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.printable import printable, printable_json
-from stages.commands import FILE, FOLDER, Command, config_option, only_index, runnable, verify_option
+from stages.commands import FILE, FOLDER, Command, config_option, only_index, say, verify_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
@@ -193,7 +193,7 @@ def command(
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
     if query.sentence is not None and (missing := explain_missing_line(index, shlex.quote(str(index.folder)))):
-        click.echo(printable(runnable(missing)), err=True)
+        say(missing, err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return

@@ -17,7 +17,7 @@ from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
-from stages.commands import CONFIG, PATH, Command, json_option, runnable
+from stages.commands import CONFIG, PATH, Command, json_option, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -260,8 +260,8 @@ def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None
         click.echo(printable_json([vars(finding) for finding in findings]))
         sys.exit(bool(missing))
     for finding in findings:
-        remedy = f" -> {runnable(finding.remedy)}" if finding.remedy else ""
-        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        say(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing:
         click.echo(f"missing: {', '.join(missing)}", err=True)
         sys.exit(1)
