@@ -197,7 +197,7 @@ def only_index(command: str) -> Path:
     if len(found) == 1:
         return found[0]
     listed = f"The folder results has these: {', '.join(map(str, found))}." if found else "The folder results has none."
-    example = command.replace("INDEX", str(found[0] if found else "results/demo/index/sae"))
+    example = command.replace("INDEX", shlex.quote(str(found[0] if found else "results/demo/index/sae")))
     raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
 
 

@@ -77,7 +77,8 @@ def test_a_folder_that_is_not_the_first_argument_is_put_first(run: Path, words: 
 
 def test_text_without_quotes_is_not_taken_for_a_folder(run: Path) -> None:
     index = run / "index/ncca"
-    assert str(error_of("search", index, "a", "dog")).startswith("Put the text in quotes: ")
+    message = str(error_of("search", index, "a", "$5", "dog"))
+    assert message == f"Put the text in quotes: jointspace search {index} 'a $5 dog'"
     assert str(error_of("search", "a", "black/white", "dog")).startswith("Put the text in quotes: ")
     assert str(error_of("search", "a", "black/white")).startswith("Put the text in quotes: ")
 

@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pipeline.storage.index_shard import IndexShard
     from pipeline.storage.manifest import Manifest
 
-
 BATCH_ROWS = 1 << 16
 """Number of captions that are held in memory while they are compared."""
 
@@ -157,9 +156,8 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
 
     log, known, total, new = logging.getLogger(__name__), photo_digests(change.index.shards), 0, 0
     shards = open_index(source).shards
-    StoredIndex(
-        [*change.index.shards, *shards], change.home
-    ).check_rows()  # raises an error for an index of another model
+    # `check_rows` raises an error for an index of another model.
+    StoredIndex([*change.index.shards, *shards], change.home).check_rows()
     for shard in shards:
         index = StoredIndex([shard])
         for modality in MODALITIES:

@@ -223,8 +223,8 @@ def _split_words(
         if is_folder and not index_folders:
             right = shlex.join(["jointspace", "search", last, " ".join(text)])
             raise UsageError(f"The arguments are in the wrong order. The folder of the index comes first: {right}")
-        index = shlex.quote(str(index_folders[0])) if index_folders else "INDEX"
-        raise UsageError(f'Put the text in quotes: jointspace search {index} "{" ".join(words)}".')
+        index = str(index_folders[0]) if index_folders else "INDEX"
+        raise UsageError(f"Put the text in quotes: {shlex.join(['jointspace', 'search', index, ' '.join(words)])}")
     return index_folders, words[0] if words else None
 
 

@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -88,7 +89,7 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
         if images is None:
             raise UsageError(
                 f"data_root {chosen.data_root} does not exist. Correct it in {target}, or give the number of photos:"
-                f" jointspace plan {target} --photos 1000"
+                f" jointspace plan {shlex.quote(str(target))} --photos 1000"
             )
         collection = Collection(1, 1, draw_photographs(sample))
     photos = collection.images if images is None else round(images)

@@ -86,8 +86,10 @@ def test_an_interrupted_migration_says_how_to_continue(tmp_path: Path, monkeypat
         raise KeyboardInterrupt
 
     monkeypatch.setattr("stages.operations.run._watch", interrupt)
+    monkeypatch.setattr("pipeline.run.reading.requirements.require_all", lambda *arguments: None)
     config = tmp_path / "config.yaml"
-    places = {"data_root": str(tmp_path), "results_root": str(tmp_path), "name": "mine"}
+    places = {"data_root": str(tmp_path / "photos"), "results_root": str(tmp_path), "name": "mine"}
+    (tmp_path / "photos").mkdir()
     config.write_text(yaml.safe_dump({**CONFIG, **places, "encoders": [NEW]}))
     features = Layout(tmp_path / "mine").features("eye").part(0)
     features.parent.mkdir(parents=True)
