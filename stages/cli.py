@@ -184,9 +184,8 @@ def cli(
 ) -> None:
     """Search your own photos in plain language, with a model fitted to your captions."""
     runtime.configure(threads)
-    os.environ.setdefault(
-        "PYDANTIC_DISABLE_PLUGINS", "1"
-    )  # so that Pydantic does not search every installed package for plugins
+    # Pydantic would otherwise search every installed package for plugins.
+    os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")
     handlers: list[logging.Handler] = [AboveBars(sys.stderr)]
     if log_path:
         try:

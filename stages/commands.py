@@ -197,7 +197,7 @@ def only_index(command: str) -> Path:
     if len(found) == 1:
         return found[0]
     listed = f"The folder results has these: {', '.join(map(str, found))}." if found else "The folder results has none."
-    example = command.replace("INDEX", str(found[0] if found else "results/demo/index/sae"))
+    example = command.replace("INDEX", shlex.quote(str(found[0] if found else "results/demo/index/sae")))
     raise UsageError(f"Give the folder of an index, as in: {example}. {listed}")
 
 
@@ -258,10 +258,15 @@ def command_of(stage: "Stage") -> click.Command:
     return command
 
 
+def say(line: str, err: bool = False) -> None:
+    """Print a line for the user on stdout, or on stderr if `err`. Its commands can be copied (see `runnable`)."""
+    click.echo(printable(runnable(line)), err=err)
+
+
 def say_next(following: Callable[[], str | None]) -> None:
     """Print the command that `following` returns as the command to run next, if stderr is a terminal."""
     if sys.stderr.isatty() and (command := following()):
-        click.echo(printable(runnable(f"next: {command}")), err=True)
+        say(f"next: {command}", err=True)
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":

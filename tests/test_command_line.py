@@ -5,9 +5,11 @@ from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
+from PIL import Image
 
 from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError
+from stages import commands
 from stages.cli import cli
 
 INDEX = Path(__file__).parent / "index/fixtures/868ca75c/one"
@@ -75,7 +77,8 @@ def test_a_folder_that_is_not_the_first_argument_is_put_first(run: Path, words: 
 
 def test_text_without_quotes_is_not_taken_for_a_folder(run: Path) -> None:
     index = run / "index/ncca"
-    assert str(error_of("search", index, "a", "dog")).startswith("Put the text in quotes: ")
+    message = str(error_of("search", index, "a", "$5", "dog"))
+    assert message == f"Put the text in quotes: jointspace search {index} 'a $5 dog'"
     assert str(error_of("search", "a", "black/white", "dog")).startswith("Put the text in quotes: ")
     assert str(error_of("search", "a", "black/white")).startswith("Put the text in quotes: ")
 
@@ -120,3 +123,24 @@ def test_only_words_after_two_hyphens_reach_snakemake(monkeypatch: pytest.Monkey
     words = ("run", "mine.yaml", "-j", "1", "--", "--keep-going", "target", "--", "-n")
     assert CliRunner().invoke(cli, words).exit_code == 0
     assert started == [(Path("mine.yaml"), ("--keep-going", "target", "--", "-n"), 1, False)]
+
+
+@pytest.mark.parametrize("is_found", [True, False])
+def test_commands_that_init_prints_name_the_program_if_the_shell_does_not_find_it(
+    is_found: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    programs = tmp_path / "my clone/bin"
+    programs.mkdir(parents=True)
+    for name in ("jointspace", "pip"):
+        (programs / name).touch(0o755)
+    monkeypatch.setattr("sys.executable", str(programs / "python"))
+    monkeypatch.setenv("PATH", str(programs if is_found else tmp_path))
+    monkeypatch.setattr(commands, "_program", commands._program.__wrapped__)  # without its cache
+    Path("photos").mkdir()
+    Image.new("RGB", (40, 40)).save("photos/0.jpg")
+    program = {name: name if is_found else f"'my clone/bin/{name}'" for name in ("jointspace", "pip")}
+    said = CliRunner().invoke(cli, ["init", "photos"]).stdout.splitlines()
+    assert said[-1] == f"{program['jointspace']} init photos --encoder clip"
+    said = CliRunner().invoke(cli, ["init", "photos", "--encoder", "clip"]).stdout.splitlines()
+    assert said[-1] == f"{program['jointspace']} run photos.yaml"
+    assert any(line.endswith(f": {program['pip']} install 'jointspace[open-clip]'") for line in said)

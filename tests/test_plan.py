@@ -24,7 +24,7 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
         "text": {"size": 300}, "fit": {"dimensions": [64]}, "shard_size": 1000,
         "extract": {"decode_workers": 0, "storage": "float16"},
     }  # fmt: skip
-    path = tmp_path / "planned.yaml"
+    path = tmp_path / "my plan.yaml"
     path.write_text(yaml.safe_dump(values))
 
     def planned(*arguments: str) -> dict:
@@ -45,7 +45,7 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
     assert twice["disk"]["features"] == 2 * plan["disk"]["features"] and twice["memory"]["fit"] == plan["memory"]["fit"]
     path.write_text(yaml.safe_dump({**values, "data_root": str(tmp_path / "photos")}))
     missing = CliRunner().invoke(command, [str(path)])
-    assert missing.exit_code and f"jointspace plan {path} --photos 1000" in str(missing.exception)
+    assert missing.exit_code and f"jointspace plan '{path}' --photos 1000" in str(missing.exception)
     names = draw(tmp_path / "photos", 8, 0)
     (tmp_path / "photos/captions.tsv").write_text("".join(f"{name}\t0\ta picture\n" for name in names[:4]))
     (tmp_path / "photos/broken.png").write_text("not a photo")

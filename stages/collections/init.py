@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
-from stages.commands import FILE, PATH, json_option
+from stages.commands import FILE, PATH, json_option, say
 
 if TYPE_CHECKING:
     from pipeline.collections.detect import Detected
@@ -93,7 +93,6 @@ def command(
     from pipeline.collections.detect import detect
     from pipeline.config.section import as_name
     from pipeline.errors import InputError, RejectLimitError, UsageError
-    from pipeline.printable import printable
     from pipeline.storage.batch import publish_text
 
     if encoder and (weights or architecture):
@@ -135,7 +134,8 @@ def command(
             "refused": next(_refusals(intake), None),
         }
     if not as_json:
-        click.echo("\n".join(map(printable, _lines(seen, encoder, weights))))
+        for line in _lines(seen, encoder, weights):
+            say(line)
     path = None
     commands = [["jointspace", "init", str(photographs), "--encoder", "clip"]]
     if found.format != VECTORS:
@@ -156,11 +156,11 @@ def command(
         click.echo(json.dumps({**seen, **ending}, default=str))
     else:
         if path:
-            click.echo(printable(f"wrote {path}{'; next:' * bool(commands)}"))
+            say(f"wrote {path}{'; next:' * bool(commands)}")
         for number, command_line in enumerate(commands):
             if number == 1:
-                click.echo("or with an index that you built from other photos:")
-            click.echo(printable(shlex.join(command_line)))
+                say("or with an index that you built from other photos:")
+            say(shlex.join(command_line))
     if path is None:
         raise InputError("no configuration was written. Run one of the commands above.")
     if seen["refused"]:

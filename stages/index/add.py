@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     from pipeline.storage.index_shard import IndexShard
     from pipeline.storage.manifest import Manifest
 
-
 BATCH_ROWS = 1 << 16
 """Number of captions that are held in memory while they are compared."""
 
@@ -77,10 +76,9 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: Path | None) -> tuple[int, int]:
     """Embed photos with the model of an index, and add them to the index as a shard of its own.
 
-    `change` is the change of the index, `source` has the photos, and `output` is the folder of the changed copy of the
-    index or None. `removed` are hashes and paths of photos that were removed from the index. `sample` is the run in
-    which these photos were added to another index, whose features are reused, or None. Return the number of photos that
-    were not removed, and the number of new ones among them.
+    `change` is the change of the index, and `source` has the photos. `removed` are hashes and paths of photos that were
+    removed from the index. `sample` is the run in which these photos were added to another index, whose features are
+    reused, or None. Return the number of photos that were not removed, and the number of new ones among them.
     """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed
@@ -158,9 +156,8 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
 
     log, known, total, new = logging.getLogger(__name__), photo_digests(change.index.shards), 0, 0
     shards = open_index(source).shards
-    StoredIndex(
-        [*change.index.shards, *shards], change.home
-    ).check_rows()  # raises an error for an index of another model
+    # `check_rows` raises an error for an index of another model.
+    StoredIndex([*change.index.shards, *shards], change.home).check_rows()
     for shard in shards:
         index = StoredIndex([shard])
         for modality in MODALITIES:

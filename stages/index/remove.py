@@ -73,7 +73,7 @@ def command(
             example = shlex.join(["jointspace", "remove", str(index), next(photos_of(changes[0].index)).whole])
             raise UsageError(f"No photo was named. Give names as `jointspace search` prints them, as in: `{example}`")
         before = _removed_before(changes[0].index, [line for line, why in reasons.items() if not why])
-        unmet = [f"{line!r}{why or before.get(line, ' is not the name of a photo')}" for line, why in reasons.items()]
+        unmet = [f"{line!r}{why or before.get(line, ' matches no photo')}" for line, why in reasons.items()]
         for line in unmet if len(unmet) > 1 else ():
             log.warning("%s: %s", index, printable(line))
         which = f": {unmet[0]}." if len(unmet) == 1 else ". The reasons are listed above."

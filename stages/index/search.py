@@ -13,7 +13,7 @@ import click
 from pipeline.compute import runtime
 from pipeline.errors import InputError, RejectLimitError, UsageError
 from pipeline.printable import printable, printable_json
-from stages.commands import FILE, FOLDER, Command, config_option, only_index, runnable, verify_option
+from stages.commands import FILE, FOLDER, Command, config_option, only_index, say, verify_option
 
 if TYPE_CHECKING:
     from pipeline.index.search import Answer, Encoded, Searcher
@@ -193,7 +193,7 @@ def command(
     if hits.judgement and hits.judgement.warning:
         click.echo(hits.judgement.warning, err=True)
     if query.sentence is not None and (missing := explain_missing_line(index, shlex.quote(str(index.folder)))):
-        click.echo(printable(runnable(missing)), err=True)
+        say(missing, err=True)
     if as_json:
         click.echo(printable_json(_listed(hits), str))
         return
@@ -223,8 +223,8 @@ def _split_words(
         if is_folder and not index_folders:
             right = shlex.join(["jointspace", "search", last, " ".join(text)])
             raise UsageError(f"The arguments are in the wrong order. The folder of the index comes first: {right}")
-        index = shlex.quote(str(index_folders[0])) if index_folders else "INDEX"
-        raise UsageError(f'Put the text in quotes: jointspace search {index} "{" ".join(words)}".')
+        index = str(index_folders[0]) if index_folders else "INDEX"
+        raise UsageError(f"Put the text in quotes: {shlex.join(['jointspace', 'search', index, ' '.join(words)])}")
     return index_folders, words[0] if words else None
 
 

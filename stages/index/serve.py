@@ -142,10 +142,8 @@ def serve(options: ServeOptions) -> None:
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
     check = ImageProcess(partial(check_header, limits=upload_limits), "serve.max_upload_pixels")
-    uploads, thumbnails = (
-        decoding_process(image_limits),
-        decoding_process(image_limits),
-    )  # they end with this process
+    uploads = decoding_process(image_limits)  # These processes end with this process.
+    thumbnails = decoding_process(image_limits)
     logging.getLogger("python_multipart").setLevel(logging.ERROR)  # Its warnings about malformed forms are not shown.
     with _listen(options.host, options.port) as listener:
         bound, port = listener.getsockname()[:2]

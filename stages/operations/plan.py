@@ -3,6 +3,7 @@
 import hashlib
 import io
 import logging
+import shlex
 import sys
 from collections.abc import Iterator
 from contextlib import closing, suppress
@@ -17,7 +18,7 @@ from pipeline.compute import runtime
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable_json
 from pipeline.run import Run
-from stages.commands import CONFIG, PATH, Command, json_option, runnable
+from stages.commands import CONFIG, PATH, Command, json_option, say
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -88,7 +89,7 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
         if images is None:
             raise UsageError(
                 f"data_root {chosen.data_root} does not exist. Correct it in {target}, or give the number of photos:"
-                f" jointspace plan {target} --photos 1000"
+                f" jointspace plan {shlex.quote(str(target))} --photos 1000"
             )
         collection = Collection(1, 1, draw_photographs(sample))
     photos = collection.images if images is None else round(images)
@@ -260,8 +261,8 @@ def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None
         click.echo(printable_json([vars(finding) for finding in findings]))
         sys.exit(bool(missing))
     for finding in findings:
-        remedy = f" -> {runnable(finding.remedy)}" if finding.remedy else ""
-        click.echo(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
+        remedy = f" -> {finding.remedy}" if finding.remedy else ""
+        say(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing:
         click.echo(f"missing: {', '.join(missing)}", err=True)
         sys.exit(1)

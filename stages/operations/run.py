@@ -21,7 +21,7 @@ from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant, similar_name
 from pipeline.printable import counted
 from pipeline.run import Run
-from stages.commands import CONFIG, Command, cores_option, json_option, runnable
+from stages.commands import CONFIG, Command, cores_option, json_option, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -218,15 +218,14 @@ def run_workflow(
         try:
             code = _watch(words, output, shown=bool(further))
         except KeyboardInterrupt:
-            if changes:  # the command is `migrate`
-                raise
             raise RunFailure("Interrupted. The same command continues the run.", 130) from None
     if code:
         raise _explain(output, code, _run_command(config_path))
     if as_json:
         click.echo(json.dumps(results_of(folder)))
     elif not further:
-        click.echo("\n".join(map(runnable, closing_lines(folder))))
+        for line in closing_lines(folder):
+            say(line)
     if (warnings := warnings_of(folder)) and not any(map(RUNS_NOTHING.fullmatch, further)):
         raise RejectLimitError(
             f"The run is complete, with {counted(len(warnings), 'warning')}. The first: {warnings[0]}"
@@ -339,7 +338,7 @@ def _end(process: "subprocess.Popen", number: int) -> None:
 def _explain(log: Path, code: int, again: str) -> RunFailure:
     """Return the error of a failed run, with the message of the failed stage or of Snakemake from `log`.
 
-    `code` is the exit code of Snakemake, and `again` the command that resumes the run.
+    `code` is the exit code of Snakemake, and `again` is the command that runs the configuration.
     """
     text = log.read_text(encoding="utf-8", errors="replace")
     stage, said = FAILED.search(text), re.findall(r"^jointspace: (.+)$", text, flags=re.M)
@@ -358,5 +357,5 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
         reason = " ".join(text[at:].split()) or "no output"
         return RunFailure(f"Snakemake ended with exit code {code}: {reason} (details: {log})", code)
     status = STATUS.findall(text)
-    reason = said[-1] if said else f"The stage ended without a message. Resume with: {again}"
+    reason = said[-1] if said else "The stage ended without a message. The same command continues the run."
     return RunFailure(f"{stage[1].replace('_', '-')}: {reason} (details: {log})", int(status[-1]) if status else code)

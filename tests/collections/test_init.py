@@ -68,7 +68,7 @@ def test_the_written_configuration_reads_what_init_reports(photos: Path, tmp_pat
     caption(photos, texts)
     said = run_command("init", photos)
     assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
-    assert said.splitlines()[-1] == "jointspace run my-photos.yaml"
+    assert said.splitlines()[-1].endswith("jointspace run my-photos.yaml")
     chosen = loading.load(Path("my-photos.yaml"))
     assert (chosen.data_root, chosen.collection.format, chosen.models) == (str(photos), kind, ("cca", "ncca"))
     written = yaml.safe_load(Path("my-photos.yaml").read_text())
@@ -190,7 +190,7 @@ def test_photos_without_sentences_are_searched_with_a_pretrained_model(photos: P
         card.write_text(json.dumps({"data_root": str(data_root)}))
     *_, first, _, second = refuse(photos)[0].splitlines()
     assert first.endswith("--encoder clip") and "drawn" not in second
-    assert second.startswith("jointspace apply results/holiday/index/ncca") and second.endswith("results/my-photos")
+    assert "jointspace apply results/holiday/index/ncca" in second and second.endswith("results/my-photos")
     (photos / "notes.txt").write_text("sun cream")
     for encoder in ("siglip", "clip"):
         Path("my-photos.yaml").unlink(missing_ok=True)
@@ -415,7 +415,7 @@ def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> N
     """Twenty photos with one caption each are written in the layouts of other programs."""
     write(photos)
     said = run_command("init", photos)
-    assert "20 images, 20 sentences" in said and said.splitlines()[-1] == "jointspace run my-photos.yaml"
+    assert "20 images, 20 sentences" in said and said.splitlines()[-1].endswith("jointspace run my-photos.yaml")
     written = yaml.safe_load(Path("my-photos.yaml").read_text())
     ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
     manifest = Manifest(tmp_path / "run/manifest")
@@ -509,7 +509,7 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
     for number in range(3):
         (photos / f"{number}.HEIC").touch()
     said, error = refuse(photos)
-    assert "3 photos cannot be used: HEIC photos need `pip install 'jointspace[heif]'`" in said
+    assert re.search(r"3 photos cannot be used: HEIC photos need `\S*pip install 'jointspace\[heif\]'`", said)
     assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
 
 

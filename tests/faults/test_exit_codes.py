@@ -72,10 +72,10 @@ def test_a_command_without_an_index_uses_the_only_one(tmp_path: Path, monkeypatc
     with pytest.raises(UsageError, match="jointspace serve results/demo/index/sae. The folder results has none"):
         only_index("jointspace serve INDEX")
     for name in ("sae", "ncca"):
-        folder = tmp_path / "results/mine/index" / name
+        folder = tmp_path / "results/my photos/index" / name
         folder.mkdir(parents=True)
         (folder / CARD).touch()
         if name == "sae":
-            assert only_index("jointspace serve INDEX") == Path("results/mine/index/sae")
-    with pytest.raises(UsageError, match="results/mine/index/ncca, results/mine/index/sae"):
+            assert only_index("jointspace serve INDEX") == Path("results/my photos/index/sae")
+    with pytest.raises(UsageError, match="serve 'results/my photos/index/ncca'. .* results/my photos/index/sae"):
         only_index("jointspace serve INDEX")

@@ -9,8 +9,10 @@ from synthetic_run import build_bundle, ingest, make_stage, run_command
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
+from pipeline.run.layout import Layout
 from pipeline.storage.commit import read_commit
 from pipeline.storage.stored_index import StoredIndex, open_index
+from stages.operations.run import RunFailure
 
 OLD = CONFIG["encoders"][0]
 """The encoder whose features exist."""
@@ -77,6 +79,24 @@ def test_migrate_names_the_missing_encoder_or_features(tmp_path: Path, old: str,
     config.write_text(yaml.safe_dump({**CONFIG, "encoders": [NEW], "results_root": str(tmp_path)}))
     with pytest.raises(UsageError, match=named):
         run_command("migrate", old, new, config)
+
+
+def test_an_interrupted_migration_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def interrupt(*arguments: object, **options: object) -> int:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("stages.operations.run._watch", interrupt)
+    monkeypatch.setattr("pipeline.run.reading.requirements.require_all", lambda *arguments: None)
+    config = tmp_path / "config.yaml"
+    places = {"data_root": str(tmp_path / "photos"), "results_root": str(tmp_path), "name": "mine"}
+    (tmp_path / "photos").mkdir()
+    config.write_text(yaml.safe_dump({**CONFIG, **places, "encoders": [NEW]}))
+    features = Layout(tmp_path / "mine").features("eye").part(0)
+    features.parent.mkdir(parents=True)
+    features.touch()
+    with pytest.raises(RunFailure, match="The same command continues the run") as failure:
+        run_command("migrate", "eye", "new", config)
+    assert failure.value.exit_code == 130
 
 
 def test_an_encoder_that_cannot_encode_photos_is_not_called_missing(tmp_path: Path) -> None:
