@@ -45,9 +45,8 @@ def main() -> None:
     smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))
     report(compare(f"{CAMERA[0]} x {CAMERA[1]} decoded for {RESIZE} pixels", smaller, whole, chosen.pairs, threads=1))
 
-    make = partial(
-        np.full, SHAPE, dtype=np.uint8
-    )  # np.full is a function of a module. A function of this script could not be sent to the workers.
+    # A function of a module, because a function of this script could not be sent to the workers.
+    make = partial(np.full, SHAPE, dtype=np.uint8)
 
     def drawn(mapper) -> None:
         for _ in mapper(make, (number % 256 for number in range(chosen.items)), 2):

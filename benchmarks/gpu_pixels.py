@@ -27,7 +27,7 @@ from torchvision.io import decode_jpeg
 from pipeline.compute.workers import CHUNK_ITEMS, CHUNKS_AHEAD, Failure, shared_map
 from pipeline.encoders.extraction import ExtractionPlan, Extractor, make_probes
 from pipeline.encoders.networks import NetworkEncoder, NetworkSpec, untrained
-from pipeline.images.decode import decode
+from pipeline.images.decode import decode, decode_pixels
 from pipeline.images.opening import ImageLimits
 from pipeline.images.preprocess import Preprocessing, prepare
 
@@ -164,7 +164,8 @@ def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
     if kind == TRANSPORT:
         return np.zeros((side, side, 3), np.uint8)
     if kind == PRESENT:
-        return prepare(decode(data, LIMITS, side), Preprocessing(side, None, (0, 0, 0), (1, 1, 1)))
+        (image,) = decode_pixels(data, LIMITS, [side])
+        return prepare(image, Preprocessing(side, None, (0, 0, 0), (1, 1, 1)))
     image = torch.from_numpy(DECODERS[kind](data)).permute(2, 0, 1)[None]
     return interpolate(image, (side, side), mode="bilinear", antialias=True)[0].permute(1, 2, 0).numpy()
 

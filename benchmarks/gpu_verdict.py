@@ -25,7 +25,7 @@ TABLE_LINES = 50
 LINE_CHARACTERS = 260
 LEAST_BUSY = 0.8
 """Load of the GPU, as a share, below which the GPU does not limit extraction."""
-PRESENT = "Pillow, resized by Pillow"
+PRESENT = "the decoder of extract"
 TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999

@@ -4,9 +4,9 @@
 
 The benchmark draws JPEGs with a fixed seed (smooth noise, which takes as long to decode as photos of this size) with
 sentences, and writes them as img2dataset does. `snakemake` runs SqueezeNet 1.0 with random weights at that side, up to
-the index of `ncca`. The output is a Markdown table of stages with jobs, seconds and images per second, and the
-estimated hours for a million images. The time of a stage that passes over the images grows with their number, and the
-time of all other stages is taken as constant.
+the index of `ncca`. The output is a Markdown table of stages with jobs, seconds, CPU seconds and images per second, and
+the estimated hours for a million images. The time of a stage that passes over the images grows with their number, and
+the time of all other stages is taken as constant.
 """
 
 import argparse
@@ -85,7 +85,7 @@ def main() -> None:
     subprocess.run(command, cwd=given.folder, check=True)
     seconds = time.perf_counter() - start
     hours = 0.0
-    print("| stage | jobs | seconds | of the processor | images a second | hours of a million |")
+    print("| stage | jobs | seconds | CPU seconds | images per second | hours for a million images |")
     print("|---|---|---|---|---|---|")
     for rule, jobs in read_benchmarks(given.folder / "results/pixels/benchmarks").items():
         spent = sum(job.seconds for job in jobs)

@@ -1,10 +1,10 @@
-"""What words as text add to a search by vectors, on an index with captions.
+"""Measures how much words as text improve a search by vectors, on an index with captions.
 
     python benchmarks/text_search.py results/flickr8k/index/ncca [--split test] [--seed 0]
 
 One caption of each photo of the split is a query and is removed from the index. In the condition `captions`, the other
 captions of all photos are searched. In the condition `half`, every second photo has no captions. In the condition
-`none`, the photos of the split have no captions, and the other photos have theirs. Each condition prints a line with
+`none`, the photos of the split have no captions, but the other photos have captions. Each condition prints a line with
 the recalls of the search by vectors alone and of the search by vectors and words, in percent.
 
 The search `vectors and any word` is an alternative that was rejected: a photo matches if it has at least one word of

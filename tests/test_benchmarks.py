@@ -13,7 +13,6 @@ WITHOUT_TINY = {
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
     "million_moments.py": "dense_pairs.py and moments.py compute the same from memory",
-    "parts.py": "each shard has its own process, which takes seconds to start",
     "pascal_page.py": "it makes a collection and measures nothing",
     "pixels.py": "a whole workflow",
     "text_search.py": "it needs an index with captions, and tests/index/test_text_index.py tests the search",
@@ -33,8 +32,8 @@ LINE_KEYS = {
     "vectors.py": "share",
 }
 """Benchmarks that do not compare two functions -> a key of their lines of output."""
-SLOW = {"cold_search.py", 
-    "chooser.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
+SLOW = {
+    "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
 """Benchmarks that take more than three CPU seconds even with --tiny."""

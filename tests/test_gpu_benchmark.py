@@ -14,7 +14,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT / "benchmarks"))
 from gpu_parts import Bench  # noqa: E402
 from gpu_pixels import measure_rate  # noqa: E402
-from gpu_verdict import LINE_CHARACTERS, PROCESSES, TABLE_LINES, conclude, table  # noqa: E402
+from gpu_verdict import LINE_CHARACTERS, PRESENT, PROCESSES, TABLE_LINES, conclude, table  # noqa: E402
 
 from pipeline.compute.workers import Failure  # noqa: E402
 
@@ -60,7 +60,7 @@ def line(name: str, variant: str, value: float, unit: str = "images/s", **more: 
 
 
 def test_verdict_names_the_limit_and_the_decoder() -> None:
-    now, torchs = "Pillow, resized by Pillow", "torchvision, resized by torch"
+    now, torchs = PRESENT, "torchvision, resized by torch"
     lines = [
         line("pytest -m gpu", "", 90, "passed", failed=["tests/test_a.py::test_b"], not_run=[]),
         line("extract resnet50", "shards 3 to 12", 3000.0, decode=0.7, forward=0.3, busy=0.4, agrees=True),
@@ -104,7 +104,7 @@ def test_a_failed_test_with_nan_in_its_name_is_named() -> None:
 
 
 def test_a_decoder_without_a_rate_does_not_hide_the_others() -> None:
-    now, failed = "Pillow, resized by Pillow", "A decoder"
+    now, failed = PRESENT, "A decoder"
     lines = [line(kind, "cosine to now", 1.0, "") for kind in (failed, now)]
     assert conclude([*lines, line(now, "14 processes", 3000.0)])[3].startswith("The fastest CPU decoder that agrees is")
 

@@ -131,11 +131,11 @@ class Material:
     """The inputs for training a generator.
 
     `view` says how the features of all encoders of an image become one vector. `train` and `dev` are the images of both
-    splits with their sentences, as word ids of `vocabulary`. `texts` has the
-    sentences of both splits as texts, under the keys "train" and "dev". `extra` are training sentences without images.
-    `settings` is the section of the configuration for this generator, and `precision` is the dtype of the large matrix
-    products. Training runs on `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every
-    batch. `space`, `tagger` and `ranker` are None unless the spec of the generator says that it needs them.
+    splits with their sentences, as word ids of `vocabulary`. `texts` has the sentences of both splits as texts, under
+    the keys "train" and "dev". `extra` are training sentences without images. `settings` is the section of the
+    configuration for this generator, and `precision` is the dtype of the large matrix products. Training runs on
+    `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch. `space`, `tagger` and
+    `ranker` are None unless the spec of the generator says that it needs them.
     """
 
     view: ImageView

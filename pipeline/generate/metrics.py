@@ -24,8 +24,7 @@ METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 @dataclass(frozen=True)
 class Judgement:
     """The metrics of generated captions, multiplied by 100. CIDEr is at most 1000, and the others are percent. A metric
-    that was not measured is None.
-    `not_measured` maps the name of each metric that is None to the reason."""
+    that was not measured is None. `not_measured` maps the name of each metric that is None to the reason."""
 
     bleu_1: float | None = None
     bleu_2: float | None = None

@@ -90,9 +90,7 @@ def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
     """Compute the means of the measures over several galleries, each given by its ranks (k,) and owners (k,).
 
-    The measures are described in `measure`.
-
-    The bootstrap resamples each gallery separately.
+    The measures are described in `measure`. The bootstrap resamples each gallery separately.
     """
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
     means = _mean([sample.measures(np.ones(sample.n_images, np.int64)) for sample in samples])
@@ -230,9 +228,8 @@ def random_measures(right: np.ndarray, total: int) -> dict[str, float]:
     shares = counts / counts.sum()
     positions = np.arange(total)
     wrong = np.maximum(total - kinds[:, None] - positions, 0) / (total - positions)
-    later = np.concatenate(
-        [[1.0], shares @ np.cumprod(wrong, axis=1)]
-    )  # P(rank > t) over all queries, for t = 0, 1, ...
+    # P(rank > t) over all queries, for t = 0, 1, ...
+    later = np.concatenate([[1.0], shares @ np.cumprod(wrong, axis=1)])
     recalls = {f"recall@{k}": 100 * float(1 - later[min(k, total)]) for k in CUTOFFS}
     mean = float(shares @ ((total + 1) / (kinds + 1)))
     return {**recalls, "median_rank": float(np.argmax(later <= 0.5)), "mean_rank": mean}

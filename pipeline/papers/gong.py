@@ -267,9 +267,9 @@ def _differences(table: Table, draws: Measured, bootstrap: Bootstrap) -> Iterato
             disjoint = sum(map(len, folds)) == len(set().union(*folds))
             compared = compare(_trainings(measured[0]), _trainings(measured[1]), bootstrap, same_draws=count > 1)
             found.append({**compared, "ci95": compared["ci95"] if disjoint else None})
-            place = column if table.sized else 0
+            position = column if table.sized else 0
             has_numbers = above.published and below.published
-            published.append(_subtract(above.published[place], below.published[place]) if has_numbers else None)
+            published.append(_subtract(above.published[position], below.published[position]) if has_numbers else None)
         yield {"above": pair[0], "below": pair[1], "published": published, "found": found}
 
 

@@ -17,9 +17,9 @@ LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
 """Differences in length at which the next group of LENGTHS begins."""
 WORST_SHARE = 0.01
-"""Share of the pairs, those with the worst ranks, for which the pairs with one verb are also counted separately."""
+"""Share of the pairs with the worst ranks. The pairs with one verb are also counted among them."""
 MAX_RELATIONS = 12
-"""Maximum number of relations that are listed for a system, those with the greatest norms."""
+"""Maximum number of relations that are listed for a system, from the greatest norm on."""
 FAILURE = (
     "The paper says that SDT-RNN fails mostly for captions without a verb among captions with a verb. The table has the"
     " mean rank of a caption among the neighbours of another caption of its image, by the number of verbs in the pair,"

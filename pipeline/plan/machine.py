@@ -217,8 +217,6 @@ TERM_BYTES = 12
 """Bytes of one term of a sentence in a sparse row."""
 TERMS_PER_SENTENCE = 10
 """Assumed number of terms of a sentence."""
-MAX_JOBS = 64
-"""Assumed maximum number of jobs, each of which stores the sum of the moments of its shards."""
 
 
 @dataclass(frozen=True)

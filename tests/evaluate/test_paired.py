@@ -23,9 +23,8 @@ def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tu
 
 def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
     rng = np.random.default_rng(1)
-    owners = np.sort(
-        np.concatenate([np.arange(30), rng.integers(30, size=50)])
-    )  # Each image has at least one sentence.
+    # Each image has at least one sentence.
+    owners = np.sort(np.concatenate([np.arange(30), rng.integers(30, size=50)]))
     ours, theirs = ([draw(rng, 30, owners, worst) for _ in range(count)] for worst, count in ((12, 3), (20, 2)))
     expected = np.mean([total for _, total in ours]) - np.mean([total for _, total in theirs])
     ours, theirs = ([one for one, _ in draws] for draws in (ours, theirs))

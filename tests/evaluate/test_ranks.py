@@ -17,9 +17,8 @@ def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list
     to_sentence, to_image = [], []
     for image, row in enumerate(scores):
         best = max(row[owners == image])
-        gallery = np.append(
-            row[owners != image], best
-        )  # The target is last, so that a stable sort puts it after equal scores.
+        # The target is last, so that a stable sort puts it after equal scores.
+        gallery = np.append(row[owners != image], best)
         order = np.argsort(-gallery, kind="stable")
         to_sentence.append(int(np.flatnonzero(order == len(gallery) - 1)[0]) + 1)
     for sentence, column in enumerate(scores.T):

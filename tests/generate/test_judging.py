@@ -84,11 +84,8 @@ def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
     captions, they give the values of the scorer for the repeated captions. CIDEr keeps the word weights of all
     references, and its value is the mean over the sample."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    texts = (
-        "a dog runs on the grass",
-        "two men play a game in the rain",
-        "a child",
-    )  # The last text is too short for n-grams of four words.
+    # The last text is too short for n-grams of four words.
+    texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")
     candidates = [text.split() for text in texts]
     found, statistics = metrics.judge(candidates, REFERENCES, meteor=False)
     measured = [name for name in metrics.METRICS if name != "meteor"]

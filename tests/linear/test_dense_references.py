@@ -174,9 +174,8 @@ def test_nonlinear_sae(rule: str) -> None:
         (tuned.model.maps.image, a, mean_x, TARGET.block.x.astype(float), TARGET.x, NEW_X),
         (tuned.model.maps.text, b, mean_y, TARGET.y, TARGET.y, NEW_Y),
     ):
-        matrix = matrix * np.sign(
-            np.einsum("dc,dc->c", matrix, drawn.matrix)
-        )  # The sign of an eigenvector is arbitrary.
+        # The sign of an eigenvector is arbitrary.
+        matrix = matrix * np.sign(np.einsum("dc,dc->c", matrix, drawn.matrix))
         fourier, sigma = drawn.fourier, fiftieth_distance((rows - mean) @ matrix)
         spread = sigma if rule == "paper" else 1 / sigma
         assert fourier.frequencies.std() == pytest.approx(spread, rel=0.1)

@@ -10,6 +10,7 @@ from sklearn.metrics.pairwise import rbf_kernel
 from pipeline.models.linear.accumulation import MomentsAccumulator, mapped_moments
 from pipeline.models.linear.cca import CCASolver
 from pipeline.models.linear.feature_maps import (
+    PRODUCT_ROWS,
     FeatureMaps,
     FourierFeatures,
     FourierMap,
@@ -109,6 +110,16 @@ def test_fourier_products_estimate_the_gaussian_kernel() -> None:
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
     np.testing.assert_allclose(np.square(features).sum(axis=1), 40_000, rtol=1e-5)
+
+
+@pytest.mark.parametrize("rule", ["cosine-sine", "paper"])
+def test_fourier_maps_of_several_blocks_of_rows_follow_the_equation(rule: str) -> None:
+    rng = np.random.default_rng(10)
+    z = rng.standard_normal((2 * PRODUCT_ROWS + 3, 6)).astype(np.float32)
+    fourier = FourierMap.draw(rule, 6, 8, 1.0, rng)
+    angles = z.astype(float) @ fourier.frequencies
+    columns = [angles, angles - np.pi / 2] if fourier.phases is None else [angles + fourier.phases]
+    np.testing.assert_allclose(fourier(z, scale=3.0), 3 * np.sqrt(2) * np.cos(np.hstack(columns)), atol=1e-4)
 
 
 def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:

@@ -137,10 +137,8 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
     hidden = rng.random((340, 5))
     x = (hidden @ rng.random((5, 9))).astype(np.float32)
     for one in names:
-        own, dim = (
-            np.random.default_rng(list(DIMS).index(one)),
-            DIMS[one],
-        )  # The vectors of an encoder do not depend on the other encoders.
+        # The seed makes the vectors of an encoder independent of the other encoders.
+        own, dim = np.random.default_rng(list(DIMS).index(one)), DIMS[one]
         rows = np.maximum(hidden @ own.standard_normal((5, dim)) + 0.1 * own.standard_normal((340, dim)), 0)
         texts[one] = sparse.csr_array(rows, dtype=np.float32) if one in SPARSE else rows.astype(np.float32)
     stored, restriction = TextView.of(texts), Restriction(("one",), weights)
@@ -196,9 +194,8 @@ def test_weighting_moments_equals_weighting_the_columns(training: str) -> None:
     named = {
         name: one_matrix(weighted.text.select([name]).stack(weighted.dev.sentences)) for name in ("terms", "words")
     }
-    plain = replace(
-        weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={}
-    )  # The moments of the sets are weighted already.
+    # The moments of the sets are weighted already.
+    plain = replace(weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={})
     ours, theirs = (model_spec("ncca").load().fit(task) for task in (weighted, plain))
     assert ours.chosen.recall_sum == theirs.chosen.recall_sum
     np.testing.assert_allclose(

@@ -30,9 +30,8 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     assert [(s.first, s.last, s.region) for s in segments] == [(0, 3, 1), (3, 4, 0)]
     assert [s.score for s in segments] == pytest.approx([3.5, 3])
     smooth = align(words, regions, 10)
-    assert [(s.first, s.last, s.region) for s in smooth] == [
-        (0, 4, 1)
-    ]  # The energy is 3.5 with one segment and 3.4 with two.
+    # The energy is 3.5 with one segment and 3.4 with two.
+    assert [(s.first, s.last, s.region) for s in smooth] == [(0, 4, 1)]
     assert smooth[0].score == pytest.approx(3.5)
 
 

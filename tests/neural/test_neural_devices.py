@@ -15,11 +15,8 @@ from pipeline.models.neural.training import Checkpoint
 
 OWN = {
     "dvsa": {"loss": "ranking", "margin": 1.0, "element_clip": 5.0},
-    "deptree": {
-        "loss": "ranking",
-        "margin": 1.0,
-        "optimiser": "momentum",
-    },  # Adam would amplify rounding errors of gradients near zero.
+    # Adam would amplify rounding errors of gradients near zero.
+    "deptree": {"loss": "ranking", "margin": 1.0, "optimiser": "momentum"},
     "defrag": {"loss": "ranking", "margin": 1.0},
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }

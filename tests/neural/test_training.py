@@ -120,9 +120,8 @@ def test_the_whole_state_of_the_best_epoch_is_kept(model: str) -> None:
 
 def test_without_patience_dev_is_not_evaluated_and_the_last_epoch_is_kept() -> None:
     task = make_task("tokens", epochs=3)
-    task = replace(
-        task, settings=task.settings.model_copy(update={"patience": 0})
-    )  # A refit is trained with these settings.
+    # A refit is trained with these settings.
+    task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))
     trainer = model_spec("bow").load().trainer(task)
     trainer.judge = lambda: pytest.fail("the model was evaluated on dev")
     history = trainer.run(lambda training: None)

@@ -43,9 +43,8 @@ def test_the_squared_loss_trains_one_side_at_a_time_and_neither_side_collapses()
     model = trainer.finish()
     images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
     assert images.std(axis=0).max() > 0.03 and sentences.std(axis=0).max() > 0.03
-    assert (
-        max(entry["dev"] for entry in trainer.progress.history) > -5
-    )  # `dev` is the negative mean rank. By chance it would be -30.
+    # `dev` is the negative mean rank. By chance it would be -30.
+    assert max(entry["dev"] for entry in trainer.progress.history) > -5
 
 
 def test_each_side_is_trained_with_any_patience_and_weights_decay_only_on_the_trained_side() -> None:
