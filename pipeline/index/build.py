@@ -74,8 +74,8 @@ def choose_and_build(
     """Build an index of `vectors` that meets the `requirements`.
 
     The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
-    inner_product or euclidean, and `progress` shows the progress of long steps. The exact
-    neighbours of the queries, and the lists of an inverted file, are computed on `gpu` unless it is None.
+    inner_product or euclidean, and `progress` shows the progress of long steps. The exact neighbours of the queries,
+    and the lists of an inverted file, are computed on `gpu` unless it is None.
 
     The index shards of one index have the same lists. For the first shard, `shared` are the vectors of all shards, on
     which its index is trained. For the other shards, `shared` is the trained index of the first shard. If that index

@@ -508,22 +508,19 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
 def open_gallery(index: "StoredIndex", modality: "Modality") -> Gallery:
     """Open the `images` or `sentences` of an index for searching.
 
-    Raises IntegrityError if a FAISS index does not match its card, or if its vectors do not match the items of its
-    table.
+    Raises IntegrityError if there is no FAISS index, if it does not match its card, or if its vectors do not match the
+    items of its table.
     """
-    if len(index.shards) == 1:
-        return _open_one(index.shards[0], modality)
-    bounds = index.bounds(modality)
-    galleries = []
-    firsts = []
-    lasts = []
-    for shard, first, last in zip(index.shards, bounds[:-1].tolist(), bounds[1:].tolist(), strict=True):
-        card = shard.card.index_of(modality)
-        if card is not None and card.count:  # All items of a shard may have been removed.
-            galleries.append(_open_one(shard, modality))
-            firsts.append(first)
-            lasts.append(last)
-    return MergedGallery(galleries, firsts, lasts)
+    if len(index.shards) > 1:
+        spans = itertools.pairwise(index.bounds(modality).tolist())
+        found = [
+            (_open_one(shard, modality), first, last)
+            for shard, (first, last) in zip(index.shards, spans, strict=True)
+            if (card := shard.card.index_of(modality)) and card.count  # All items of a shard may have been removed.
+        ]
+        if found:
+            return MergedGallery(*zip(*found, strict=True))
+    return _open_one(index.first, modality)
 
 
 def _open_one(shard: "IndexShard", modality: "Modality") -> Gallery:

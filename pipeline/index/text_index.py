@@ -12,6 +12,7 @@ that it is made again after photos were added or removed, and the former file is
 """
 
 import hashlib
+import logging
 import math
 import os
 import re
@@ -22,7 +23,6 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from pathlib import PurePosixPath
 from typing import NamedTuple
 
 import numpy as np
@@ -62,12 +62,17 @@ the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Time after which a full-text index that was not opened is deleted."""
+STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})")
+"""Pattern of the names of the stored files, and of the files from which they are made. No other files are deleted."""
+MIN_LOGGED_PHOTOS = 20_000
+"""Smallest number of photos whose full-text index takes so long to make (about a second) that a message says so."""
 KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
 TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
+log = logging.getLogger(__name__)
 _read_words = make_reader(TermSettings(lemmatise=False, stop_words=(), max_ngram=1))
 
 
@@ -89,7 +94,7 @@ def key_of(text: str) -> str:
 
 def names_of(path: str) -> tuple[str, str, str]:
     """Return the forms of a file name that a user may type: the whole path, the name, and the name without ending."""
-    return path, PurePosixPath(path).name, PurePosixPath(path).stem
+    return path, (name := os.path.basename(path)), os.path.splitext(name)[0]
 
 
 @dataclass(frozen=True)
@@ -124,24 +129,24 @@ class TextQuery:
         return tuple(found) if is_complete else (*found, CAPTION)
 
 
-def _stored(values: Iterable[str], forms_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
+def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
     """Return the words of some values as a text for FTS5.
 
-    After the words of a value, the keys of the forms that `forms_of` returns for it follow, each with KEY_MARK in
-    front. By default, this is only the mark, which separates neighbouring values.
+    After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. By default,
+    this is only the mark, which separates neighbouring values.
     """
-    return " ".join(
-        token
-        for value in values
-        for token in (*tokenise(value[:MAX_VALUE_CHARACTERS]), *(KEY_MARK + key_of(form) for form in forms_of(value)))
-    )
+    words: list[str] = []
+    for value in values:
+        words += tokenise(value[:MAX_VALUE_CHARACTERS])
+        words += map(KEY_MARK.__add__, keys_of(value))
+    return " ".join(words)
 
 
 class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
     `exact` are the rows of photos with the query as an identifier. `ranks` maps the rows of all matches to their rank
-    by BM25 from 0. Equally good matches have the same rank.
+    from 0: photos in `exact` have the rank 0, and the others follow by BM25. Equally good matches have the same rank.
     """
 
     query: TextQuery
@@ -176,7 +181,7 @@ class TextIndex:
                 f"The stored words of an index are damaged ({error}). Delete the folder {state_folder('words')}, and"
                 " search again."
             ) from error
-        scores = {**dict.fromkeys(exact, -math.inf), **scores}  # SQLite's score of a better match is smaller.
+        scores |= dict.fromkeys(exact, -math.inf)  # SQLite's score of a better match is smaller.
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}
         ordered = np.sort(np.fromiter(scores.values(), float, len(scores)))
@@ -209,7 +214,7 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
         if (folder := state_folder("words")) is not None:
             path = folder / f"{prefix}-{digest}.sqlite"
             if not path.exists():
-                discard(f"{prefix}-*")
+                discard(prefix)
                 with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
                     _fill(sqlite3.connect(file.name), index, own).close()
                 os.replace(file.name, path)
@@ -223,19 +228,22 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
         raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
 
 
-def discard(pattern: str = "*") -> None:
-    """Delete the full-text indexes of this user whose names match, and those that were not opened for a long time.
+def discard(prefix: str = "") -> None:
+    """Delete this user's full-text indexes whose names begin with `prefix`, and those not opened for a long time.
 
-    Without a pattern, all of them are deleted, so that no text of a removed photo stays.
+    Without a prefix, all of them are deleted, so that no text of a removed photo stays.
     """
     for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):
-            if path.match(pattern) or time.time() - path.stat().st_mtime > UNUSED_SECONDS:
+            is_unused = time.time() - path.lstat().st_mtime > UNUSED_SECONDS
+            if STORED_NAME.fullmatch(path.name) and (is_unused or path.name.startswith(prefix)):
                 path.unlink()
 
 
 def _fill(database: sqlite3.Connection, index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
     """Write the words of all photos into an empty database, and return it."""
+    if (count := index.packed_table("images").num_rows) >= MIN_LOGGED_PHOTOS:
+        log.info("making the full-text index of %d photos, which takes about 5 s for every 100,000 photos", count)
     columns = [f"c{number}" for number in range(2 + len(own))]
     database.execute("PRAGMA journal_mode = OFF")
     database.execute(f"CREATE VIRTUAL TABLE words USING fts5({', '.join(columns)}, content = '', tokenize = 'ascii')")
@@ -260,6 +268,6 @@ def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, 
                 names = [record[name] for name in ("path", "member") if record[name] is not None]
                 said = [text for text in texts[first:last].to_pylist() if text is not None]
                 values = ([str(record[name])] if record[name] is not None else [] for name in own)
-                stored = [_stored(value, lambda value: (value,)) for value in values]
-                yield row, _stored(names, names_of), _stored(said), *stored
+                stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
+                yield row, _stored(names, lambda name: map(key_of, names_of(name))), _stored(said), *stored
             row += 1

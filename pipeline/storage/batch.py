@@ -32,7 +32,6 @@ TEMPORARY = re.compile(r"\.(?P<name>.+)\.tmp\.((?P<machine>[0-9a-f]{8})-)?(?P<pi
 ABANDONED_SECONDS = 30 * 24 * 3600
 """Age in seconds above which a temporary file of another machine counts as left behind by a dead process."""
 
-
 Writer = Callable[[Callable[[bytes], object]], None]
 """A function that calls its argument with one part of a file after another, such as the method `write` of an index."""
 
@@ -77,13 +76,11 @@ class FileBatch:
             self._sweep(path)
             try:
                 with open(temporary, "wb", opener=open_no_link) as file:
-                    if isinstance(data, bytes | memoryview):
-                        write(memoryview(data).cast("B"))
-                    elif isinstance(data, Iterator):
-                        for part in data:
-                            write(part)
-                    else:
+                    if callable(data):
                         data(write)
+                    else:
+                        for part in data if isinstance(data, Iterator) else (memoryview(data).cast("B"),):
+                            write(part)
                     file.flush()
                     os.fsync(file.fileno())
             except OSError as error:

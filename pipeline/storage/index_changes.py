@@ -170,8 +170,7 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read the list of photos that were removed from an index shard, as name -> sha256. It is empty without the
-    file."""
+    """Read which photos were removed from an index shard, as name -> sha256. Without a list, there are none."""
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 

@@ -5,6 +5,7 @@
 
 import logging
 import os
+import shlex
 import shutil
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
@@ -53,7 +54,7 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     if digest != parsed["parser"]:
         raise UsageError(
             f"The parser {name} has changed since it parsed the captions of {run}. Parse them again with"
-            f" `jointspace stage parse --run {run} --force`, and then run `jointspace run CONFIG`."
+            f" `jointspace stage parse --run {shlex.quote(str(run))} --force`, and then run `jointspace run CONFIG`."
         )
     return partial(load_parser, name), read_record(run / "text/labels.json")
 

@@ -90,9 +90,8 @@ def write_measured(
 ) -> None:
     """Write the result `value` as the JSON record `path`, and the `arrays` from which it was computed next to it.
 
-    The file of the arrays has the name of the record with the ending `.<kind>.npz` in place of `.json`.
-
-    With the arrays, two results can be compared image by image.
+    The file of the arrays has the name of the record with the ending `.<kind>.npz` in place of `.json`. With the
+    arrays, two results can be compared image by image.
     """
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)  # pyright: ignore[reportArgumentType]  # the keywords are names of arrays

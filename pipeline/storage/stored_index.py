@@ -219,8 +219,7 @@ def _remedy(first: IndexShard, other: IndexShard) -> str:
 
 
 def _merged_card(cards: Sequence[Card]) -> Card:
-    """Return the first card. With several cards, it has the numbers of vectors, the bytes of the FAISS files and the
-    splits of all cards, and a fingerprint of them."""
+    """Compute the card of an index from the cards of its shards, as `StoredIndex.card` describes it."""
     first = cards[0]
     if len(cards) == 1:
         return first

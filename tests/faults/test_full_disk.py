@@ -32,9 +32,8 @@ def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
         assert caught.value.exit_code == 1 and re.match(REFUSAL.format(root=disk.root), str(caught.value))
         disk.ballast.unlink()
 
-    (
-        elsewhere := tmp_path / "afar"
-    ).mkdir()  # The name is as long as "disk", so that files that contain the path have equal sizes.
+    # The name is as long as "disk", so that files that contain the path have equal sizes.
+    (elsewhere := tmp_path / "afar").mkdir()
     write(elsewhere)
     whole = contents(elsewhere)
     refused(count_pages(files_of(elsewhere).values()) - 1)

@@ -1,6 +1,8 @@
 """A text query to a model that reads trees is parsed like its captions, or refused with a remedy."""
 
+import shlex
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,6 +11,7 @@ from trainable_run import CONFIG, encode_parses, train
 
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
+from pipeline.storage import parsers
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
@@ -61,3 +64,14 @@ def test_parser_is_only_loaded_from_a_run_that_the_user_has_named(run: Path) -> 
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
     with pytest.raises(UsageError, match="dtrnn reads dependency trees.*Name the run that parsed"):
         Searcher(open_index(bundle)).embed_sentence("a dog")
+
+
+def test_command_for_a_changed_parser_can_be_copied(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (run := tmp_path / "my run").mkdir()
+    (run / "config.yaml").write_text("weights_root: weights")
+    parsed = {"engine": {"engine": "spacy", "pipeline": None}, "parser": "the old digest"}
+    monkeypatch.setattr(parsers, "open_commit", lambda *_: SimpleNamespace(details=parsed))
+    monkeypatch.setattr(parsers, "find_parser", lambda *_: ("parser", "the new digest"))
+    with pytest.raises(UsageError) as error:
+        parsers.parser_of(run)
+    assert shlex.split(str(error.value).split("`")[1]) == ["jointspace", "stage", "parse", "--run", str(run), "--force"]

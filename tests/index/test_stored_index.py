@@ -12,6 +12,7 @@ from synthetic_run import build_bundle, features_of, make_run, make_stage, retel
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.index.gallery import open_gallery
 from pipeline.index.search import Hit, Searcher
 from pipeline.storage.card import CARD
 from pipeline.storage.index_changes import read_removed
@@ -42,6 +43,15 @@ def sorted_results(hits: list[Hit]) -> list[tuple]:
     """Return the rounded scores and the ids of results, sorted by score and then by id."""
     rows = [(-round(hit.score, 5), hit.row["image_id"], hit.row.get("text")) for hit in hits]
     return sorted(rows)
+
+
+@pytest.mark.parametrize("count", [1, 3])
+def test_an_index_without_captions_says_so(built: dict[str, dict[int, Path]], count: int) -> None:
+    index = open_index(built["ncca"][count])
+    for shard in index.shards:
+        shard.card = shard.card.model_copy(update={"sentences": None})
+    with pytest.raises(IntegrityError, match="has no index of sentences"):
+        open_gallery(index, "sentences")
 
 
 @pytest.mark.parametrize("model", MODELS)

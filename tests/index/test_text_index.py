@@ -2,6 +2,7 @@
 
 import datetime
 import json
+import os
 import re
 import shutil
 import sqlite3
@@ -124,10 +125,19 @@ def test_an_identifier_comes_first_although_the_model_does_not_know_it(museum: P
     assert field in first.matches
 
 
+def test_an_identifier_comes_before_better_matches_of_its_words(run: Path, tmp_path: Path) -> None:
+    numbers = ["INV 7/0004", "INV70004", *[None] * 22]
+    places = [None, None, "INV 7/0004 and INV 7/0004", *[None] * 21]
+    index = open_index(with_columns(run / "bundle", tmp_path / "index", number=numbers, place=places))
+    matches = TextIndex(index).search(TextQuery.parse("INV 7/0004"))
+    assert matches.exact == {0, 1} and matches.ranks == {0: 0, 1: 0, 2: 2}
+    found = [hit.row["image_id"] for hit in Searcher(index).images("INV 7/0004", 3)]
+    assert {*found[:2]} == {0, 1} and found[2] == 2
+
+
 def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> None:
     index = jointspace.load(museum)
-    (hit,) = [hit for hit in index.search("horse Rome", k=24) if hit.matches] or [None]
-    assert hit is None or hit.matches  # No horse is in Rome.
+    assert not index.search("horse Rome", k=24).matched  # No horse is in Rome.
     found = {hit.row["path"]: hit.matches for hit in index.search("boat दिल्ली", k=24) if hit.matches}
     assert found == {f"boat-{number}.png": ("file name", "place") for number in (4, 12, 20)}
     assert index.search("horse big 19", k=1)[0].matches[-1] == "caption"
@@ -222,6 +232,27 @@ def test_a_file_of_a_stranger_is_never_opened(run: Path, tmp_path: Path, monkeyp
     monkeypatch.setenv("XDG_STATE_HOME", str(open_state))
     assert Searcher(open_index(index)).images("horse 19", 1).matched
     assert opened == [":memory:"] and not [*(open_state / "jointspace/words").iterdir()]
+
+
+def test_only_stored_files_are_deleted(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    monkeypatch.setattr(text_index, "MIN_LOGGED_PHOTOS", 24)
+    folder = state_folder("words")
+    (target := tmp_path / "target").write_text("of the user")
+    (own := folder / "notes.txt").write_text("of the user")
+    os.utime(own, (0, 0))
+    (folder / f"{'0' * 64}-{'1' * 64}.sqlite").symlink_to(target)
+    with caplog.at_level("INFO", "pipeline"):
+        TextIndex(open_index(run / "bundle"))
+        TextIndex(open_index(run / "bundle"))
+    (message,) = caplog.messages  # The second time, the stored file is opened.
+    assert "full-text index of 24 photos" in message and len([*folder.iterdir()]) == 3
+    text_index.discard("no name")
+    assert len([*folder.iterdir()]) == 3
+    text_index.discard()
+    assert [*folder.iterdir()] == [own] and target.exists()
 
 
 def test_hostile_tables_are_searched(run: Path, tmp_path: Path) -> None:
