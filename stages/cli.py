@@ -211,7 +211,7 @@ def cli(
 
 
 def main() -> None:
-    """Run a command and exit. The exit codes are listed in docs/faults.md."""
+    """Run a command and exit. The exit codes are listed in docs/recovery.md."""
     try:
         cli(standalone_mode=False)
     except JointspaceError as error:

@@ -7,17 +7,17 @@ A result is {`paper`, `run`, `tables`}. `describe_run` of stages.papers.reproduc
 for each column the numbers of its trainings, or null}. A difference is {`above`, `below`, `published`: for each of
 `compared` a number or null, `found`: for each {`difference`, `ci95` or null}}.
 
-`python -m pipeline.papers.tables` writes the blocks of docs/papers.md and docs/papers/*.md again. A block stands
+`python -m pipeline.papers.tables` writes the blocks of docs/papers/*.md again. A block stands
 between `<!-- KIND RESULT: TITLE -->` and `<!-- end -->` and shows docs/papers/results/RESULT.json, which is a copy of
 the `reproduction.json` of a run. KIND is `table`, `notes`, `differences` or `run`. TITLE is the beginning of the title
-of a table, after `AUTHORS: ` in a result of several papers. Names of columns may follow it, each after ` / `.
+of a table, after `AUTHORS: ` in a result of several papers.
 """
 
 import json
 import re
 import sys
 from collections.abc import Mapping, Sequence
-from itertools import compress, zip_longest
+from itertools import zip_longest
 from pathlib import Path
 from typing import Any
 
@@ -195,37 +195,12 @@ def refresh(page: str, results: Mapping[str, Result]) -> str:
         result = results[name]
         if kind == "run":
             return head + "\n".join(render_run(result)) + "\n" + end
-        beginning, *columns = title.split(" / ")
-        table = next(table for table in result["tables"] if _has_title(table, beginning))
+        table = next(table for table in result["tables"] if _has_title(table, title))
         rows = [row for row in table.get("rows", ()) if row["reproduced"] or row["improved"]]
-        shown = select_columns({**table, "rows": rows}, columns) if columns else {**table, "rows": rows}
-        lines = table["notes"] if kind == "notes" else KINDS[kind](shown)
+        lines = table["notes"] if kind == "notes" else KINDS[kind]({**table, "rows": rows})
         return head + "\n".join(lines) + "\n" + end
 
     return BLOCK.sub(block, page)
-
-
-def select_columns(table: Result, names: Sequence[str]) -> Result:
-    """Keep the columns of a table whose group and measure are one of `names`, such as `search R@10`."""
-
-    def keep(groups: Sequence[Result]) -> list[bool]:
-        return [f"{one['title']} {measure}".strip() in names for one in groups for measure in one["measures"]]
-
-    def cut(groups: Sequence[Result]) -> list[Result]:
-        flags = iter(keep(groups))
-        short = [group(one["title"], [measure for measure in one["measures"] if next(flags)]) for one in groups]
-        return [one for one in short if one["measures"]]
-
-    published, measured = keep(table["published_columns"]), keep(table["columns"])
-    rows = []
-    for one in table["rows"]:
-        systems = {
-            name: [system(found["system"], list(compress(found["values"], measured))) for found in one[name]]
-            for name in GROUPS
-        }
-        rows.append(row(one["name"], list(compress(one["published"], published)), **systems))
-    groups = {"published_columns": cut(table["published_columns"]), "columns": cut(table["columns"])}
-    return {**table, **groups, "rows": rows}
 
 
 def _has_title(table: Result, title: str) -> bool:
@@ -235,7 +210,7 @@ def _has_title(table: Result, title: str) -> bool:
 def refreshed(docs: Path) -> dict[Path, str]:
     """Return the refreshed text of each page of the papers under `docs`."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
-    pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
+    pages = sorted((docs / "papers").glob("*.md"))
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}
 
 

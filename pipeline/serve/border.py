@@ -1,6 +1,6 @@
 """The outermost layer of the server: it checks who sends a request, limits the load, and sets security headers.
 
-Idle connections, slow readers and visitors from the open internet need a reverse proxy (docs/faults.md).
+Idle connections, slow readers and visitors from the open internet need a reverse proxy (docs/serving.md).
 """
 
 import asyncio

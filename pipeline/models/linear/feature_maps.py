@@ -226,7 +226,9 @@ class FourierMap:
         if len(z) <= PRODUCT_ROWS:
             compute(0)
         else:  # NumPy computes cosines on one thread, so several blocks are computed at the same time.
-            with ThreadPoolExecutor(runtime.threads()) as threads:
+            from threadpoolctl import threadpool_limits  # not needed by search, which maps one row
+
+            with threadpool_limits(1, "blas"), ThreadPoolExecutor(runtime.threads()) as threads:
                 list(threads.map(compute, range(0, len(z), PRODUCT_ROWS)))
         return out
 
