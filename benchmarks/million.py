@@ -4,7 +4,7 @@
 
 The benchmark makes features and sentences with a fixed seed, in the form that `ingest` and `extract` write (8 GB for a
 million images of 4,096 dimensions). `snakemake` then runs the vocabulary, the moments, `ncca`, `sae`, the embeddings,
-the indexes and the evaluations, and one search follows. The output is a Markdown table of stages with jobs, seconds,
+the indexes and the evaluations, and two searches follow. The output is a Markdown table of stages with jobs, seconds,
 memory, bytes and the least possible seconds, and one JSON line of totals.
 """
 
@@ -13,6 +13,7 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -196,15 +197,30 @@ def main() -> None:
         memory = max(job.memory for job in jobs)
         floor = f"{least[rule]:.1f}" if rule in least else ""
         print(f"| `{rule}` | {len(jobs)} | {spent:.1f} | {floor} | {memory:.0f} | {_megabytes(run, rule):.1f} |")
-    start = time.perf_counter()
-    search = [sys.executable, "-m", "stages.cli", "search", str((run / "index/ncca").absolute()), _word(70)]
-    subprocess.run(search, cwd=ROOT, env={**os.environ, "PYTHONPATH": str(ROOT)}, check=True, stdout=subprocess.DEVNULL)
+    first, second = time_searches(run / "index/ncca")
     total = {
         "name": "million", "images": given.images, "dim": given.dim, "seconds": round(seconds, 1),
-        "first_search_seconds": round(time.perf_counter() - start, 2),
+        "first_search_seconds": round(first, 2), "second_search_seconds": round(second, 2),
         "peak_gib": round(max(job.memory for jobs in facts.values() for job in jobs) / 1024, 2),
     }  # fmt: skip
     print(json.dumps(total))
+
+
+def time_searches(index: Path) -> tuple[float, float]:
+    """Return the seconds of two searches, each in a new process.
+
+    The first search hashes the files of the index and makes its full-text index. The second search finds the results of
+    both in the state folder, which is empty at the beginning.
+    """
+    search = [sys.executable, "-m", "stages.cli", "search", str(index.absolute()), _word(70)]
+    seconds = []
+    with tempfile.TemporaryDirectory() as state:
+        environment = {**os.environ, "PYTHONPATH": str(ROOT), "XDG_STATE_HOME": state}
+        for _ in range(2):
+            start = time.perf_counter()
+            subprocess.run(search, cwd=ROOT, env=environment, check=True, stdout=subprocess.DEVNULL)
+            seconds.append(time.perf_counter() - start)
+    return seconds[0], seconds[1]
 
 
 def _megabytes(run: Path, rule: str) -> float:
