@@ -162,7 +162,8 @@ def command(
                 say("or with an index that you built from other photos:")
             say(shlex.join(command_line))
     if path is None:
-        raise InputError("no configuration was written. Run one of the commands above.")
+        remedy = "one of the commands" if len(commands) > 1 else "the command"
+        raise InputError(f"no configuration was written. Run {remedy} above.")
     if seen["refused"]:
         remedy = (
             f"Repair them, or raise collection.reject_limit in {path}. Then: jointspace run {shlex.quote(str(path))}"
