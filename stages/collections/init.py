@@ -452,15 +452,15 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def _dual_models(splits: dict[str, int]) -> dict[str, Any]:
     """Return the keys for the models of a dual encoder. `splits` has the number of photos of each split.
 
-    If dev is large enough to compare models, the run also has corrected and trained models. Dev chooses the correction,
-    which may be none, and the weights of the ensemble, which may consist of zero-shot-csls alone.
+    If dev is large enough to compare models, the run also has corrected and trained models. Dev then chooses the
+    corrections, which may be none, and the weights of the ensemble, which may consist of zero-shot-csls alone.
     """
     if not _can_choose(splits):
         return {"models": ["zero-shot"]}
     return {
         "models": ["zero-shot", "zero-shot-csls", "ncca", "best"],
-        "variants": {"zero-shot-csls": {"model": "zero-shot", "csls": True}},
-        "ensembles": {"best": {"members": ["zero-shot-csls", "ncca"]}},
+        "variants": {f"{model}-csls": {"model": model, "csls": True} for model in ("zero-shot", "ncca")},
+        "ensembles": {"best": {"members": ["zero-shot-csls", "ncca-csls"]}},
     }
 
 
