@@ -1,16 +1,20 @@
 """Measures the line of likely matches that `jointspace calibrate` sets with captions of 50 photos.
 
     python benchmarks/likely_matches.py results/flickr8k ncca
+    python benchmarks/likely_matches.py results/flickr8k ncca ncca-csls --scores
 
 The photos are those of dev and test, which did not train the model, as one index. Each draw calibrates with one caption
 for each of 50 random photos, and counts how often the photo of another caption is a likely match. Further lines divide
 the photos into kinds, by k-means on their vectors, and calibrate before one or several kinds are added to the index or
 removed from it. Their coverage is measured on all photos of the changed index.
+
+With `--scores`, dev sets the line for the photos of test. Several normalised scores take the place of the standardised
+score of pipeline.index.calibration.
 """
 
 import argparse
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from itertools import combinations
 from pathlib import Path
 
@@ -35,6 +39,8 @@ KINDS = 5
 """Number of kinds into which the photos are divided."""
 CHANGED_KINDS = (1, 2, 3)
 """Numbers of kinds that are added or removed together."""
+SOFTNESS = 0.8
+"""Temperature of the soft maximum, in standard deviations of a query's scores. It was chosen on dev."""
 PROMISED = 0.835
 """Coverage (the share of captions whose photo is a likely match) that nine of ten draws should reach."""
 
@@ -78,13 +84,13 @@ class Photos:
         return coverage, size, off_topic
 
 
-def read(run: Run, model: str) -> Photos:
-    """Read the vectors of the photos of dev and test."""
+def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
+    """Read the vectors of the photos of some splits."""
     embeddings = run.embeddings(model)
     images = []
     sentences = []
     owners = []
-    for split in ("dev", "test"):
+    for split in splits:
         pairs = run.pairs(split)
         owners.append(pairs.owners + sum(map(len, images)))
         images.append(embeddings.read("images", pairs.image_id))
@@ -92,9 +98,9 @@ def read(run: Run, model: str) -> Photos:
     return Photos(np.concatenate(images), np.concatenate(sentences), np.concatenate(owners), embeddings.metric)
 
 
-def make_synthetic_photos() -> Photos:
+def make_synthetic_photos(seed: int = 0) -> Photos:
     """Make synthetic photos with one noisy caption each."""
-    rng = np.random.default_rng(0)
+    rng = np.random.default_rng(seed)
     images = rng.standard_normal((240, 8)).astype(np.float32)
     sentences = images + rng.standard_normal(images.shape).astype(np.float32)
     return Photos(images, sentences, np.arange(len(images)), "inner_product")
@@ -148,6 +154,56 @@ def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[st
     return changes
 
 
+NORMALISATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]] = {
+    "standardised": lambda scores: (scores.mean(axis=1), scores.std(axis=1)),
+    "minus mean": lambda scores: (scores.mean(axis=1), np.ones(len(scores))),
+    "minus mean of the 10 best": lambda scores: (mean_of_best(scores, 10), np.ones(len(scores))),
+    "minus mean of the 100 best": lambda scores: (mean_of_best(scores, 100), np.ones(len(scores))),
+    "minus soft maximum": lambda scores: (soft_maximum(scores), scores.std(axis=1)),
+}
+"""Functions that return the offset (q,) and the divisor (q,) of the scores of q queries, from the scores (q, b) of the
+queries with the background."""
+
+
+def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
+    """Return the mean of the `count` largest scores of each row."""
+    count = min(count, scores.shape[1])
+    return np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)
+
+
+def soft_maximum(scores: np.ndarray) -> np.ndarray:
+    """Return the logarithm of the mean exponential of each row, at a temperature of SOFTNESS standard deviations."""
+    temperature = SOFTNESS * scores.std(axis=1, keepdims=True)
+    best = scores.max(axis=1, keepdims=True)
+    means = np.exp((scores - best) / temperature).mean(axis=1)
+    return best[:, 0] + temperature[:, 0] * np.log(means)
+
+
+def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
+    """Return the coverage on test in percent, and the mean number of likely matches on dev and on test, for each of
+    NORMALISATIONS."""
+    products = compare(dev.sentences, dev.images, dev.metric)
+    right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
+    others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)
+    background = compare(test.sentences, dev.images, dev.metric)
+    gallery = compare(test.sentences, test.images, test.metric)
+    wanted = np.take_along_axis(gallery, test.owners[:, None], axis=1)[:, 0]
+    measured = {}
+    for name, normalise in NORMALISATIONS.items():
+        offset, divisor = normalise(others)
+        line = np.sort((right - offset) / divisor)[int((1 - IndexSettings().coverage) * (len(right) + 1)) - 1]
+        least = offset + line * divisor
+        size_on_dev = np.mean((others >= least[:, None]).sum(axis=1))
+        offset, divisor = normalise(background)
+        least = offset + line * divisor
+        measured[name] = {
+            "size_on_dev": round(float(size_on_dev), 1),
+            "coverage": round(100 * float(np.mean(wanted >= least)), 1),
+            "size": round(float(np.mean((gallery >= least[:, None]).sum(axis=1))), 1),
+        }
+    return measured
+
+
 def summarise(values: Sequence[float]) -> list[float]:
     """Return the minimum, the mean and the maximum."""
     return [round(value, 1) for value in (min(values), sum(values) / len(values), max(values))]
@@ -157,12 +213,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
     parser.add_argument("models", nargs="*", help="Names of models of the run with one vector per photo.")
+    parser.add_argument("--scores", action="store_true", help="Compare normalised scores.")
     parser.add_argument("--draws", type=int, default=200, help="Number of random draws of pairs.")
     given = parse_options(
         parser, globals(), run=None, models=["synthetic"], draws=3, TESTED=20, KINDS=2, CHANGED_KINDS=(1,)
     )
     run = Run(given.run) if given.run else None
     for model in given.models:
+        if given.scores:
+            dev = read(run, model, ["dev"]) if run else make_synthetic_photos(1)
+            test = read(run, model, ["test"]) if run else make_synthetic_photos(2)
+            print(json.dumps({"name": model, **measure_scores(dev, test)}), flush=True)
+            continue
         photos = read(run, model) if run else make_synthetic_photos()
         about = {"name": model, "photos": len(photos.images), "pairs": PAIRS, "draws": given.draws}
         print(json.dumps({**about, **measure_draws(photos, given.draws)}), flush=True)

@@ -1,4 +1,4 @@
-"""Tests a run of photos without captions with a dual encoder: all stages succeed, and the index finds the photos."""
+"""Tests runs with a dual encoder, of photos with and without captions: all stages succeed, and photos are found."""
 
 import json
 import shutil
@@ -7,17 +7,22 @@ from itertools import product
 from pathlib import Path
 
 import pytest
+import torch
 import yaml
 from synthetic_colours import COLOURS, draw
 from synthetic_run import ingest, make_stage, run_command
-from tiny_library_models import save_dual
+from tiny_library_models import save_dual, save_open_clip
 
 import jointspace
 from pipeline.errors import IntegrityError
 from pipeline.index.calibration import BACKGROUND, changed_share
+from pipeline.run import Run
+from pipeline.run.reading.requirements import _jobs
 from pipeline.run.reading.results import closing_lines
+from pipeline.run.runner import run_stage
 from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.stored_index import open_index
+from stages.catalogue import declared
 
 SIDE = 16
 WORDS = ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "a", "picture", *COLOURS)
@@ -116,3 +121,64 @@ def test_photos_without_captions_get_a_line_by_captions_that_a_user_writes(run: 
     grown.check()
     assert len(grown.shards) == 2 and changed_share(grown) == pytest.approx(8 / 68)
     assert jointspace.load(folder).search("a red picture").judgement is not None
+
+
+def write_captioned_photos(folder: Path, captioned: int, dev: int = 0) -> None:
+    """Draw 40 photos for training or without captions, and `dev` photos of each of dev and test. The first `captioned`
+    photos have captions. With `dev`, a list names the split of each photo."""
+    names = draw(folder, 40 + 2 * dev, 0)
+    captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:captioned])
+    (folder / "captions.tsv").write_text("".join(captions))
+    if dev:
+        splits = ["train"] * 40 + ["dev"] * dev + ["test"] * dev
+        lines = (f"{name}\t{split}\n" for name, split in zip(names, splits, strict=True))
+        (folder / "splits.tsv").write_text("".join(lines))
+
+
+def run_with_clip(folder: Path) -> Path:
+    """Run `init --encoder clip` and all stages on the photos in `folder`, with a small random model as the weights.
+
+    Return the folder of the run.
+    """
+    run = folder / "results/photos"
+    run.mkdir(parents=True)
+    with torch.random.fork_rng(devices=[]):
+        torch.default_generator.manual_seed(0)
+        save_open_clip(folder / "weights/ViT-B-32", SIDE, 49408)
+    run_command("init", folder / "photos", "--encoder", "clip", "--output", folder / "photos.yaml")
+    values = yaml.safe_load((folder / "photos.yaml").read_text())
+    (run / "config.yaml").write_text(yaml.safe_dump({**values, "weights_root": str(folder / "weights")}))
+    jobs = _jobs(declared(), Run(run))
+    for stage, names in sorted(
+        jobs, key=lambda job: job[0].name != "ingest"
+    ):  # Every stage with shards needs the list.
+        run_stage(Run(run), stage, names)
+    return run
+
+
+def test_result_of_clip_with_captions_is_at_least_that_of_zero_shot_on_dev(tmp_path: Path) -> None:
+    write_captioned_photos(tmp_path / "photos", 140, dev=50)
+    run = run_with_clip(tmp_path)
+    sums = {}
+    for model in ("zero-shot", "zero-shot-csls", "ncca", "best"):
+        measured = json.loads((run / f"evaluation/{model}.dev.all-sentences.json").read_text())
+        directions = (measured["image_to_sentence"], measured["sentence_to_image"])
+        sums[model] = sum(one[f"recall@{k}"] for one in directions for k in (1, 5, 10))
+        found = jointspace.load(run / f"index/{model}").search("a red picture", k=5, match_text=False)
+        assert found.judgement is not None, f"{model} has a line of likely matches"
+    chosen = closing_lines(run)[-1].partition("photos/index/")[2].split()[0]
+    assert sums[chosen] == max(sums.values()), "the suggested command searches the best model on dev"
+    assert sums["zero-shot"] <= sums["zero-shot-csls"] <= sums["best"]
+    assert sums["zero-shot"] < sums["ncca"], "random weights find less than a model that has learned the colours"
+
+
+@pytest.mark.parametrize(("captioned", "evaluated"), [(4, []), (30, ["zero-shot"])])
+def test_clip_with_few_captions_is_used_without_training(tmp_path: Path, captioned: int, evaluated: list[str]) -> None:
+    """With 4 captions there is no dev split, and with 30 it is too small to choose a model."""
+    write_captioned_photos(tmp_path / "photos", captioned)
+    run = run_with_clip(tmp_path)
+    assert [path.name for path in (run / "index").iterdir()] == ["zero-shot"]
+    assert "photos/index/zero-shot" in closing_lines(run)[-1]
+    assert len(jointspace.load(run / "index/zero-shot").search("a red picture", k=50)) == 40
+    measured = json.loads((run / "evaluation/summary.json").read_text())
+    assert list(dict.fromkeys(evaluation["model"] for evaluation in measured)) == evaluated

@@ -80,18 +80,23 @@ def _store_transformers(side: int, root: Path) -> None:
     save_dual("CLIP", root / "transformers", side)
 
 
-def _store_open_clip(side: int, root: Path) -> None:
+def save_open_clip(folder: Path, side: int, tokens: int = 99) -> None:
+    """Save a CLIP model of OpenCLIP in a folder. It has vectors for the first `tokens` tokens of OpenCLIP's 49,408."""
     open_clip = pytest.importorskip("open_clip")
     from safetensors.torch import save_file
 
     vision = {"image_size": side, "layers": 2, "width": WIDTH, "head_width": 8, "patch_size": 8}
-    text = {"context_length": 8, "vocab_size": 99, "width": WIDTH, "heads": 2, "layers": 1}
+    text = {"context_length": 8, "vocab_size": tokens, "width": WIDTH, "heads": 2, "layers": 1}
     config = {"embed_dim": DIM, "vision_cfg": vision, "text_cfg": text}
     said = {"size": side, "mean": CLIP_MEAN, "std": CLIP_STD, "interpolation": "bicubic", "resize_mode": "shortest"}
-    (folder := root / "open_clip").mkdir()
+    folder.mkdir(parents=True)
     written = json.dumps({"model_cfg": config, "preprocess_cfg": said})
     (folder / "open_clip_config.json").write_text(written)
     save_file(open_clip.CLIP(**config).state_dict(), folder / "open_clip_model.safetensors")
+
+
+def _store_open_clip(side: int, root: Path) -> None:
+    save_open_clip(root / "open_clip", side)
 
 
 STORES = {"transformers": _store_transformers, "open_clip": _store_open_clip}

@@ -203,11 +203,15 @@ def _lines(
             yield "The collection has no vectors of captions. If CLIP's ViT-B-32 made the image vectors, run:"
         elif not encoder:
             yield f"{lacking}. To search them with a pretrained model (605 MB):"
+        elif "train" in splits:
+            yield f"{lacking}, so {encoder} is used as it is"
         return
     if drawn := " and ".join(seen["drawn"]):
         yield f"the collection names no photo for {drawn}, so a tenth of train is used (collection.draw)"
     if "test" not in splits:
         yield "there are too few photos for a test split, unless the collection's list of splits names some"
+    if encoder and not _can_choose(splits):
+        yield f"dev has only {splits['dev']} photos, which are too few to choose a model, so {encoder} is used as it is"
     described = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
     if described < MIN_IMAGES_FOR_REPORT:
         yield f"only {described} photos have captions, so the recalls in the report will be uncertain"
@@ -407,8 +411,7 @@ def _configure(
         values |= _name_vectors(found, splits, encoder)
     elif encoder:
         images, texts = _name_dual(encoder)
-        values["models"] = ["zero-shot", *["ncca"] * (splits.keys() >= TRAINING_SPLITS)]
-        values |= {"encoders": [images], "text_encoders": [texts]}
+        values |= {**_dual_models(splits), "encoders": [images], "text_encoders": [texts]}
     else:
         if "weak" not in splits:  # The default models include sae, which needs photos of the split weak.
             values["models"] = ["cca", "ncca"]
@@ -447,6 +450,28 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
     return {"name": encoder, "kind": "open_clip", **named}, texts
 
 
+def _dual_models(splits: dict[str, int]) -> dict[str, Any]:
+    """Return the keys for the models of a dual encoder. `splits` has the number of photos of each split.
+
+    If dev is large enough to compare models, the run also has corrected and trained models. Dev then chooses the
+    corrections, which may be none, and the weights of the ensemble, which may consist of zero-shot-csls alone.
+    """
+    if not _can_choose(splits):
+        return {"models": ["zero-shot"]}
+    return {
+        "models": ["zero-shot", "zero-shot-csls", "ncca", "best"],
+        "variants": {f"{model}-csls": {"model": model, "csls": True} for model in ("zero-shot", "ncca")},
+        "ensembles": {"best": {"members": ["zero-shot-csls", "ncca-csls"]}},
+    }
+
+
+def _can_choose(splits: dict[str, int]) -> bool:
+    """Return whether dev has enough photos to choose between zero-shot and trained models."""
+    from pipeline.index.calibration import MIN_DEV_IMAGES
+
+    return splits.keys() >= TRAINING_SPLITS and splits["dev"] >= MIN_DEV_IMAGES
+
+
 def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None) -> dict[str, Any]:
     """Return the keys for the encoders and models of a collection of precomputed vectors.
 
@@ -464,6 +489,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
     if not encoder and "texts" not in found.files:
         return {"models": ["cca", "ncca"], "encoders": [images]}
     if encoder:
+        values = _dual_models(splits)
         _, by_texts = _name_dual(encoder)
         if "texts" in found.files:
             texts["made_by"] = by_texts["name"]

@@ -38,11 +38,12 @@ def _every(names: Iterable[str]) -> Iterator[Names]:
 def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
-    Without captions, an evaluation has 0 images.
+    If no photo of train, dev and test has a caption, an evaluation has 0 images.
     """
     import numpy as np
 
     from pipeline.compute.multivectors import one_vector_each
+    from pipeline.config.section import DESCRIBED
     from pipeline.metrics.ranks import Ranks, rank, similarity_ranks
     from pipeline.metrics.retrieval import (
         TIES,
@@ -57,10 +58,10 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
     from pipeline.metrics.summary import headline, with_folds
     from pipeline.storage.records import write_evaluation
 
-    if not run.manifest.bounds("sentences")[-1]:
+    if not run.manifest.bounds("sentences")[-1] or not {*DESCRIBED} & run.manifest.summary["splits"].keys():
         nothing = {"model": model, "split": split, "protocol": protocol, "n_images": 0, "n_sentences": 0}
         write_evaluation(job.path, nothing, {}, job.provenance)
-        log.info("No photo has a caption, so no model is evaluated.")
+        log.info("No photo of train, dev or test has a caption, so no model is evaluated.")
         return
     config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
     embeddings.require_unseen(split)

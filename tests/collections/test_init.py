@@ -203,8 +203,12 @@ def test_photos_without_sentences_are_searched_with_a_pretrained_model(photos: P
     ingest(tmp_path / "run", photos, {"collection": written["collection"]})
     assert Manifest(tmp_path / "run/manifest").summary["splits"] == {"gallery": 20}
     caption(photos, "folder")
-    run_command("init", photos, "--encoder", "clip", "--output", "both.yaml")
-    assert loading.load(Path("both.yaml")).models == ("zero-shot", "ncca")
+    said = run_command("init", photos, "--encoder", "clip", "--output", "both.yaml")
+    assert "dev has only 2 photos, which are too few to choose a model, so clip is used as it is" in said
+    assert loading.load(Path("both.yaml")).models == ("zero-shot",)
+    (photos / "captions.tsv").write_text("".join(f"{number:02d}.jpg\t0\ta dog\n" for number in range(4)))
+    said = run_command("init", photos, "--encoder", "clip", "--output", "few.yaml")
+    assert "Too few of these photos have captions to train on (4), so clip is used as it is" in said
 
 
 def test_descriptions_inside_photos_are_reported(photos: Path) -> None:

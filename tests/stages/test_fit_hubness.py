@@ -8,9 +8,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_run import THINGS, build_bundle, make_stage, open_run
+from synthetic_run import THINGS, build_bundle, make_stage, open_run, run_command
 from trainable_run import add_moments, fit, make_trainable, read_model
 
+import jointspace
 from pipeline.config.models import HubnessSettings
 from pipeline.errors import UsageError
 from pipeline.index.search import Searcher
@@ -190,3 +191,15 @@ def test_a_query_is_corrected_with_the_bank_in_the_index(run: Path) -> None:
     products = images @ embeddings.read("sentences", np.array([asked]))[0]
     hit = searcher.images(texts[asked], 1)[0]
     assert hit.score == pytest.approx(products.max(), abs=1e-5)
+
+
+def test_exported_vectors_give_the_corrected_order_by_product_and_by_distance(run: Path, tmp_path: Path) -> None:
+    index = jointspace.load(build_bundle(run, model="ncca-csls", output="exported"))
+    run_command("export", run / "exported", "--to", "npy", "--output", tmp_path / "vectors")
+    vectors = np.load(tmp_path / "vectors/images.npy")
+    query = index.embed_text(f"a {THINGS[0]}")
+    corrected = [hit.score for hit in index.search(f"a {THINGS[0]}", k=len(vectors), match_text=False)]
+    assert vectors.shape[1] == Embeddings(Manifest(run / "manifest"), run / "embeddings/ncca").dim + 4
+    np.testing.assert_allclose(np.sort(vectors @ query)[::-1], corrected, atol=1e-5)
+    distances = np.linalg.norm(vectors - query, axis=1)
+    np.testing.assert_allclose(1 - np.sort(distances) ** 2 / 2, corrected, atol=1e-5)
