@@ -60,7 +60,8 @@ def test_the_notebook_runs(bundle: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for cell in cells:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)  # noqa: S102
-    assert len(names["hits"]) == 5 and names["space"].dim > 0
+    assert names["hits"]._repr_html_().count("<img") == len(names["hits"]) == 5 and names["space"].dim > 0
+    assert {finding["image"] for finding in names["findings"][:2]} == {"3", "4"}
 
 
 def test_searches_of_the_api_equal_those_of_the_searcher(bundle: Path) -> None:
