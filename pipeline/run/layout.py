@@ -238,11 +238,11 @@ class Layout:
     def decisions(self) -> Path:
         """The path of the decisions about suspicious captions (see pipeline.storage.decisions).
 
-        Raises IntegrityError if the file, its folder, or another file in this folder is a symbolic link.
+        Raises IntegrityError if the file is a symbolic link.
         """
-        folder = self.audit.path.parent
-        require_no_links(self.root, folder)
-        return folder / "decisions.tsv"
+        path = self.audit.path.with_name("decisions.tsv")
+        require_no_links(path.parent, path)
+        return path
 
     def file(self, name: str) -> Artefact:
         """Return a file of the run that is its own commit record."""

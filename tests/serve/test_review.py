@@ -171,6 +171,11 @@ def test_the_decisions_are_never_a_link(folder: Path) -> None:
     (folder / "audit/decisions.tsv").symlink_to(folder / "private.txt")
     answer = client.post(STEPS, json={"step": "wrong", "pair": 0}, headers=headers)
     assert answer.status_code == 422 and (folder / "private.txt").read_text() == "a private file"
+    (folder / "audit/decisions.tsv").unlink()
+    (folder / "audit").rename(folder / "elsewhere")
+    (folder / "audit").symlink_to(folder / "elsewhere")
+    with pytest.raises(IntegrityError, match="audit is a link"):
+        serve(folder, "--review", index="index/ncca")
 
 
 @pytest.mark.parametrize("row", ["a.png\ta dog\tmaybe\tnow", "a.png\twrong\tnow", "\ta dog\twrong\tnow", "words"])
