@@ -29,7 +29,7 @@ function show(number) {
   at("captions").replaceChildren(...pair.captions.map((text) => element("li", {}, tidy(text))));
   at("context").hidden = !pair.others.length;
   at("others").replaceChildren(...pair.others.map((text) => element("li", {}, tidy(text))));
-  at("effect").textContent = `Wrong: the next run leaves out ${pair.whole ? "the photo" : "this caption"}. Right and unsure: it stays.`;
+  at("effect").textContent = `Wrong: the next run leaves out ${pair.whole ? "the photo" : "this caption"}.`;
   for (const one of document.querySelectorAll("[data-step]")) one.setAttribute("aria-pressed", one.dataset.step === decision);
   forget();
   if (decided === count) note(`All pairs are decided, in ${review.file}. Stop the server and run: ${review.command}`);
