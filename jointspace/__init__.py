@@ -1,4 +1,4 @@
-"""Search the index of a run, index other photos with its model, or fit a joint space to vectors.
+"""Search the index of a run, index other photos with its model, find wrong captions, or fit a joint space to vectors.
 
     import jointspace
 
@@ -11,14 +11,20 @@ The import is quick. torch, FAISS and other libraries are imported by the first 
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from jointspace.auditing import Findings as Findings
+    from jointspace.auditing import audit as audit
     from jointspace.index import Index as Index
     from jointspace.index import load as load
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
 
-HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space"}
+HOMES = {
+    **dict.fromkeys(("audit", "Findings"), "auditing"),
+    **dict.fromkeys(("load", "Index"), "index"),
+    **dict.fromkeys(("fit", "FittedSpace"), "space"),
+}
 """Public name -> the module of jointspace that defines it."""
-__all__ = ["FittedSpace", "Index", "fit", "load"]
+__all__ = ["Findings", "FittedSpace", "Index", "audit", "fit", "load"]
 
 
 def __getattr__(name: str) -> Any:

@@ -10,6 +10,7 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
+from jointspace.notebook import draw
 from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
 from pipeline.encoders.centred import CENTRED, Centred
@@ -20,6 +21,7 @@ from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
+from pipeline.storage.sources import ImageSources
 from pipeline.storage.stored_index import open_index
 
 
@@ -70,6 +72,7 @@ class Index:
         self._verify = verify
         self.stored = open_index(*map(Path, folders), run=self._run, skip_verified=not verify)
         self._searcher = Searcher(self.stored)
+        self._searcher.draw = self._draw
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Return the function and the arguments that recreate this object from its folders, for pickle."""
@@ -114,7 +117,7 @@ class Index:
         `judgement`: the number of `likely` hits, the approximate number of likely images in the whole index
         (`expected`), and whether the text is out of domain (`off_topic`). The judgement is None if the index is not
         calibrated. For a list of texts, the result is a list with one answer per text. A text without a known word then
-        gets an empty answer whose `error` is the message.
+        gets an empty answer whose `error` is the message. A notebook shows the photos of an answer.
 
         Raises InputError if the model knows no word of a single text, the image cannot be read, or a vector has the
         wrong shape. Raises UsageError for a wrong condition or argument, or if the model cannot answer this kind of
@@ -263,6 +266,14 @@ class Index:
         from pipeline.config import loading
 
         return ImageLimits.from_settings(loading.load().collection)
+
+    def _draw(self, hit: Hit) -> str:
+        name = "::".join(filter(None, (hit.row["path"], hit.row.get("member"))))
+        return draw(self._photos.read, self._limits, hit.row, f"{hit.rank}. {name}", f"score {hit.score:.3f}")
+
+    @cached_property
+    def _photos(self) -> ImageSources:
+        return self.stored.photographs()
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
         """Read an image as the model needs it: its features, or the bytes of its file for a multi-vector model."""

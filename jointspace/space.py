@@ -188,7 +188,7 @@ class FittedSpace:
         items = Items(kept, distinct.digests, _in_blocks(embed_images, distinct.first, x))
         if text_vectors is not None:
             y = to_views(text_vectors, TEXT, _dims(self.model.text))
-            rows = _owners(owners, n, _count(y))
+            rows = to_owners(owners, n, _count(y))
             words = nameless([names[row] for row in rows]) if texts is None else to_strings(texts, "texts", len(rows))
             order = np.argsort(distinct.groups[rows], kind="stable")
 
@@ -395,14 +395,14 @@ def _pairs(
     x = to_dense_views(images, IMAGE, image_dims)
     y = to_views(texts, TEXT, text_dims)
     distinct = Distinct.of(x)
-    owners = distinct.groups[_owners(owners, len(distinct.groups), _count(y))]
+    owners = distinct.groups[to_owners(owners, len(distinct.groups), _count(y))]
     # Slices avoid copies if no image is repeated and the texts are in the order of their images.
     first = distinct.first if len(distinct.first) < len(distinct.groups) else slice(None)
     order = slice(None) if (np.diff(owners) >= 0).all() else np.argsort(owners, kind="stable")
     return Pairs(x, y, owners).rows(first, owners, order)
 
 
-def _owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
+def to_owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     """Return the image row of each text, (m,). Without `owners`, text j belongs to image j.
 
     Raises InputError if `owners` is None and n != m, or if `owners` does not have m row numbers from 0 to n - 1.

@@ -1,10 +1,14 @@
 """The package `jointspace` as a program uses it: its examples, its answers, and its errors."""
 
+import base64
 import copy
 import doctest
+import hashlib
+import io
 import json
 import os
 import pickle
+import re
 import shutil
 from pathlib import Path
 from typing import Any
@@ -18,11 +22,14 @@ from scipy import sparse
 from synthetic_colours import make_colours
 
 import jointspace
+import jointspace.auditing
 import jointspace.index
 import jointspace.space
+from jointspace.notebook import draw
 from jointspace.reference import render
 from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
+from pipeline.images.opening import ImageLimits
 from pipeline.index.search import Searcher
 from pipeline.storage.stored_index import open_index
 
@@ -35,7 +42,7 @@ def bundle(colours: Path) -> Path:
 
 
 def test_the_examples_in_docstrings_run(bundle: Path, tmp_path: Path) -> None:
-    for module in (jointspace.index, jointspace.space):
+    for module in (jointspace.auditing, jointspace.index, jointspace.space):
         found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
@@ -53,7 +60,8 @@ def test_the_notebook_runs(bundle: Path, tmp_path: Path, monkeypatch: pytest.Mon
     for cell in cells:
         if cell["cell_type"] == "code":
             exec("".join(cell["source"]), names)  # noqa: S102
-    assert len(names["hits"]) == 5 and names["space"].dim > 0
+    assert names["hits"]._repr_html_().count("<img") == len(names["hits"]) == 5 and names["space"].dim > 0
+    assert {finding["image"] for finding in names["findings"][:2]} == {"3", "4"}
 
 
 def test_searches_of_the_api_equal_those_of_the_searcher(bundle: Path) -> None:
@@ -71,6 +79,24 @@ def test_searches_of_the_api_equal_those_of_the_searcher(bundle: Path) -> None:
         np.testing.assert_allclose(np.linalg.norm(vector), 1, rtol=1e-5)
         assert index.search(vector=vector, k=1)[0].row["path"].startswith("blue")
     assert index.search("a red picture", where="path = 'blue-02.png'")[0].row["path"] == "blue-02.png"
+
+
+def test_a_notebook_shows_the_photos_of_an_answer_and_no_markup_of_their_texts(bundle: Path, tmp_path: Path) -> None:
+    answer = jointspace.load(bundle).search("a red picture", k=3)
+    html = answer._repr_html_()
+    photos = [base64.b64decode(photo) for photo in re.findall('src="data:image/jpeg;base64,([^"]+)"', html)]
+    assert len(photos) == 3 and all(hit.row["path"] in html for hit in answer)
+    shown = np.asarray(Image.open(io.BytesIO(photos[0])).convert("RGB")).mean(axis=(0, 1))
+    assert shown.argmax() == 0, "a red photo"
+    assert pickle.loads(pickle.dumps(answer))._repr_html_() is None
+    assert Searcher(open_index(bundle)).images("a red picture", 3)._repr_html_() is None
+    name = "<script>&.png"
+    data = (bundle.parent / "data" / answer[0].row["path"]).read_bytes()
+    row = {"sha256": hashlib.sha256(data).hexdigest()}
+    limits = ImageLimits(10**6, 1, 100)
+    drawn = draw(lambda _: data, limits, row, name)
+    assert "<script>" not in drawn and "&lt;script&gt;&amp;.png" in drawn and "<img" in drawn
+    assert "<img" not in draw(lambda _: data + b" ", limits, row, name), "the photo has changed"
 
 
 CHINESE = {"red": "红色", "green": "绿色", "blue": "蓝色", "white": "白色"}
@@ -119,7 +145,7 @@ def test_invalid_queries_are_refused(bundle: Path, tmp_path: Path) -> None:
             index.search(**arguments)
     with pytest.raises(IntegrityError, match="does not exist"):
         jointspace.load(tmp_path / "nowhere")
-    with pytest.raises(AttributeError, match="It provides FittedSpace"):
+    with pytest.raises(AttributeError, match="It provides Findings, FittedSpace"):
         _ = jointspace.nothing
 
 

@@ -43,6 +43,8 @@ two rankings, with ranks from 1."""
 MAX_FUSED = 100
 """Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
 for their distance."""
+MAX_DRAWN = 50
+"""Largest number of hits that a notebook shows with a thumbnail."""
 MAX_SORTED = 2000
 """Number of nearest images among which the likely matches are sorted by a column. Likely matches beyond them are not
 found, unless more results are requested."""
@@ -71,6 +73,7 @@ class Answer(list[Hit]):
     """
 
     _judge: Callable[[Sequence[float]], Judgement] | None = None
+    _draw: Callable[[Hit], str] | None = None
 
     def __init__(self, hits: Iterable[Hit] = (), error: str | None = None) -> None:
         super().__init__(hits)
@@ -90,6 +93,10 @@ class Answer(list[Hit]):
     def __getstate__(self) -> dict[str, Any]:
         return {"error": self.error, "judgement": self.judgement}
 
+    def _repr_html_(self) -> str | None:
+        """Return the first hits as HTML for a notebook, if the searcher can draw them."""
+        return "".join(map(self._draw, self[:MAX_DRAWN])) if self._draw else None
+
 
 class Searcher(QueryEncoder):
     """Answers queries from an index. The files of the index are read when they are first needed.
@@ -107,6 +114,7 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
+        self.draw: Callable[[Hit], str] | None = None  # Draws a hit of an image as HTML, for notebooks.
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
         self._tables: dict[str, pa.Table] = {}
@@ -530,6 +538,8 @@ class Searcher(QueryEncoder):
                 Answer(Hit(rank, score, next(records)) for rank, score in enumerate(scores.tolist(), 1))
                 for _, scores in answers
             ]
+        for answer in found if modality == "images" else ():
+            answer._draw = self.draw
         for answer, (numbers, _), matching in zip(found, answers, matches, strict=False):
             for place, row in enumerate(numbers.tolist() if matching else ()):
                 if matching and row in matching.ranks:
@@ -577,6 +587,7 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     hits = [*known, *missing, *answer[likely:]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
     ordered._judge = answer._judge
+    ordered._draw = answer._draw
     return ordered
 
 

@@ -234,6 +234,16 @@ class Layout:
             require_no_links(self.root.joinpath(*path.relative_to(self.root).parts[:2]), path)
         return lists
 
+    @property
+    def decisions(self) -> Path:
+        """The path of the decisions about suspicious captions (see pipeline.storage.decisions).
+
+        Raises IntegrityError if the file is a symbolic link.
+        """
+        path = self.audit.path.with_name("decisions.tsv")
+        require_no_links(path.parent, path)
+        return path
+
     def file(self, name: str) -> Artefact:
         """Return a file of the run that is its own commit record."""
         return self.permit(Artefact(name, self.root / name, self.root / name))

@@ -20,10 +20,13 @@ from starlette.middleware.trustedhost import TrustedHostMiddleware
 from pipeline.errors import InputError, UsageError
 from pipeline.serve.border import Border, Limits, Metrics
 from pipeline.serve.gallery import Describer, ServedIndex, Service
+from pipeline.serve.review import Review, build_router
 from pipeline.serve.routes import router
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
 """JavaScript files of the page, in the order in which they are joined into one script."""
+REVIEW_SCRIPTS = ("state", "review")
+"""JavaScript files of the review page."""
 
 
 def build_app(
@@ -35,13 +38,14 @@ def build_app(
     describers: Mapping[str, Describer] | None = None,
     warm: bool = False,
     originals: bool = False,
+    review: Review | None = None,
 ) -> FastAPI:
     """Build the application that searches `indexes` and generates captions with `describers`, both by their names.
 
     `limits` are the limits of requests. `threads` is the maximum number of searches at the same time. `warm` loads the
     encoders when the server starts, instead of at the first uploaded photo. `check` and `originals` are described in
-    Service. A request whose `Host` header is not one of `hosts` is refused with status 400 (see Starlette's
-    TrustedHostMiddleware).
+    Service. With `review`, a person can decide about the captions that an audit has found. A request whose `Host`
+    header is not one of `hosts` is refused with status 400 (see Starlette's TrustedHostMiddleware).
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
@@ -71,8 +75,13 @@ def build_app(
     async def show_page() -> str:
         return read_page()
 
+    pages = read_page()
+    if review:
+        review_page = read_page("review", REVIEW_SCRIPTS)
+        app.include_router(build_router(review, review_page))
+        pages += review_page
     app.add_middleware(TrustedHostMiddleware, allowed_hosts=hosts, www_redirect=False)
-    policy = {"Content-Security-Policy": content_policy(read_page())}
+    policy = {"Content-Security-Policy": content_policy(pages)}
     # The middleware that is added last is the outermost.
     app.add_middleware(Border, limits=limits, metrics=service.metrics, headers=policy)
     for kind in (InputError, UsageError, RequestValidationError, HTTPException):
@@ -91,27 +100,27 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 
 @cache
-def read_page() -> str:
-    """Return the HTML of the search page, with its style and its script inserted."""
+def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
+    """Return the HTML of a page, with the style of all pages and its script inserted."""
     folder = resources.files("pipeline.serve").joinpath("templates")
 
-    def read(name: str) -> str:
-        return folder.joinpath(name).read_text(encoding="utf-8")
+    def read(file: str) -> str:
+        return folder.joinpath(file).read_text(encoding="utf-8")
 
-    scripts = "".join(read(f"{script}.js") for script in SCRIPTS)
-    page = read("page.html").replace("<style></style>", f"<style>\n{read('page.css')}</style>")
-    return page.replace("<script></script>", f"<script>\n{scripts}</script>")
+    script = "".join(read(f"{script}.js") for script in scripts)
+    page = read(f"{name}.html").replace("<style></style>", f"<style>\n{read('page.css')}</style>")
+    return page.replace("<script></script>", f"<script>\n{script}</script>")
 
 
-def content_policy(page: str) -> str:
-    """Return the Content-Security-Policy of `page`.
+def content_policy(pages: str) -> str:
+    """Return the Content-Security-Policy of one or several pages.
 
-    The policy allows the page's own script and style, by their hashes, requests to this server, and images from this
+    The policy allows the pages' own scripts and styles, by their hashes, requests to this server, and images from this
     server, from `data:` addresses, and from files that the visitor chose. Everything else is forbidden.
     """
 
     def hashes(tag: str) -> str:
-        texts = re.findall(f"<{tag}>(.*?)</{tag}>", page, re.S)
+        texts = re.findall(f"<{tag}>(.*?)</{tag}>", pages, re.S)
         digests = (base64.b64encode(hashlib.sha256(text.encode()).digest()).decode() for text in texts)
         return " ".join(f"'sha256-{digest}'" for digest in digests)
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from pipeline.printable import counted
 from pipeline.run import Inputs, Job, Outside, Run, stage
 
 if TYPE_CHECKING:
@@ -43,8 +44,8 @@ def _keys(config: "Config") -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: "Layout") -> Inputs:
-    """Return the inputs: the demo or the lists of the collection, the takedown list, and the lists of photos that
-    `remove` has removed from an index."""
+    """Return the inputs: the demo or the lists of the collection, the takedown list, the decisions about suspicious
+    captions, and the lists of photos that `remove` has removed from an index."""
     from pipeline.collections.formats import list_files
 
     chosen, lists = config.collection, []
@@ -56,6 +57,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
         "demo": layout.demo if config.demo.generate else None,
         "lists": lists,
         "takedown": Outside("takedown", Path(chosen.takedown)) if chosen.takedown else None,
+        "decisions": Outside("decisions", layout.decisions) if layout.decisions.exists() else None,
         "removed": {name: Outside(name, path) for name, path in removed.items()},
     }
 
@@ -98,6 +100,7 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     from pipeline.foreign.files import read_lines
     from pipeline.run.reading.precomputed import inspect_vectors
     from pipeline.run.reading.requirements import require_splits
+    from pipeline.storage.decisions import latest, read_decisions
     from pipeline.storage.index_changes import parse_removed
     from pipeline.storage.manifest import write_manifest
 
@@ -111,11 +114,16 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
     if takedown := run.inputs.path("takedown"):
         asked = read_lines(takedown)
         lists = {"takedown": takedown, **lists}
+    decided = []
+    if decisions := run.inputs.path("decisions"):
+        answers = latest(read_decisions(decisions))
+        decided = ["\t".join(filter(None, pair)) for pair, answer in answers.items() if answer == "wrong"]
+        lists |= {"decisions": decisions} if decided else {}
     parts = job.path.with_name(INSPECTED_FOLDER)
     spill = job.path.with_name(SPILL_FOLDER)
     longest = settings.max_sentence_chars
     memory = settings.memory_gb
-    with closing(Intake(longest, settings.kept_columns, spill, folder, asked, memory, removed)) as intake:
+    with closing(Intake(longest, settings.kept_columns, spill, folder, [*asked, *decided], memory, removed)) as intake:
         # Vectors without photos are divided into splits by name, because their hashes change with their encoder.
         assembly = Assembly(intake.add(records), by_name=folder is None, draw=settings.draw)
         if check_splits:
@@ -131,7 +139,9 @@ def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits
         else:
             outcomes = _inspect(run, folder, assembly, parts, processes)
         collection = assembly.collect(tqdm(outcomes, "check", len(assembly), unit=" images", disable=None))
-        warnings = list(_unmatched_lines(lists, intake.takedown, root, set(asked)))
+        warnings = list(_unmatched_lines(lists, intake.takedown, root, set(asked), set(decided)))
+        if decisions and decided:
+            warnings += _describe_decisions(decisions, intake.takedown, set(decided))
         _require_usable(collection, settings, job.path.with_name("rejects.jsonl"))
         write_manifest(
             job.path,
@@ -183,19 +193,42 @@ def _inspect(
     return inspected.resume(assembly.locations, look, Inspection._make, processes, cluster)
 
 
-def _unmatched_lines(lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str]) -> Iterator[str]:
+def _unmatched_lines(
+    lists: Mapping[str, Path], takedown: "Takedown", root: Path, own: Set[str], decided: Set[str]
+) -> Iterator[str]:
     """Log a warning for each line of a takedown or removal list that matches no photo or caption of the collection.
 
     `lists` maps the kind of each list to its file, and `root` is the folder of the collection. Yield the warnings about
-    lines of the user's own takedown list, which `own` contains.
+    lines of the user's own takedown list, which `own` contains. Lines that are only in `decided` are ignored.
     """
     where = " and ".join(map(str, lists.values()))
     for line, why in takedown.unmatched.items():
+        if line in decided and line not in own:
+            continue
         why = why or f", but no photo of {root} has that name" + " and caption" * ("\t" in line)
         warning = f"{lists['takedown'] if line in own else where} names {line!r}{why}"
         logger.warning(warning)
         if line in own:
             yield warning
+
+
+def _describe_decisions(path: Path, takedown: "Takedown", decided: Set[str]) -> Iterator[str]:
+    """Log how many photos and captions are left out because of the decisions in the file `path`.
+
+    `decided` are the lines that the decisions have added to the takedown list. If some match nothing, log one warning
+    with their number, and yield it.
+    """
+    lost = decided & takedown.unmatched.keys()
+    captions = sum("\t" in line for line in decided - lost)
+    photos = counted(len(decided) - len(lost) - captions, "photo")
+    logger.info("The decisions in %s leave out %s and %s.", path, photos, counted(captions, "caption"))
+    if lost:
+        warning = (
+            f"{path}: {len(lost)} of {len(decided)} wrong pairs match no photo and caption of the collection, such as"
+            f" {min(lost)!r}. Remove their rows if the photos or captions were corrected or deleted."
+        )
+        logger.warning(warning)
+        yield warning
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:

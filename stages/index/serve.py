@@ -55,6 +55,7 @@ class ServeOptions:
     port: int = 8000
     top: int | None = None
     columns: tuple[str, ...] = ()
+    review: bool = False
     lazy: bool = False
     verify: bool = False
     config_path: Path | None = None
@@ -93,6 +94,10 @@ class ServeOptions:
     "--column", "columns", multiple=True, metavar="NAME",
     help="Column of the collection to show. Repeat it for several. [default: all, or none if others can see the page]",
 )  # fmt: skip
+@click.option(
+    "--review", is_flag=True,
+    help="Add the page /review, on which you decide about the captions that `audit` found in the run of INDEX.",
+)  # fmt: skip
 @click.option("--lazy", is_flag=True, help="Load the image encoders at the first query with a photo, not at start-up.")
 @verify_option
 @config_option
@@ -121,6 +126,7 @@ def serve(options: ServeOptions) -> None:
     try:
         import uvicorn
 
+        from pipeline.run.reading.review import open_review
         from pipeline.serve.app import build_app
         from pipeline.serve.border import ANY_HOST, Limits, in_address, is_loopback, trusted_hosts
         from pipeline.serve.gallery import ServedIndex
@@ -138,6 +144,8 @@ def serve(options: ServeOptions) -> None:
     )
     if limits.top > limits.max_top:
         raise UsageError(f"--top-k is {limits.top}, but a request can have at most {limits.max_top} results.")
+    if options.review and (options.host != ServeOptions.host or options.allowed):
+        raise UsageError("--review writes a file, so no other machine may reach it. Leave out --host and --allow-host.")
     named = _name_all(options.folders)
     image_limits = ImageLimits.from_settings(settings.collection)
     upload_limits = replace(image_limits, max_pixels=settings.serve.max_upload_pixels)
@@ -166,9 +174,13 @@ def serve(options: ServeOptions) -> None:
                 raise UsageError("--generator needs the run of the generator. Add --trusted-run RUN.")
             describers = _open_describers(run, options.generators, galleries)
         originals = settings.serve.originals
+        review = None
+        if options.review:
+            name = next(name for name, folder in named.items() if folder == options.folders[0])
+            review = open_review(options.folders[0], indexes[name].gallery)
         app = build_app(
             indexes, limits, runtime.threads(), hosts, check, describers,
-            warm=not options.lazy, originals=private if originals is None else originals,
+            warm=not options.lazy, originals=private if originals is None else originals, review=review,
         )  # fmt: skip
         server = uvicorn.Server(
             uvicorn.Config(
@@ -186,6 +198,8 @@ def serve(options: ServeOptions) -> None:
         )
         names = ", ".join([*indexes, *describers])
         log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(options.host), port)
+        if review:
+            log.info("%d pairs to review at http://%s:%d/review", len(review.pairs), options.host, port)
         if ANY_HOST in hosts:
             log.warning(
                 "The server answers everyone who can reach this machine, under any host name. To admit only one host"

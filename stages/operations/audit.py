@@ -3,7 +3,7 @@
 import logging
 import shlex
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Container, Iterable, Iterator, Mapping
 from dataclasses import replace
 from itertools import chain, groupby, islice
 from pathlib import Path
@@ -13,6 +13,7 @@ import click
 
 from pipeline.compute import runtime
 from pipeline.errors import IntegrityError
+from pipeline.printable import counted
 from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.reading.inputs import feature_shards
 from stages.commands import FILE, RUN
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
     from pipeline.models.linear.cross_fit import Scores
     from pipeline.run.jobs import StageRun
     from pipeline.run.layout import Layout
+    from pipeline.storage.decisions import Pair
+    from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
 SPLITS_BY_PRIORITY = ("test", "dev", "train", "weak", "gallery")
@@ -56,18 +59,22 @@ def command(root: Path, exclude: Path | None) -> None:
     The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
     near-duplicates in different splits. It writes RUN/audit/audit.parquet with one row per finding, and adds a
     section to the report. If an index was changed by `remove` or `add`, the next `run` adds this section.
+    Captions on which you have decided with `serve --review` are not listed again.
     """
     from pipeline.models.linear.cross_fit import MIN_PHOTOS
     from pipeline.report.tables import FINDINGS
     from pipeline.run.runner import run_stage
     from pipeline.storage.batch import publish_text
+    from pipeline.storage.decisions import CHOICES, latest, read_decisions
     from pipeline.storage.tables import read_table
     from stages.catalogue import declared
 
     run = Run(root)
     run_stage(run, audit, again=True)
     table, commit = read_table(run.layout.audit.path, "audit")
-    counts = Counter(finding["kind"] for finding in _probable(table))
+    path = run.layout.decisions
+    decisions = latest(read_decisions(path))
+    counts = Counter(finding["kind"] for finding in _probable(table, decisions))
     for kind, description in FINDINGS.items():
         if commit.details["scored"] or kind in ("leak", "copy"):
             click.echo(f"{counts[kind]:>7,}  {description}")
@@ -77,8 +84,15 @@ def command(root: Path, exclude: Path | None) -> None:
         click.echo(
             f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, many listed captions are right. Look at each of them."
         )
+    if decisions:
+        counts = Counter(decisions.values())
+        decided = ", ".join(f"{counts[choice]:,} {choice}" for choice in CHOICES)
+        click.echo(f"{len(decisions):>7,}  pairs with a decision, which are not listed again: {decided}")
+        if missing := _count_missing(run.manifest, decisions):
+            pairs = counted(missing, "right or unsure pair")
+            log.warning("%s has %s that the collection no longer has.", path, pairs)
     if exclude:
-        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table))))
+        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions))))
         click.echo(
             f"wrote {exclude}. Less reliable findings are comments (#) in it. Check its lines, and set the key"
             " collection.takedown to its path. The next run then leaves out these photos and captions."
@@ -135,7 +149,7 @@ def audit(run: "StageRun", job: Job) -> None:
     texts = run.inputs.all_shards("texts")
     described = len(np.unique(run.manifest.sentence_images)) if texts else 0
     if described >= MIN_PHOTOS:
-        findings = chain(findings, _worst_captions(*_score_captions(run, pairs)))
+        findings = chain(findings, worst_captions(*_score_captions(run, pairs)))
     fields = {
         **dict.fromkeys(("kind", "image", "split"), pa.string()),
         **dict.fromkeys(("image_id", "sentence_id", "other_image_id", "rank", "rivals"), pa.int64()),
@@ -214,7 +228,7 @@ def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Sco
     return cross_fit(blocks, view, text, runtime.threads(), run.gpu)
 
 
-def _worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
+def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
     """Yield the findings about captions: photos with all of their captions first, and then single captions.
 
     Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
@@ -282,12 +296,31 @@ def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # 
     return range(first, last)
 
 
-def _probable(table: "pa.Table") -> Iterator[Mapping[str, Any]]:  # Any: rows of the table
-    """Yield the rows of the table that are near-duplicates or captions that are probably wrong."""
+def _count_missing(manifest: "Manifest", decisions: "Mapping[Pair, str]") -> int:
+    """Count the pairs that are right or unsure, but no longer in the collection. `ingest` counts pairs that are
+    wrong."""
+    from pipeline.foreign.image_names import listed_name
+    from pipeline.storage.decisions import one_line
+
+    wrong = {pair for pair, decision in decisions.items() if decision == "wrong"}
+    missing = {pair for pair in decisions.keys() - wrong if (pair[0], "") not in wrong}
+    for number in range(manifest.n_shards) if missing else ():
+        names = {row["image_id"]: listed_name(row) for row in manifest.table("images", number).to_pylist()}
+        sentences = manifest.table("sentences", number).to_pylist()
+        missing.difference_update((name, "") for name in names.values())
+        missing.difference_update((names[row["image_id"]], one_line(row["text"])) for row in sentences)
+    return len(missing)
+
+
+def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterator[Mapping[str, Any]]:  # Any: table rows
+    """Yield the rows of the table that are near-duplicates, or captions that are probably wrong and not decided."""
     from pipeline.report.tables import is_probable
+    from pipeline.storage.decisions import pair_of
 
     for batch in table.to_batches(BLOCK_ROWS):
-        yield from filter(is_probable, batch.to_pylist())
+        for finding in filter(is_probable, batch.to_pylist()):
+            if pair_of(finding) not in decisions:
+                yield finding
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any: rows of the table

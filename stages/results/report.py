@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import IntegrityError
-from pipeline.run import Inputs, Job, stage
+from pipeline.run import Inputs, Job, Outside, stage
 from pipeline.run.reading.inputs import feature_shards, region_shards
 
 if TYPE_CHECKING:
@@ -44,11 +44,13 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
 
 
 def _may_read(config: "Config", layout: "Layout") -> Inputs:
-    """Return inputs that the report shows if they exist: image features, and current findings of `audit`."""
+    """Return inputs that the report shows if they exist: image features, and current findings of `audit` with the
+    decisions about them."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
     return {
         "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},
         "audit": layout.audit if _is_current(layout.root, layout.audit.commit) else None,
+        "decisions": Outside("decisions", layout.decisions) if layout.decisions.exists() else None,
     }
 
 

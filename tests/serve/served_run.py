@@ -1,13 +1,15 @@
 """Galleries, clients and applications over the synthetic run, for the tests of the server."""
 
+import shutil
 from functools import partial
 from pathlib import Path
 
 import numpy as np
+import pyarrow as pa
 import pytest
 from fastapi import FastAPI
 from fastapi.testclient import TestClient
-from synthetic_run import THINGS, features_of, run_command
+from synthetic_run import THINGS, by_hand, features_of, run_command
 
 from pipeline.images.decode import check_header, decode
 from pipeline.images.opening import ImageLimits
@@ -16,6 +18,7 @@ from pipeline.serve.app import build_app
 from pipeline.serve.border import Limits
 from pipeline.serve.gallery import ServedGallery, ServedIndex
 from pipeline.storage.stored_index import open_index
+from pipeline.storage.tables import write_table
 
 IMAGE_LIMITS = ImageLimits(max_pixels=1_000_000, min_side=8, max_aspect=20)
 PIXELS = partial(decode, limits=IMAGE_LIMITS)
@@ -49,6 +52,25 @@ def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool
 def photograph(run: Path, name: str = "dog-0.png") -> dict:
     """Return a form with a photo of the run as the upload, for the argument `files` of a client."""
     return {"photograph": (name, (run / "data" / name).read_bytes())}
+
+
+def audited_run(run: Path, folder: Path) -> Path:
+    """Make a run in `folder` from the index of a run, with an audit by hand, and return the folder of its index.
+
+    The audit lists a single caption of each of two photos, and all captions of another photo. The list is not sorted.
+    """
+    index = shutil.copytree(run / "bundle", folder / "index/ncca")
+    gallery = open_gallery(index)
+    findings = []
+    for image_id, score, whole in ((5, -2.0, True), (1, -1.0, False), (3, -3.0, False)):
+        captions = gallery.sentences_of(image_id)
+        numbers = {"image_id": image_id, "score": score, "threshold": -1.5, "reliable": image_id == 3}
+        about = {"kind": "captions" if whole else "caption", "image": gallery.row(image_id)["path"]}
+        findings.append({**about, **numbers, "captions": captions if whole else captions[:1], "other_image": None})
+    copy = dict.fromkeys(findings[0]) | {"kind": "copy", "image": "dog-0.png", "image_id": 0, "score": 0.9}
+    table = pa.Table.from_pylist([copy, *findings])
+    write_table(folder / "audit/audit.parquet", "audit", table, provenance=by_hand(folder), details={"scored": True})
+    return index
 
 
 def serve_generators(run: Path, *names: str) -> FastAPI:

@@ -176,6 +176,44 @@ def test_a_word_is_excluded_under_words_and_order(page: Any, address: str) -> No
     assert page.locator("#without").is_visible()
 
 
+@pytest.mark.parametrize("width", [1280, 400])
+def test_suspicious_pairs_are_reviewed_by_key_and_by_button(page: Any, run: Path, tmp_path: Path, width: int) -> None:
+    from served_run import audited_run, serve
+
+    def expect(progress: str, image: str) -> None:
+        playwright.expect(page.locator("#progress")).to_have_text(progress)
+        playwright.expect(page.locator("#photo")).to_have_attribute("alt", image)
+        assert page.evaluate("document.documentElement.scrollWidth") <= width
+
+    audited_run(run, tmp_path)
+    page.set_viewport_size({"width": width, "height": 800})
+    with listening(serve(tmp_path, "--review", index="index/ncca")) as address:
+        page.goto(f"{address}/review")
+        expect("1 of 3", "horse-3.png")
+        assert page.locator("#captions li").all_inner_texts() == ["a horse"]
+        assert page.locator("#others li").all_inner_texts() == ["the big horse number 3"]
+        assert page.locator("#photo").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
+        page.keyboard.press("w")
+        expect("2 of 3 · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
+        page.keyboard.press("ArrowLeft")
+        expect("1 of 3 · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
+        playwright.expect(page.get_by_role("button", name="Wrong")).to_have_attribute("aria-pressed", "true")
+        page.get_by_role("button", name="Unsure").click()
+        expect("2 of 3 · decided: 0 wrong, 0 right, 1 unsure", "house-5.png")
+        page.keyboard.press("Control+z")
+        expect("1 of 3 · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
+        page.reload()  # The first pair without a decision is shown.
+        expect("2 of 3 · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
+        page.keyboard.press("r")
+        expect("3 of 3 · decided: 1 wrong, 1 right, 0 unsure", "cat-1.png")
+        page.keyboard.press("u")
+        playwright.expect(page.locator("#notes")).to_contain_text("All pairs are decided")
+        page.get_by_role("button", name="Undo").click()
+        expect("3 of 3 · decided: 1 wrong, 1 right, 0 unsure", "cat-1.png")
+    rows = (tmp_path / "audit/decisions.tsv").read_text().splitlines()
+    assert [row.rpartition("\t")[0] for row in rows[1:]] == ["horse-3.png\ta horse\twrong", "house-5.png\t\tright"]
+
+
 def test_results_are_sorted_only_by_columns_with_an_order(page: Any, run: Path, tmp_path: Path) -> None:
     from served_run import serve
 

@@ -10,6 +10,8 @@ from PIL import Image, ImageOps
 from scipy.ndimage import gaussian_filter
 from synthetic_run import by_hand, ingest, make_stage, open_run, run_command, write_config
 
+import jointspace
+from pipeline.index.search import MAX_DRAWN
 from pipeline.report.tables import is_probable
 from pipeline.run.layout import Layout
 from pipeline.storage.features import write_features
@@ -94,6 +96,48 @@ def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out
     left = Counter(captions_of(before)) - Counter(captions_of(after))
     assert {line for line in left if line.partition("\t")[0] not in gone} == reliable - gone
     assert after.summary["warnings"] == []
+
+
+def test_decided_pairs_are_not_listed_again_and_wrong_pairs_leave_the_collection(
+    run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    lines = ["10.png\t\twrong", "", "30.png\t\tright", "35.png\tgone\tunsure", "no.png\t\twrong"]
+    before = Manifest(folder / "manifest")
+    wrong = next(line for line in captions_of(before) if line.startswith("15.png"))
+    lines[1] = f"{wrong}\twrong"
+    header = "image\tcaption\tdecision\ttime"
+    (folder / "audit").mkdir(exist_ok=True)
+    (folder / "audit/decisions.tsv").write_text("\n".join([header, *(f"{line}\t2024-01-31" for line in lines)]))
+    printed = run_command("audit", folder, "--exclude", tmp_path / "out.txt")
+    assert "5  pairs with a decision, which are not listed again: 3 wrong, 1 right, 1 unsure" in printed
+    assert "has 1 right or unsure pair that the collection no longer has" in caplog.text
+    listed = {line.removeprefix("# ") for line in (tmp_path / "out.txt").read_text().splitlines()}
+    assert not listed & {"10.png", "30.png", wrong} and len(listed) > 10
+
+    caplog.clear()
+    with caplog.at_level("INFO"):
+        ingest(folder, Path(open_run(folder).config.data_root))
+    after = Manifest(folder / "manifest")
+    assert {*before.images["path"].to_pylist()} - {*after.images["path"].to_pylist()} == {"10.png"}
+    left = Counter(captions_of(before)) - Counter(captions_of(after))
+    assert {line for line in left if not line.startswith("10.png")} == {wrong}
+    assert "leave out 1 photo and 1 caption." in caplog.text
+    (warning,) = after.summary["warnings"]
+    assert "1 of 3 wrong pairs match no photo and caption of the collection, such as 'no.png'" in warning
+
+
+def test_the_audit_from_python_has_the_same_findings_without_decided_pairs(run: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(run, tmp_path / "run")
+    (folder / "audit/decisions.tsv").unlink(missing_ok=True)
+    findings = jointspace.audit(folder)
+    rows = read_table(folder / "audit/audit.parquet", "audit")[0].to_pylist()
+    assert findings == rows and {finding["kind"] for finding in findings} >= {"leak", "caption", "captions"}
+    html = findings._repr_html_()
+    assert html.count("<img src=") == html.count("<figure") == MAX_DRAWN + 1 < len(findings), "the copy has two photos"
+    decided = next(finding for finding in findings if finding["kind"] == "captions")
+    (folder / "audit/decisions.tsv").write_text(f"{decided['image']}\t\tright\t2024-01-31\n")
+    assert jointspace.audit(folder) == [row for row in rows if row != decided]
 
 
 def test_a_report_that_cannot_be_made_does_not_stop_an_audit(

@@ -34,6 +34,7 @@ from pipeline.report.tables import (
 from pipeline.run.jobs import StageRun
 from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
+from pipeline.storage.decisions import latest, pair_of, read_decisions
 from pipeline.storage.pairs import SplitPairs, split_ids
 from pipeline.storage.records import RuleCost, cost_by_rule, read_benchmarks, read_summary
 from pipeline.storage.tables import read_table
@@ -133,11 +134,16 @@ class RunReport:
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """The worst findings of the audit for each kind, with images, or None if there is no current audit."""
+        """The worst findings of the audit for each kind, with images, or None if there is no current audit.
+
+        Captions about which a person has decided are left out.
+        """
         if "audit" not in self.run.inputs:
             return None
         table, commit = read_table(self.run.inputs.artefact("audit").path, "audit")
-        findings = table.to_pylist()
+        path = self.run.inputs.path("decisions")
+        decisions = latest(read_decisions(path)) if path else {}
+        findings = [finding for finding in table.to_pylist() if pair_of(finding) not in decisions]
         captions, photos = (
             [finding for finding in findings if finding["kind"] == kind][:MAX_AUDIT_FINDINGS]
             for kind in ("caption", "captions")

@@ -1,0 +1,146 @@
+"""Finding wrong captions in a run or in precomputed vectors."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from jointspace.arguments import Block, Views, row_count, to_count, to_dense_views, to_strings, to_views
+from jointspace.notebook import draw
+from jointspace.space import Distinct, to_owners
+from pipeline.collections.formats.vectors import nameless
+from pipeline.compute import runtime
+from pipeline.errors import InputError, UsageError
+from pipeline.images.opening import ImageLimits
+from pipeline.index.search import MAX_DRAWN
+from pipeline.models.linear.cross_fit import MIN_PHOTOS, TERMS, Scores, cross_fit, draw_folds
+from pipeline.models.linear.sets import Restriction
+from pipeline.models.linear.views import ImageView, TextView
+from pipeline.run import Run
+from pipeline.run.runner import run_stage
+from pipeline.storage.decisions import latest, pair_of, read_decisions
+from pipeline.storage.pairs import SplitRows
+from pipeline.storage.sources import ImageSources
+from pipeline.storage.tables import read_table
+from stages.operations.audit import BLOCK_ROWS, worst_captions
+from stages.operations.audit import audit as audit_stage
+
+STEPS = ("l2",)
+"""Steps that normalise the image vectors of each encoder."""
+
+
+class Findings(list[dict[str, Any]]):
+    """The findings of `audit`, one dictionary per finding. A notebook shows the first of them with thumbnails."""
+
+    _draw: Callable[[Mapping[str, Any]], str] | None = None
+
+    def _repr_html_(self) -> str | None:
+        return "".join(map(self._draw, self[:MAX_DRAWN])) if self._draw else None
+
+
+def audit(
+    run: str | Path | None = None,
+    *,
+    image_vectors: Views | None = None,
+    text_vectors: Views | None = None,
+    owners: np.ndarray | None = None,
+    names: Sequence[str] | None = None,
+    texts: Sequence[str] | None = None,
+    seed: int = 0,
+) -> Findings:
+    """Find captions that are probably wrong, and near-duplicates in a run.
+
+    Pass either the folder of a `run`, which is audited as by the command `jointspace audit`, or image vectors (n, D)
+    and text vectors (m, d) with `owners`, in the form that `fit` describes. Rows with equal image vectors are one
+    image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
+    copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
+    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds.
+
+    Each finding has these columns:
+
+    - `kind`: `caption` (a single caption), `captions` (all captions of a photo), and in a run `copy` (near-duplicates)
+      or `leak` (near-duplicates in different splits).
+    - `image`, `image_id`: the name of the photo, and its row in the manifest or in `image_vectors`.
+    - `captions`, `sentence_id`: the captions in question, and the row of a single caption, or -1 for all captions.
+    - `rather`: the caption of another photo that fits this photo best.
+    - `rank`, `rivals`: the rank of the captions, from 1, when the photo is compared with them and `rivals` others.
+    - `score`, `threshold`: a lower score is more suspicious. Captions with a score up to `threshold` are probably
+      wrong. Further captions are listed because they have the lowest scores.
+    - `reliable`: whether captions with such a score are wrong with few exceptions.
+    - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
+
+    Captions of a run that were decided with `jointspace serve --review` are left out. `pandas.DataFrame(findings)` and
+    `pyarrow.Table.from_pylist(findings)` make tables of the findings.
+
+    >>> rng = np.random.default_rng(0)
+    >>> meaning = rng.normal(size=(500, 8))
+    >>> images, texts = meaning @ rng.normal(size=(8, 50)), meaning @ rng.normal(size=(8, 30))
+    >>> texts[[3, 4]] = texts[[4, 3]]
+    >>> sorted(finding["image"] for finding in audit(image_vectors=images, text_vectors=texts)[:2])
+    ['3', '4']
+
+    Raises UsageError unless either `run` or both kinds of vectors are passed. Raises InputError if the vectors, the
+    `owners` or the numbers of names and texts are wrong, and if fewer than 100 images have a text.
+    """
+    if (run is None) == (image_vectors is None) or (image_vectors is None) != (text_vectors is None):
+        raise UsageError("Pass either the folder of a run, or image_vectors and text_vectors.")
+    if image_vectors is None or text_vectors is None:
+        return _audit_run(Run(Path(str(run))))
+    x, y = to_dense_views(image_vectors, "image", None), to_views(text_vectors, "text", None)
+    n, m = (row_count(next(iter(blocks.values()))) for blocks in (x, y))
+    distinct = Distinct.of(x)
+    owners = distinct.first[distinct.groups][to_owners(owners, n, m)]
+    names = to_strings(map(str, range(n)) if names is None else names, "names", n)
+    texts = nameless([names[row] for row in owners]) if texts is None else to_strings(texts, "texts", m)
+    if (described := len(np.unique(owners))) < MIN_PHOTOS:
+        raise InputError(f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them.")
+    findings = Findings(worst_captions(*_score(x, y, owners, to_count(seed, "seed", least=0))))
+    for finding in findings:
+        image_id, text_id = finding["image_id"], finding["sentence_id"]
+        own = np.flatnonzero(owners == image_id).tolist() if text_id < 0 else [text_id]
+        about = {"image": names[image_id], "captions": [texts[row] for row in own], "rather": texts[finding["rather"]]}
+        finding.update(about)
+    return findings
+
+
+def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarray, seed: int) -> tuple[Scores, Scores]:
+    """Score images with all of their texts, and single texts, as `cross_fit` does. No two images may be equal."""
+    n = len(next(iter(x.values())))
+    folds = draw_folds(np.empty((0, 2), np.int64), n, seed)
+    order = np.argsort(owners, kind="stable")
+    ordered = owners[order]
+    restriction = Restriction(tuple(x), dict.fromkeys(y, 1.0), TERMS)
+
+    def blocks(fold: int) -> Iterator[SplitRows]:
+        for start in range(0, n, BLOCK_ROWS):
+            first, last = np.searchsorted(ordered, [start, start + BLOCK_ROWS])
+            chosen = order[first:last][folds[ordered[first:last]] == fold]
+            if len(chosen):
+                image_id, own = np.unique(owners[chosen], return_inverse=True)
+                images = {name: block[image_id] for name, block in x.items()}
+                yield SplitRows(
+                    image_id, images, restriction.cut({name: block[chosen] for name, block in y.items()}), chosen, own
+                )
+
+    view = ImageView(tuple(x), tuple(block.shape[1] for block in x.values()), STEPS)
+    return cross_fit(blocks, view, restriction.text(TextView.of(y)), runtime.threads())
+
+
+def _audit_run(run: Run) -> Findings:
+    run_stage(run, audit_stage)
+    table, _ = read_table(run.layout.audit.path, "audit")
+    decisions = latest(read_decisions(run.layout.decisions))
+    findings = Findings(finding for finding in table.to_pylist() if pair_of(finding) not in decisions)
+    source = ImageSources([Path(run.photographs.root)], run.config.collection.follow_links)
+    limits = ImageLimits.from_settings(run.config.collection)
+
+    def draw_photos(finding: Mapping[str, Any]) -> str:
+        pairs = [("image", "image_id"), ("other_image", "other_image_id")]
+        lines = [f"{finding['kind']}, score {finding['score']:.3f}", *(finding["captions"] or ())]
+        shown = [(finding[name], finding[key]) for name, key in pairs if finding[name]]
+        rows = run.manifest.pick([image_id for _, image_id in shown])
+        return "".join(draw(source.read, limits, row, name, *lines) for (name, _), row in zip(shown, rows, strict=True))
+
+    findings._draw = draw_photos
+    return findings

@@ -1,0 +1,44 @@
+"""The suspicious captions of an audit, as `serve --review` shows them."""
+
+import os
+import shlex
+from contextlib import suppress
+from pathlib import Path
+
+from pipeline.errors import InputError, UsageError
+from pipeline.foreign.image_names import listed_name
+from pipeline.report.tables import is_probable
+from pipeline.run.layout import Layout
+from pipeline.serve.gallery import ServedGallery
+from pipeline.serve.review import Review, ReviewedPair
+from pipeline.storage.decisions import pair_of
+from pipeline.storage.files import require_no_links
+from pipeline.storage.index_folder import home_of, shards_in
+from pipeline.storage.tables import read_table
+
+
+def open_review(folder: Path, gallery: ServedGallery) -> Review:
+    """Open the audit of the run that built the index in `folder`, which `gallery` shows.
+
+    The most suspicious captions come first. Photos that the index does not have, or no longer has, are left out.
+    Raises UsageError if the run has no audit, or if the index was built from another version of the collection, and
+    IntegrityError if the folder of the audit is a link or contains one.
+    """
+    home = Path(os.path.abspath(home_of(shards_in(folder))))
+    layout = Layout(Path(os.path.relpath(home.parents[1])))
+    command = shlex.join(["jointspace", "audit", str(layout.root)])
+    if home.parent.name != "index" or not layout.audit.commit.exists():
+        raise UsageError(f"--review needs the audit of the run that built {folder}. Make the audit with `{command}`.")
+    require_no_links(layout.root, layout.audit.path.parent)
+    findings = read_table(layout.audit.path, "audit")[0].to_pylist()
+    pairs = []
+    for finding in sorted(findings, key=lambda finding: (not finding["reliable"], not is_probable(finding))):
+        if pair := pair_of(finding):
+            with suppress(InputError):  # The index does not have the photo.
+                row = gallery.row(finding["image_id"])
+                texts = gallery.sentences_of(finding["image_id"])
+                if listed_name(row) != pair[0] or not {*finding["captions"]} <= {*texts}:
+                    raise UsageError(f"The collection has changed since the audit of {layout.root}. Run `{command}`.")
+                others = [text for text in texts if text not in finding["captions"]]
+                pairs.append(ReviewedPair(pair, finding["image_id"], finding["captions"], others))
+    return Review(gallery, pairs, layout.decisions, shlex.join(["jointspace", "run", str(layout.config)]))

@@ -1,0 +1,116 @@
+"""The page on which a person decides about the suspicious captions of an audit. It is the only page that writes.
+
+A request that writes is refused unless the page of this server sent it: the request must have the origin of the server,
+and the token that the page contains. The token is drawn anew whenever the server starts.
+"""
+
+import secrets
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from fastapi import APIRouter, Request
+from fastapi.responses import HTMLResponse, Response
+from pydantic import BaseModel
+from starlette.concurrency import run_in_threadpool
+from starlette.exceptions import HTTPException
+
+from pipeline.errors import InputError
+from pipeline.serve.gallery import ServedGallery, Service
+from pipeline.storage.decisions import Decision, Pair, latest, read_decisions, write_decisions
+from pipeline.storage.locks import hold
+
+TOKEN = "X-Review-Token"
+"""Header of a request that has the token."""
+TOKEN_PLACE = "{token}"
+"""Text in the HTML of the page that the token replaces."""
+
+
+class Step(BaseModel):
+    """A decision about a pair, which is given by its number from 0. `undo` takes the last decision back."""
+
+    step: Literal["wrong", "right", "unsure", "undo"]
+    pair: int = -1
+
+
+@dataclass(frozen=True)
+class ReviewedPair:
+    """A photo, and one or all of its captions, which are suspicious. `others` are the other captions of the photo."""
+
+    pair: Pair
+    image_id: int
+    captions: Sequence[str]
+    others: Sequence[str]
+
+
+@dataclass(frozen=True)
+class Review:
+    """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
+
+    `command` is the command that leaves out the wrong captions.
+    """
+
+    gallery: ServedGallery
+    pairs: Sequence[ReviewedPair]
+    path: Path
+    command: str
+
+    def decisions(self) -> list[str | None]:
+        """Return the decision about each pair, or None if there is none."""
+        decided = latest(read_decisions(self.path))
+        return [decided.get(each.pair) for each in self.pairs]
+
+    def take(self, step: Step) -> dict[str, Any]:
+        """Add a decision to the file, or remove the last one. The file is replaced atomically.
+
+        Return the number of the pair, or None if the audit no longer lists it, and the decisions about all pairs.
+        Raises InputError if there is no such pair, or no decision that can be undone.
+        """
+        with hold(self.path, wait=True):
+            rows = read_decisions(self.path)
+            if step.step == "undo" and not rows:
+                raise InputError("There is no decision that can be undone.")
+            if step.step != "undo" and not 0 <= step.pair < len(self.pairs):
+                raise InputError(f"There is no pair {step.pair}. The last pair is {len(self.pairs) - 1}.")
+            row = rows.pop() if step.step == "undo" else Decision.now(self.pairs[step.pair].pair, step.step)
+            write_decisions(self.path, rows if step.step == "undo" else [*rows, row])
+        numbers = {each.pair: number for number, each in enumerate(self.pairs)}
+        return {"pair": numbers.get((row.image, row.caption)), "decisions": self.decisions()}
+
+
+def build_router(review: Review, page: str) -> APIRouter:
+    """Build the routes of the review. `page` is the HTML of the page with TOKEN_PLACE."""
+    router = APIRouter(include_in_schema=False)
+    token = secrets.token_urlsafe(32)
+
+    @router.get("/review", response_class=HTMLResponse)
+    async def show_page() -> str:
+        return page.replace(TOKEN_PLACE, token)
+
+    @router.get("/api/review")
+    async def list_pairs() -> dict[str, Any]:
+        pairs = [
+            {"image": each.pair[0], "whole": not each.pair[1], "captions": each.captions, "others": each.others}
+            for each in review.pairs
+        ]
+        decisions = await run_in_threadpool(review.decisions)
+        return {"pairs": pairs, "decisions": decisions, "file": str(review.path), "command": review.command}
+
+    @router.get("/api/review/photographs/{number}", response_class=Response)
+    async def show_photograph(request: Request, number: int) -> Response:
+        service: Service = request.app.state.service
+        try:
+            data, _ = await service.run(service.showing, review.gallery.large, review.pairs[number].image_id)
+        except (IndexError, InputError) as error:
+            raise HTTPException(404, str(error)) from error
+        return Response(data, media_type="image/jpeg")
+
+    @router.post("/api/review/decisions")
+    async def decide(request: Request, step: Step) -> dict[str, Any]:
+        given = request.headers.get(TOKEN, "")
+        if "Origin" not in request.headers or not secrets.compare_digest(given.encode(), token.encode()):
+            raise HTTPException(403, "Only the review page of this server may decide. Open it again: /review")
+        return await run_in_threadpool(review.take, step)
+
+    return router

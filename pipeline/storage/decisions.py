@@ -1,0 +1,82 @@
+"""The decisions of a person about suspicious captions, in the file `audit/decisions.tsv` of a run.
+
+`serve --review` writes this file, and `audit` and `ingest` read it. It has one row for each decision, in their order,
+with columns that are separated by tabs:
+
+- `image`: the name of a photo, as in a takedown list.
+- `caption`: a caption of the photo with single spaces, or "" for the photo with all its captions.
+- `decision`: `wrong`, `right` or `unsure`.
+- `time`: the time of the decision in UTC.
+
+A later row about the same photo and caption replaces an earlier row. The rows do not depend on the numbers of photos
+and captions, which a later `ingest` may change.
+"""
+
+from collections.abc import Iterable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from pipeline.errors import InputError
+from pipeline.foreign.files import read_lines
+from pipeline.storage.batch import publish_text
+
+HEADER = "image\tcaption\tdecision\ttime"
+CHOICES = ("wrong", "right", "unsure")
+"""The possible decisions. `ingest` leaves out wrong captions and photos, and keeps all others."""
+Pair = tuple[str, str]
+"""The values of `image` and `caption`."""
+
+
+class Decision(NamedTuple):
+    """One row of the file."""
+
+    image: str
+    caption: str
+    decision: str
+    time: str
+
+    @classmethod
+    def now(cls, pair: Pair, decision: str) -> "Decision":
+        """Return a decision about a pair at the present time."""
+        return cls(*pair, decision, datetime.now(UTC).isoformat(timespec="seconds"))
+
+
+def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
+    """Return the pair on which a person can decide, or None if the finding is a near-duplicate."""
+    if finding["captions"] is None:
+        return None
+    return finding["image"], one_line(finding["captions"][0]) if finding["kind"] == "caption" else ""
+
+
+def one_line(caption: str) -> str:
+    """Return a caption with single spaces."""
+    return " ".join(caption.split())
+
+
+def read_decisions(path: Path) -> list[Decision]:
+    """Read the decisions in a file. There are none if the file does not exist.
+
+    Raises InputError if the file cannot be read, or, with its number, for a row that is not a decision.
+    """
+    decisions = []
+    for number, line in enumerate(read_lines(path) if path.exists() else [], 1):
+        if line.strip() and line != HEADER:
+            image, *rest = line.rsplit("\t", 3)
+            if len(rest) != 3 or not image.strip() or rest[1] not in CHOICES:
+                raise InputError(
+                    f"{path} row {number} is not a decision. A row has the columns image, caption, decision and time,"
+                    f" separated by tabs, and the decision is {', '.join(CHOICES)}. Correct or remove the row."
+                )
+            decisions.append(Decision(image, one_line(rest[0]), *rest[1:]))
+    return decisions
+
+
+def write_decisions(path: Path, decisions: Iterable[Decision]) -> None:
+    """Replace the file atomically. Raises JointspaceError if it cannot be written."""
+    publish_text(path, "".join(f"{line}\n" for line in (HEADER, *map("\t".join, decisions))))
+
+
+def latest(decisions: Iterable[Decision]) -> dict[Pair, str]:
+    """Return the last decision about each pair."""
+    return {(row.image, row.caption): row.decision for row in decisions}
