@@ -1,4 +1,4 @@
-"""Search the index of a run, index other photos with its model, or fit a joint space to vectors.
+"""Search the index of a run, index other photos with its model, fit a joint space to vectors, or migrate vectors.
 
     import jointspace
 
@@ -15,10 +15,16 @@ if TYPE_CHECKING:
     from jointspace.index import load as load
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
+    from pipeline.run.reading.migration import Migration as Migration
+    from pipeline.run.reading.migration import migrate as migrate
 
-HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space"}
-"""Public name -> the module of jointspace that defines it."""
-__all__ = ["FittedSpace", "Index", "fit", "load"]
+HOMES = {
+    **dict.fromkeys(("load", "Index"), "jointspace.index"),
+    **dict.fromkeys(("fit", "FittedSpace"), "jointspace.space"),
+    **dict.fromkeys(("migrate", "Migration"), "pipeline.run.reading.migration"),
+}
+"""Public name -> the module that defines it."""
+__all__ = ["FittedSpace", "Index", "Migration", "fit", "load", "migrate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -26,7 +32,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in HOMES:
         raise AttributeError(f"jointspace has no {name}. It provides {', '.join(__all__)}.")
-    return getattr(import_module(f"jointspace.{HOMES[name]}"), name)
+    return getattr(import_module(HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

@@ -24,6 +24,7 @@ from jointspace.reference import render
 from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.search import Searcher
+from pipeline.run.reading import migration
 from pipeline.storage.stored_index import open_index
 
 ROOT = Path(__file__).parents[1]
@@ -35,7 +36,7 @@ def bundle(colours: Path) -> Path:
 
 
 def test_the_examples_in_docstrings_run(bundle: Path, tmp_path: Path) -> None:
-    for module in (jointspace.index, jointspace.space):
+    for module in (jointspace.index, jointspace.space, migration):
         found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 
