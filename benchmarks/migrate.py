@@ -1,6 +1,6 @@
 """Measures how much recall `migrate` keeps when vectors are mapped from another encoder.
 
-    python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--pairs 1000] [--split dev]
+    python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--pairs 1000]
 
 The run must have the features of both encoders. Joint spaces of both encoders are fitted to the training pairs, and
 captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder. `old`
@@ -35,7 +35,6 @@ from pipeline.run import Run  # noqa: E402
 from pipeline.storage.texts import VectorShard  # noqa: E402
 
 PAIRS = (100, 300, 1000, 3000)
-SEEDS = 3
 GRID = {"dimensions": [256], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
 STEPS = ("sqrt", "l2")
 
@@ -55,6 +54,7 @@ def main() -> None:
     parser.add_argument("--text", default="minilm")
     parser.add_argument("--split", default="test")
     parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS)
+    parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     run = Run(arguments.run)
     shards = range(run.manifest.n_shards)
@@ -83,7 +83,7 @@ def main() -> None:
     for count in arguments.pairs:
         ours: dict[str, list[float]] = defaultdict(list)
         estimated: dict[str, list[float]] = defaultdict(list)
-        for seed in range(SEEDS):
+        for seed in range(arguments.seeds):
             sample = np.random.default_rng(seed).choice(train.image_id, count, replace=False)
             mapped = fit_encoder_map(old[sample], new[sample], seed)(old)
             half = np.where(np.arange(len(mapped))[:, None] % 2 == 0, mapped, new)
