@@ -1,16 +1,24 @@
 """Measures how much recall `migrate` keeps when vectors are mapped from another encoder.
 
-    python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--text minilm]
+    python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--pairs 1000]
 
-The run must have the features of both encoders. A joint space of the new encoder is fitted to the training pairs, and
-test captions are used to search the test photos. `reference` is recall@10 with the vectors of the new encoder. `ours`
-is recall@10 with mapped vectors (all vectors, or every second vector), and `ratio` is the share of the recall that is
-kept. `loss` is the share of the variance that the map does not explain, first as the map estimates it from its sample
-and then as measured. `old` is recall@10 in a joint space of the old encoder.
+The run must have the features of both encoders. Joint spaces of both encoders are fitted to the training pairs, and
+captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder. `old`
+is recall@10 in the joint space of the old encoder. `ours` is recall@10 after a migration with `photographs` photos
+that both encoders have encoded, for each seed, and `ratio` is the mean share of the reference that is kept:
+
+- `features`: features of the old encoder are mapped to features of the new one, as `jointspace migrate` does in a run,
+  for all photos or for every second photo, and embedded in the joint space of the new encoder;
+- `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does;
+- `index` and `queries`: vectors in the old joint space, or normalised features of the old encoder, are migrated to the
+  new joint space by `jointspace.migrate`, with and without the captions of all training photos. `index` is the mapped
+  gallery, and `queries` is the adapter of queries. `estimated` is the mean share that the migration itself reports.
 """
 
 import argparse
 import json
+from collections import defaultdict
+from itertools import product
 from pathlib import Path
 
 from pipeline.compute import runtime
@@ -22,11 +30,13 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import jointspace  # noqa: E402
 from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.models.linear.ridge import fit_encoder_map  # noqa: E402
+from pipeline.models.linear.views import normalise  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.storage.texts import VectorShard  # noqa: E402
 
 PAIRS = (100, 300, 1000, 3000)
 GRID = {"dimensions": [256], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1]}
+STEPS = ("sqrt", "l2")
 
 
 def recall(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> float:
@@ -42,6 +52,9 @@ def main() -> None:
     parser.add_argument("old")
     parser.add_argument("new")
     parser.add_argument("--text", default="minilm")
+    parser.add_argument("--split", default="test")
+    parser.add_argument("--pairs", type=int, nargs="+", default=PAIRS)
+    parser.add_argument("--seeds", type=int, default=3)
     arguments = parser.parse_args()
     run = Run(arguments.run)
     shards = range(run.manifest.n_shards)
@@ -51,39 +64,48 @@ def main() -> None:
     )
     texts = run.layout.sentences(arguments.text)
     sentences = np.concatenate([VectorShard(texts.shard(number)).matrix for number in shards])
-    pairs = {split: run.pairs(split) for split in ("train", "test")}
-    spaces = {}
-    test = pairs["test"]
-    vectors = {split: sentences[side.sentence_id].astype(np.float32) for split, side in pairs.items()}
-    for name, features in (("old", old), ("new", new)):
-        train = pairs["train"]
-        rows = features[train.image_id]
-        spaces[name] = jointspace.fit(rows, vectors["train"], train.owners, normalise=("sqrt", "l2"), **GRID)
+    train, test = run.pairs("train"), run.pairs(arguments.split)
+    words, queries = (sentences[side.sentence_id].astype(np.float32) for side in (train, test))
 
-    def measure(name: str, features: np.ndarray) -> float:
-        space = spaces[name]
-        return recall(space.embed_images(features), space.embed_texts(vectors["test"]), test.owners)
+    def fit(features: np.ndarray) -> jointspace.FittedSpace:
+        return jointspace.fit(features[train.image_id], words, train.owners, normalise=STEPS, **GRID)
 
-    true = new[test.image_id]
-    reference = measure("new", new[test.image_id])
-    about = {"old": measure("old", old[test.image_id]), "reference": reference}
-    for count in PAIRS:
-        sample = np.random.default_rng(0).choice(pairs["train"].image_id, count, replace=False)
-        fitted = fit_encoder_map(old[sample], new[sample])
-        mapped = fitted(old[test.image_id])
-        half = np.where(np.arange(len(mapped))[:, None] % 2 == 0, mapped, true)
-        loss = fitted.unexplained(old[test.image_id], true)
-        for name, features in (("mapped", mapped), ("half mapped", half)):
-            ours = measure("new", features)
-            print(
-                json.dumps(
-                    {
-                        "name": f"{arguments.old} to {arguments.new}, {name}", "photographs": count, "ours": ours,
-                        "ratio": ours / reference, "loss": [fitted.loss, loss], "ridge": fitted.ridge, **about,
-                    }
-                ),
-                flush=True,
-            )  # fmt: skip
+    def measure(space: jointspace.FittedSpace, features: np.ndarray) -> float:
+        return recall(space.embed_images(features[test.image_id]), space.embed_texts(queries), test.owners)
+
+    old_space, new_space = fit(old), fit(new)
+    reference = measure(new_space, new)
+    about = {"old": measure(old_space, old), "reference": reference}
+    texts, asked = new_space.embed_texts(words), new_space.embed_texts(queries)
+    vectors = new_space.embed_images(new)
+    galleries = {"index": old_space.embed_images(old), "features": normalise(old.copy(), STEPS)}
+    captions = {"": {}, " with captions": {"texts": texts, "owners": train.image_id[train.owners]}}
+    for count in arguments.pairs:
+        ours: dict[str, list[float]] = defaultdict(list)
+        estimated: dict[str, list[float]] = defaultdict(list)
+        for seed in range(arguments.seeds):
+            sample = np.random.default_rng(seed).choice(train.image_id, count, replace=False)
+            mapped = fit_encoder_map(old[sample], new[sample], seed)(old)
+            half = np.where(np.arange(len(mapped))[:, None] % 2 == 0, mapped, new)
+            known = mapped.copy()
+            known[sample] = new[sample]
+            ours["features"].append(measure(new_space, mapped))
+            ours["features, every second photo"].append(measure(new_space, half))
+            ours["features, fitted again"].append(measure(fit(known), mapped))
+            for (kind, gallery), (view, given) in product(galleries.items(), captions.items()):
+                migration = jointspace.migrate(gallery, vectors[sample], sample, **given, seed=seed)
+                found = migration.map_gallery(gallery[test.image_id])
+                ours[f"index from {kind}{view}"].append(recall(found, asked, test.owners))
+                adapted = migration.adapt_queries(asked)
+                ours[f"queries to {kind}{view}"].append(recall(gallery[test.image_id], adapted, test.owners))
+                estimated[f"index from {kind}{view}"].append(migration.kept["gallery"])
+                estimated[f"queries to {kind}{view}"].append(migration.kept["queries"])
+        for name, values in ours.items():
+            kept = {"ratio": float(np.mean(values)) / reference}
+            if name in estimated:
+                kept["estimated"] = float(np.mean(estimated[name]))
+            title = f"{arguments.old} to {arguments.new}, {name}"
+            print(json.dumps({"name": title, "photographs": count, "ours": values, **kept, **about}), flush=True)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Search the index of a run, index other photos with its model, find wrong captions, or fit a joint space to vectors.
+"""Search the index of a run, index photos, find wrong captions, fit a joint space to vectors, or migrate vectors.
 
     import jointspace
 
@@ -17,14 +17,17 @@ if TYPE_CHECKING:
     from jointspace.index import load as load
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
+    from pipeline.run.reading.migration import Migration as Migration
+    from pipeline.run.reading.migration import migrate as migrate
 
 HOMES = {
-    **dict.fromkeys(("audit", "Findings"), "auditing"),
-    **dict.fromkeys(("load", "Index"), "index"),
-    **dict.fromkeys(("fit", "FittedSpace"), "space"),
+    **dict.fromkeys(("audit", "Findings"), "jointspace.auditing"),
+    **dict.fromkeys(("load", "Index"), "jointspace.index"),
+    **dict.fromkeys(("fit", "FittedSpace"), "jointspace.space"),
+    **dict.fromkeys(("migrate", "Migration"), "pipeline.run.reading.migration"),
 }
-"""Public name -> the module of jointspace that defines it."""
-__all__ = ["Findings", "FittedSpace", "Index", "audit", "fit", "load"]
+"""Public name -> the module that defines it."""
+__all__ = ["Findings", "FittedSpace", "Index", "Migration", "audit", "fit", "load", "migrate"]
 
 
 def __getattr__(name: str) -> Any:
@@ -32,7 +35,7 @@ def __getattr__(name: str) -> Any:
 
     if name not in HOMES:
         raise AttributeError(f"jointspace has no {name}. It provides {', '.join(__all__)}.")
-    return getattr(import_module(f"jointspace.{HOMES[name]}"), name)
+    return getattr(import_module(HOMES[name]), name)
 
 
 def __dir__() -> list[str]:

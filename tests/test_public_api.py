@@ -31,6 +31,7 @@ from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.search import Searcher
+from pipeline.run.reading import migration
 from pipeline.storage.stored_index import open_index
 
 ROOT = Path(__file__).parents[1]
@@ -42,7 +43,7 @@ def bundle(colours: Path) -> Path:
 
 
 def test_the_examples_in_docstrings_run(bundle: Path, tmp_path: Path) -> None:
-    for module in (jointspace.auditing, jointspace.index, jointspace.space):
+    for module in (jointspace.auditing, jointspace.index, jointspace.space, migration):
         found = doctest.testmod(module, extraglobs={"path": bundle, "np": np, "folder": tmp_path / "fitted"})
         assert found.attempted and not found.failed
 

@@ -155,7 +155,7 @@ def _reading(path: Path) -> Iterator[None]:
 
 def _read_npy(source: Source) -> ForeignFeatures:
     names = _read_names(source) if _names_are_beside(source) else None
-    return _assemble([(source.path, _map_npy(source.path), names)])
+    return assemble([(source.path, _map_npy(source.path), names)])
 
 
 def _names_are_beside(source: Source) -> bool:
@@ -176,9 +176,9 @@ def _read_arrays(source: Source) -> ForeignFeatures:
     arrays = named_arrays.READERS[path.suffix](path)
     matrix = arrays.matrices[_only(source, "features", list(arrays.matrices))]
     if arrays.strings and not _names_are_beside(source):
-        return _assemble([(path, matrix, arrays.strings[_only(source, "names", list(arrays.strings))])])
+        return assemble([(path, matrix, arrays.strings[_only(source, "names", list(arrays.strings))])])
     in_order = source.of == "sentences" and source.names is None and not _names_files(source)[0].exists()
-    return _assemble([(path, matrix, None if in_order else _read_names(source))])
+    return assemble([(path, matrix, None if in_order else _read_names(source))])
 
 
 def _names_files(source: Source) -> list[Path]:
@@ -242,7 +242,7 @@ def _read_clip_retrieval(source: Source) -> ForeignFeatures:
         raise InputError(
             f"{source.path} does not contain {folder}/{folder}_0.npy. Give a folder that clip-retrieval wrote."
         )
-    return _assemble(parts)
+    return assemble(parts)
 
 
 def _metadata(source: Source, features: Path) -> Path:
@@ -253,7 +253,7 @@ def _read_folder(source: Source) -> ForeignFeatures:
     """Read a folder that clip-retrieval wrote, or a folder with a table in several Parquet files."""
     files = foreign_files(source)
     if files and files[0].suffix.lower() == ".parquet":
-        return _assemble([_read_parquet_file(replace(source, path=file)) for file in files])
+        return assemble([_read_parquet_file(replace(source, path=file)) for file in files])
     return _read_clip_retrieval(source)
 
 
@@ -348,20 +348,20 @@ def _read_hdf5(source: Source) -> ForeignFeatures:
             matrix = features[:]
         else:
             matrix = np.memmap(source.path, features.dtype, "r", offset, features.shape)
-        return _assemble([(source.path, matrix, np.asarray(names.asstr("utf-8")[:]).tolist())])
+        return assemble([(source.path, matrix, np.asarray(names.asstr("utf-8")[:]).tolist())])
 
 
 READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
     ".npy": _read_npy,
     ".h5": _read_hdf5,
     ".hdf5": _read_hdf5,
-    ".parquet": lambda source: _assemble([_read_parquet_file(source)]),
+    ".parquet": lambda source: assemble([_read_parquet_file(source)]),
     **dict.fromkeys(named_arrays.READERS, _read_arrays),
     "folder": _read_folder,
 }
 
 
-def _assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
+def assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
     """Check the parts (file, matrix, names) and join them.
 
     An array of the shape (0,) without names is a part without rows, and is ignored. Raises InputError if a part is not

@@ -21,7 +21,7 @@ from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, RejectLimitError, UsageError, meant, similar_name
 from pipeline.printable import counted
 from pipeline.run import Run
-from stages.commands import CONFIG, Command, cores_option, json_option, say
+from stages.commands import CONFIG, FOLDER, PATH, Command, cores_option, json_option, say
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
@@ -120,19 +120,33 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
 @click.argument("config_path", metavar="[CONFIG]", required=False, type=CONFIG)
 @click.option(
     "--sample", "images", type=click.IntRange(min=50), metavar="N", default=1000, show_default=True,
-    help="Number of photos to encode with both encoders.",
+    help="For a run: number of photos to encode with both encoders.",
 )  # fmt: skip
 @cores_option
-def migrate(old: str, new: str, config_path: Path | None, images: int, cores: int | None) -> None:
-    """Switch a run to a new encoder before it encodes every photo.
+@click.option("--texts", type=PATH, metavar="FILE", help="For files: vectors of captions by the new encoder.")
+@click.option("-o", "--output", type=FOLDER, metavar="FOLDER", help="For files: new folder. [default: OLD-migrated]")
+def migrate(
+    old: str, new: str, config_path: Path | None, images: int, cores: int | None, texts: Path | None,
+    output: Path | None,
+) -> None:  # fmt: skip
+    """Switch a run, or files of vectors, to a new encoder before it encodes every photo.
 
-    OLD is the encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes a sample of the
-    photos, fits a map from the features of OLD to the features of NEW, and maps the features of the other photos.
-    Results that use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the other
-    photos and rebuilds the models and indexes.
+    With files: OLD has vectors of the old encoder (.npy, Parquet and other formats, or an index), and NEW has vectors
+    of some of the same photos by the new encoder, paired by names or by order. The command prints how much recall is
+    kept, maps the other vectors of OLD, and also writes an adapter with which new queries search the old vectors.
+
+    With a run: OLD is the encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes a
+    sample of the photos, fits a map from the features of OLD to the features of NEW, and maps the features of the other
+    photos. Results that use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the
+    other photos and rebuilds the models and indexes.
     """
     from pipeline.config import loading
 
+    if not config_path and Path(old).exists() and Path(new).exists():
+        _migrate_files(Path(old), Path(new), texts, output or Path(f"{Path(old).stem}-migrated"))
+        return
+    if missing := [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]:
+        raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
     config = loading.load(config_path)
     inputs = {encoder.name: encoder.spec.reads for encoder in config.encoders}
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]
@@ -158,6 +172,24 @@ def migrate(old: str, new: str, config_path: Path | None, images: int, cores: in
             f" {', '.join(there) or 'no encoder'}."
         )
     run_workflow(config_path, cores=cores, changes={"extract": {"mapped": {new: old}, "mapping_images": images}})
+
+
+def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> None:
+    """Migrate files of vectors to the new folder `output`, after printing how much recall is kept."""
+    from pipeline.run.reading.migration import MigrationTask
+    from pipeline.storage.locks import hold
+
+    if output.exists():
+        raise UsageError(f"{output} already exists. Name a new folder with --output.")
+    task = MigrationTask.open(old, new, texts)
+    migration = task.fit(seed=0)
+    measure = "recall@10 of captions" if migration.measured_with == "captions" else "10 nearest neighbours"
+    say(f"Kept share of the {measure}, by cross-validation on {counted(migration.rows, 'row')} with both vectors:")
+    say(f"  {migration.kept['gallery']:6.1%}  new queries, old vectors mapped to the new space")
+    say(f"  {migration.kept['queries']:6.1%}  new queries mapped to the old space, old vectors unchanged")
+    with hold(output):
+        task.write(migration, output)
+    say(f"{output} has images.npy ({counted(len(task.old), 'vector')} in the new space) and maps.npz (both maps).")
 
 
 def _run_command(config_path: Path | None) -> str:

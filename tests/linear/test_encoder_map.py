@@ -44,10 +44,20 @@ def test_maps_of_wide_features_equal_those_in_double_precision() -> None:
 @pytest.mark.parametrize("rectified", [False, True])
 def test_the_estimated_loss_is_the_loss_on_other_photos(rectified: bool) -> None:
     fitted = fit_encoder_map(*features(400, 1, rectified))
-    others = features(4000, 2, rectified)
+    x, y = features(4000, 2, rectified)
     assert fitted.roots == (rectified, rectified)
-    assert fitted.loss == pytest.approx(fitted.unexplained(*others), abs=0.04)
-    assert (fitted(others[0]).min() >= 0) == rectified
+    mapped = fitted(x)
+    assert (mapped.min() >= 0) == rectified
+    expected, mapped = (np.sqrt(side) if rectified else side for side in (y, mapped))
+    assert fitted.loss == pytest.approx(np.square(expected - mapped).mean() / expected.var(axis=0).mean(), abs=0.04)
+
+
+def test_square_roots_can_be_turned_off() -> None:
+    x, y = features(400, 1, rectified=True)
+    fitted = fit_encoder_map(x, y, use_roots=False, ridges=[0.1])
+    expected = Ridge(alpha=0.1 * len(x) * x.var(axis=0).mean()).fit(x, y)
+    np.testing.assert_allclose(fitted(x), expected.predict(x), rtol=0, atol=1e-2)
+    assert fitted.ridge == 0.1
 
 
 def test_too_few_photos_are_refused() -> None:

@@ -1,6 +1,7 @@
 """Ridge regression: the registered model `ridge`, which maps images to the principal directions of the text, and linear
 maps between the features of two encoders."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -86,7 +87,7 @@ class EncoderMap:
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y, where lambda is the relative `ridge` times n times the mean variance
     of x. If no feature of an encoder is negative, its square roots are mapped instead of its features, because models
     read square roots too. `roots` says for x and for y whether square roots are used. `loss` is the unexplained share
-    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of RIDGES.
+    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of all ridges.
     """
 
     weight: np.ndarray
@@ -101,52 +102,55 @@ class EncoderMap:
         y = (_take_roots(x, self.roots[0]) - self.mean_x) @ self.weight + self.mean_y
         return np.maximum(y, 0) ** 2 if self.roots[1] else y
 
-    def unexplained(self, x: np.ndarray, y: np.ndarray) -> float:
-        """Compute the unexplained share of the variance of y (n, d), given x (n, D), on photos other than the fitted
-        ones."""
-        mapped = _take_roots(self(x), self.roots[1])
-        expected = _take_roots(y, self.roots[1])
-        return float(((expected - mapped) ** 2).sum() / ((expected - expected.mean(axis=0)) ** 2).sum())
 
-
-def fit_encoder_map(x: np.ndarray, y: np.ndarray, seed: int = 0) -> EncoderMap:
+def fit_encoder_map(
+    x: np.ndarray,
+    y: np.ndarray,
+    seed: int = 0,
+    *,
+    use_roots: bool = True,
+    captioned: tuple[np.ndarray, np.ndarray] | None = None,
+    ridges: Sequence[float] = RIDGES,
+) -> EncoderMap:
     """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
-    `seed` decides the division of the photos into folds. Raises InputError for fewer than MIN_PHOTOS photos, and for
-    features that are constant or uncorrelated.
+    `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen. If `use_roots` is
+    false, no square roots are used. `captioned` are old features (k, D) of photos and the means (k, d) of the vectors
+    of their captions in a space that y shares with captions. They are a third view, to which the map is fitted as well.
+    Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
     """
     if len(x) < MIN_PHOTOS:
         raise InputError(
             f"a map between encoders needs at least {MIN_PHOTOS} photos with features of both encoders, but there are"
             f" {len(x)}. Extract features of more photos"
         )
-    roots = bool(x.min() >= 0), bool(y.min() >= 0)
+    roots = use_roots and bool(x.min() >= 0), use_roots and bool(y.min() >= 0)
     x = _take_roots(x, roots[0])
     y = _take_roots(y, roots[1])
     folds = np.random.default_rng(seed).permutation(len(x)) % FOLDS
     fold_moments = [_sum_pairs(x[folds == fold], y[folds == fold]) for fold in range(FOLDS)]
     total = sum_moments(fold_moments)
-    squared_errors = np.zeros(len(RIDGES))
+    squared_errors = np.zeros(len(ridges))
     variance = 0.0
     for fold, own in enumerate(fold_moments):
         others = total - own
         held_out_x = x[folds == fold] - others.mean_x.astype(np.float32)
         held_out_y = y[folds == fold]
         variance += float(((held_out_y - others.mean_y) ** 2).sum())
-        for number, ridge in enumerate(RIDGES):
+        for number, ridge in enumerate(ridges):
             mapped = held_out_x @ _solve_ridge(others, ridge) + others.mean_y
             if roots[1]:
                 mapped = np.maximum(mapped, 0)
             squared_errors[number] += float(((held_out_y - mapped) ** 2).sum())
     best = int(squared_errors.argmin())
-    return EncoderMap(
-        _solve_ridge(total, RIDGES[best]).astype(np.float32),
-        total.mean_x.astype(np.float32),
-        total.mean_y.astype(np.float32),
-        roots,
-        RIDGES[best],
-        float(squared_errors[best] / variance),
-    )
+    means = total.mean_x.astype(np.float32), total.mean_y.astype(np.float32)
+    ridge = ridges[best]
+    if captioned is not None:  # Images and captions are centred separately, because their means may differ much.
+        centred = (side - side.mean(axis=0) for side in (_take_roots(captioned[0], roots[0]), captioned[1]))
+        total = _sum_pairs(x - means[0], y - means[1]) + _sum_pairs(*centred)
+        ridge *= len(x) / total.n  # The same lambda as without captions.
+    weight = _solve_ridge(total, ridge).astype(np.float32)
+    return EncoderMap(weight, *means, roots, ridges[best], float(squared_errors[best] / variance))
 
 
 def _take_roots(features: np.ndarray, are_roots: bool) -> np.ndarray:

@@ -1,0 +1,298 @@
+"""Migrates vectors to a new encoder without photos and without a run: pairs the rows of files, fits two maps, measures
+how much recall they keep, and writes the mapped vectors."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+import scipy
+
+from pipeline.compute.precision import scale_to_unit_length
+from pipeline.errors import InputError
+from pipeline.foreign import vectors as foreign
+from pipeline.foreign.matching import find_names, some
+from pipeline.foreign.vectors import ForeignFeatures, Source, assemble, open_foreign, owner_names
+from pipeline.index.exact import evenly_spaced
+from pipeline.index.gallery import open_gallery
+from pipeline.models.linear.ridge import FOLDS, MIN_PHOTOS, RIDGES, EncoderMap, fit_encoder_map
+from pipeline.storage.batch import new_folder
+from pipeline.storage.index_changes import is_removed
+from pipeline.storage.index_folder import is_index
+from pipeline.storage.stored_index import open_index
+
+MIN_ROWS = MIN_PHOTOS * FOLDS // (FOLDS - 1) + 1
+"""Minimum number of rows with both vectors, so that enough rows are left when a fold is held out."""
+MAX_ROWS = 20_000
+"""Maximum number of rows with both vectors to which the maps are fitted. Of more rows, this number is drawn."""
+MAX_CAPTIONS = 100_000
+"""Maximum number of captions to which the maps are fitted. Of more captions, this number is drawn."""
+MAX_QUERIES = 2000
+"""Maximum number of queries with which the kept recall is measured."""
+CUTOFF = 10
+"""Number of results per query for which recall is measured."""
+BLOCK_ROWS = 1 << 14
+"""Number of rows that are mapped at once."""
+
+
+@dataclass(frozen=True)
+class Migration:
+    """Linear maps between the vectors of an old encoder and a new encoder. `migrate` returns a Migration.
+
+    `kept["gallery"]` is the share of recall@10 that is kept if old vectors are mapped to the new space, and
+    `kept["queries"]` if queries are mapped to the old space. With captions (`measured_with` is `captions`), captions
+    search for their own rows. Otherwise (`neighbours`), new vectors search for their 10 nearest new vectors. All
+    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds).
+
+    `gallery_map` maps old vectors by ridge regression. `query_mean` (d,) and `query_weight` (d, D) map queries.
+    """
+
+    gallery_map: EncoderMap
+    query_mean: np.ndarray
+    query_weight: np.ndarray
+    kept: Mapping[str, float]
+    measured_with: str
+    rows: int
+
+    def map_gallery(self, vectors: np.ndarray) -> np.ndarray:
+        """Map old vectors (n, D) to vectors (n, d) float32 of unit length in the new space."""
+        return scale_to_unit_length(self.gallery_map(scale_to_unit_length(np.array(vectors, np.float32))))
+
+    def adapt_queries(self, vectors: np.ndarray) -> np.ndarray:
+        """Map vectors (m, d) of the new encoder to vectors (m, D) float32 of unit length that search old vectors."""
+        centred = scale_to_unit_length(np.array(vectors, np.float32)) - self.query_mean
+        return scale_to_unit_length(centred @ self.query_weight)
+
+    def save(self, path: str | Path) -> None:
+        """Save the arrays gallery_mean, gallery_weight, gallery_offset, query_mean and query_weight as an .npz file."""
+        gallery = self.gallery_map
+        arrays = {"gallery_mean": gallery.mean_x, "gallery_weight": gallery.weight, "gallery_offset": gallery.mean_y}
+        arrays |= {"query_mean": self.query_mean, "query_weight": self.query_weight}
+        np.savez(path, allow_pickle=False, **arrays)
+
+
+@dataclass(frozen=True)
+class MigrationTask:
+    """Old vectors, new vectors of some of their rows, and optionally vectors of captions by the new encoder.
+
+    Row i of `new` belongs to row `rows[i]` of `old`, and row j of `texts` to row `owners[j]` of `old`.
+    """
+
+    old: ForeignFeatures
+    new: ForeignFeatures
+    rows: np.ndarray
+    texts: ForeignFeatures | None = None
+    owners: np.ndarray | None = None
+
+    @classmethod
+    def open(cls, old: Path, new: Path, texts: Path | None) -> "MigrationTask":
+        """Open files of vectors, and pair their rows by names, or by order if they have no names.
+
+        `old` may be the folder of an index. Raises InputError if a row has no partner.
+        """
+        gallery = _open(old)
+        sample = _open(new)
+        rows = _pair(sample, sample.names, gallery)
+        if texts is None:
+            return cls(gallery, sample, rows)
+        captions = _open(texts, "sentences")
+        names = captions.names and [name.rpartition("#")[0] or name for name in captions.names]
+        owners = names and owner_names(Source(texts, None, None, "sentences"))
+        return cls(gallery, sample, rows, captions, _pair(captions, owners or names, gallery))
+
+    def fit(self, seed: int) -> Migration:
+        """Fit the maps, and measure the recall that they keep. `seed` draws the rows.
+
+        Raises InputError for fewer than MIN_ROWS rows, and for vectors that are not finite, constant, uncorrelated, or
+        of the wrong length.
+        """
+        rng = np.random.default_rng(seed)
+        sample = rng.permutation(len(self.new))[:MAX_ROWS]
+        if len(sample) < MIN_ROWS:
+            raise InputError(
+                f"A migration needs at least {MIN_ROWS} rows with both vectors, but {self.new.files[0]} has"
+                f" {len(sample)}. Encode more photos with the new encoder."
+            )
+        rows = self.rows[sample]
+        x, y = _read(self.old, rows), _read(self.new, sample)
+        if self.texts is None or self.owners is None:
+            return _fit_and_measure(x, y, None, y.mean(axis=0))
+        if self.texts.dim != self.new.dim:
+            raise InputError(
+                f"{self.texts.files[0]} has vectors of {self.texts.dim} numbers, but {self.new.files[0]} of"
+                f" {self.new.dim}. Encode the captions with the text encoder that belongs to the new encoder."
+            )
+        drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
+        texts = _read(self.texts, drawn)
+        position = np.full(len(self.old), -1)  # of each old row in the sample
+        position[rows] = np.arange(len(rows))
+        owners = position[self.owners[drawn]]
+        described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
+        means = np.zeros((len(described), self.texts.dim), np.float32)
+        np.add.at(means, places, texts[owners < 0])
+        means /= np.bincount(places)[:, None]
+        captioned = (_read(self.old, described), means) if len(described) else None
+        return _fit_and_measure(x, y, captioned, texts.mean(axis=0), texts[owners >= 0], owners[owners >= 0])
+
+    def write(self, migration: Migration, folder: Path) -> None:
+        """Write a new folder: images.npy with the vector of each old row, their names in images.txt, and maps.npz.
+
+        Rows that have a new vector keep it. All other rows are mapped. Raises UsageError if the folder exists.
+        """
+        given = np.full(len(self.old), -1)
+        given[self.rows] = np.arange(len(self.rows))
+        with new_folder(folder) as temporary:
+            with open(temporary / "images.npy", "wb") as file:
+                header = {"descr": "<f4", "fortran_order": False, "shape": (len(self.old), self.new.dim)}
+                np.lib.format.write_array_header_1_0(file, header)
+                for numbers in np.split(np.arange(len(self.old)), range(BLOCK_ROWS, len(self.old), BLOCK_ROWS)):
+                    block = migration.map_gallery(_read(self.old, numbers))
+                    encoded = given[numbers] >= 0
+                    block[encoded] = _read(self.new, given[numbers][encoded])
+                    file.write(block.data)
+            if self.old.names:
+                (temporary / "images.txt").write_text("".join(f"{name}\n" for name in self.old.names), "utf-8")
+            migration.save(temporary / "maps.npz")
+
+
+def migrate(
+    old: np.ndarray, new: np.ndarray, rows: np.ndarray | None = None, texts: np.ndarray | None = None,
+    owners: np.ndarray | None = None, *, seed: int = 0,
+) -> Migration:  # fmt: skip
+    """Fit maps between old vectors (n, D) and new vectors (k, d) of some of the same photos, compared by cosine.
+
+    `new[i]` belongs to `old[rows[i]]`, by default to `old[i]`. `texts` (m, d) are vectors of captions in the space of
+    `new`, by which both maps become better. `texts[j]` belongs to `old[owners[j]]`, by default to `old[j]`. The arrays
+    may be memory maps. At most 20,000 rows and 100,000 captions are used, which `seed` draws.
+
+    >>> rng = np.random.default_rng(0)
+    >>> new = rng.normal(size=(500, 8))
+    >>> old = new @ rng.normal(size=(8, 12))
+    >>> migration = migrate(old, new[:100], rows=np.arange(100))
+    >>> migration.map_gallery(old).shape, migration.adapt_queries(new).shape, migration.kept["gallery"] > 0.8
+    ((500, 8), (500, 12), True)
+
+    Raises InputError for fewer than 63 pairs, for row numbers that do not fit, and for vectors that are not finite,
+    constant, uncorrelated, or of the wrong length.
+    """
+    given = {"old": old, "new": new} | ({} if texts is None else {"texts": texts})
+    opened = {name: assemble([(Path(name), np.asarray(array), None)]) for name, array in given.items()}
+    pairing: dict[str, np.ndarray] = {}
+    for name, numbers in {"new": rows, "texts": owners}.items():
+        if name in opened:
+            found = _pair(opened[name], None, opened["old"]) if numbers is None else np.asarray(numbers)
+            if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
+                raise InputError(
+                    f"{'rows' if name == 'new' else 'owners'} must have one row number of old, from 0 to"
+                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}."
+                )
+            pairing[name] = found
+    task = MigrationTask(opened["old"], opened["new"], pairing["new"], opened.get("texts"), pairing.get("texts"))
+    return task.fit(seed)
+
+
+def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignFeatures:
+    """Open a file of vectors, or an index. A file that cannot contain names may be without names."""
+    if is_index(path):
+        index = open_index(path)
+        table = index.table("images")
+        rows = np.flatnonzero(~is_removed(table))
+        names = table["path"].take(rows).to_pylist()
+        return ForeignFeatures(names, [open_gallery(index, "images").reconstruct(rows)], [path])
+    source = Source(path, None, None, of)
+    if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
+        source = replace(source, of="sentences")  # Only sentences may be without names.
+    return open_foreign(source)
+
+
+def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: ForeignFeatures) -> np.ndarray:
+    """Return the row of the `gallery` for each of the `vectors` (n,), by `names` or by order.
+
+    The names of a gallery without names are its row numbers. Raises InputError if a row has no partner, or if names
+    repeat in the gallery.
+    """
+    counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
+    if names is None:
+        if len(vectors) != len(gallery):
+            raise InputError(
+                f"{counts}, so they cannot be paired by order. List the names of the rows of {vectors.files[0]} in a"
+                f" text file next to it: the names in {gallery.files[0]}, or the row numbers there, counted from 0."
+            )
+        return np.arange(len(vectors))
+    known = gallery.names or list(map(str, range(len(gallery))))
+    if (different := len(set(known))) < len(known):
+        raise InputError(f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Rename rows.")
+    found = find_names(names, known).images
+    if missing := [name for name, row in zip(names, found, strict=True) if row is None]:
+        raise InputError(
+            f"{counts}, but {len(missing):,} rows have names that {gallery.files[0]} does not have: {some(missing)}."
+            " Correct the names, or remove the rows."
+        )
+    return np.array(found, np.int64)
+
+
+def _read(vectors: ForeignFeatures, rows: np.ndarray) -> np.ndarray:
+    """Read `rows` (k,) as (k, d) float32 of unit length. Raises InputError if a value is not finite."""
+    block = vectors.take(rows)
+    for row in rows[~np.isfinite(block).all(axis=1)]:
+        raise InputError(
+            f"{vectors.where(row)} (from 0) contains NaN or infinity. Remove the row, or compute its vector again."
+        )
+    return scale_to_unit_length(block)
+
+
+Captioned = tuple[np.ndarray, np.ndarray]
+"""Old vectors (k, D) of rows without a new vector, and the means (k, d) of the vectors of their captions."""
+
+
+def _fit(
+    x: np.ndarray, y: np.ndarray, captioned: Captioned | None, query_mean: np.ndarray, ridges: Sequence[float]
+) -> Migration:
+    """Fit the maps to old vectors x (n, D) and new vectors y (n, d), and to captioned rows, without measuring them.
+
+    Old vectors are mapped by ridge regression. Queries are mapped by the orthogonal map U V', where U S V' is the
+    singular value decomposition of Y'X (Schönemann 1966), because old vectors cannot be scaled after a query is mapped.
+    """
+    gallery = fit_encoder_map(x, y, use_roots=False, captioned=captioned, ridges=ridges)
+    views = [(x, y), captioned] if captioned else [(x, y)]
+    cross = sum((new - new.mean(axis=0)).T @ (old - old.mean(axis=0)) for old, new in views)
+    left, _, right = scipy.linalg.svd(cross, full_matrices=False, check_finite=False)
+    return Migration(gallery, query_mean, left @ right, {}, "", len(x))
+
+
+def _fit_and_measure(
+    x: np.ndarray, y: np.ndarray, captioned: Captioned | None, query_mean: np.ndarray, *captions: np.ndarray
+) -> Migration:
+    """Fit the maps to all rows, and measure by cross-validation how much recall they keep.
+
+    `captions` are the vectors of captions (m, d) that search, and the rows of x (m,) to which they belong. If there are
+    none, the new vectors search for their neighbours.
+    """
+    has_captions = bool(captions and len(captions[0]))
+    queries, owners = captions if has_captions else (y, np.arange(len(y)))
+    chosen = evenly_spaced(len(queries), MAX_QUERIES)
+    queries, owners = queries[chosen], owners[chosen]
+    complete = _fit(x, y, captioned, query_mean, RIDGES)
+    folds = np.arange(len(x)) % FOLDS  # The rows are in random order.
+    mapped, adapted = np.empty_like(y), np.empty((len(queries), x.shape[1]), np.float32)
+    for fold in range(FOLDS):
+        held_out, asked = folds == fold, folds[owners] == fold
+        partial = _fit(x[~held_out], y[~held_out], captioned, query_mean, [complete.gallery_map.ridge])
+        mapped[held_out] = partial.map_gallery(x[held_out])
+        adapted[asked] = partial.adapt_queries(queries[asked])
+
+    def search(asked: np.ndarray, gallery: np.ndarray) -> np.ndarray:
+        scores = asked @ gallery.T
+        if not has_captions:
+            scores[np.arange(len(owners)), owners] = -np.inf  # A row is not its own neighbour.
+        return np.argpartition(-scores, CUTOFF)[:, :CUTOFF]
+
+    right = owners[:, None] if has_captions else search(queries, y)
+
+    def recall(asked: np.ndarray, gallery: np.ndarray) -> float:
+        return float((search(asked, gallery)[:, :, None] == right[:, None]).any(axis=1).mean())
+
+    reference = recall(queries, y) or np.nan
+    kept = {"gallery": recall(queries, mapped) / reference, "queries": recall(adapted, x) / reference}
+    return replace(complete, kept=kept, measured_with="captions" if has_captions else "neighbours")

@@ -1,0 +1,165 @@
+"""Vectors without photos are migrated to a new encoder, with `migrate` and with Python."""
+
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from synthetic_run import run_command
+
+import jointspace
+from pipeline.errors import InputError, UsageError
+
+COUNT = 400
+"""Number of old vectors."""
+SAMPLE = 120
+"""Number of new vectors."""
+RNG = np.random.default_rng(0)
+NEW = RNG.normal(size=(COUNT, 8)).astype("f4")
+"""Vectors of all rows by the new encoder, of which the first SAMPLE rows of `CHOSEN` are given."""
+OLD = (NEW @ np.linalg.qr(RNG.normal(size=(12, 8)))[0].T).astype("f4")
+"""Vectors of the old encoder: the new ones in a space of more dimensions, with the same angles."""
+CHOSEN = RNG.permutation(COUNT)[:SAMPLE]
+NAMES = [f"photo-{row:03d}.jpg" for row in range(COUNT)]
+
+
+def unit(vectors: np.ndarray) -> np.ndarray:
+    return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
+
+
+def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
+    """Write vectors to a .npy or Parquet file, with their names."""
+    if path.suffix == ".parquet":
+        pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)
+        return path
+    np.save(path, vectors)
+    if names:
+        path.with_suffix(".txt").write_text("".join(f"{name}\n" for name in names))
+    return path
+
+
+def test_a_planted_linear_map_is_recovered_in_both_directions() -> None:
+    migration = jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN)
+    others = np.setdiff1d(np.arange(COUNT), CHOSEN)
+    cosines = (migration.map_gallery(OLD[others]) * unit(NEW[others])).sum(axis=1)
+    assert cosines.min() > 0.999
+    scores = migration.adapt_queries(NEW[others]) @ unit(OLD[others]).T
+    assert (scores.argmax(axis=1) == np.arange(len(others))).all()
+    assert migration.rows == SAMPLE and migration.measured_with == "neighbours"
+    assert migration.kept["gallery"] > 0.95 and migration.kept["queries"] > 0.85
+
+
+def test_unrelated_vectors_keep_no_more_than_chance() -> None:
+    """Of 119 other rows, 10 are right, so a random search finds 10 / 119 of them."""
+    kept = jointspace.migrate(RNG.normal(size=(SAMPLE, 12)), NEW[CHOSEN]).kept
+    assert 0 <= kept["gallery"] < 0.2 and 0 <= kept["queries"] < 0.2
+
+
+def test_captions_are_a_third_view_with_several_captions_per_photo() -> None:
+    """The map equals ridge regression on the images and on the mean captions of the rows without a new vector."""
+    owners = np.repeat(np.arange(COUNT), 2)[RNG.permutation(2 * COUNT)][: COUNT + 60]
+    texts = NEW[owners] + 0.5 * RNG.normal(size=(len(owners), 8)) + 2
+    noisy = unit(OLD + 0.5 * RNG.normal(size=OLD.shape))
+    migration = jointspace.migrate(noisy, NEW[CHOSEN], CHOSEN, texts, owners)
+    described = [row for row in np.unique(owners) if row not in CHOSEN]
+    means = np.array([unit(texts[owners == row]).mean(axis=0) for row in described])
+    views = [(noisy[CHOSEN], unit(NEW[CHOSEN])), (noisy[described], means)]
+    x, y = (np.concatenate([view[side] - view[side].mean(axis=0) for view in views]) for side in (0, 1))
+    scale = np.square(x).sum() / len(x) * SAMPLE / x.shape[1]  # lambda is relative to the mean variance of all rows
+    expected = np.linalg.solve(x.T @ x + migration.gallery_map.ridge * scale * np.eye(12), x.T @ y)
+    np.testing.assert_allclose(migration.gallery_map.weight, expected, atol=1e-4)
+    left, _, right = np.linalg.svd(y.T @ x, full_matrices=False)
+    np.testing.assert_allclose(migration.query_weight, left @ right, atol=1e-4)
+    assert migration.measured_with == "captions"
+
+
+def test_captions_of_other_rows_only_do_not_search() -> None:
+    others = np.setdiff1d(np.arange(COUNT), CHOSEN)
+    migration = jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN, NEW[others] + 1, others)
+    assert migration.measured_with == "neighbours" and migration.kept["gallery"] > 0.9
+    np.testing.assert_allclose(migration.query_mean, unit(NEW[others] + 1).mean(axis=0), atol=1e-6)
+
+
+def test_rows_are_paired_by_names_in_any_order(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.npy", OLD, NAMES)
+    new = write(tmp_path / "new.parquet", NEW[CHOSEN], [NAMES[row] for row in CHOSEN])
+    shown = run_command("migrate", old, new, "--output", tmp_path / "out")
+    assert "120 rows" in shown and shown.count("%") == 2
+    mapped = np.load(tmp_path / "out/images.npy")
+    assert (tmp_path / "out/images.txt").read_text().split() == NAMES
+    np.testing.assert_allclose(mapped[CHOSEN], unit(NEW[CHOSEN]), atol=1e-6)
+    assert (mapped * unit(NEW)).sum(axis=1).min() > 0.999
+    maps = np.load(tmp_path / "out/maps.npz")
+    query = (unit(NEW[:1]) - maps["query_mean"]) @ maps["query_weight"]
+    assert (unit(OLD) @ query[0]).argmax() == 0
+    with pytest.raises(UsageError, match="already exists. Name a new folder with --output"):
+        run_command("migrate", old, new, "--output", tmp_path / "out")
+
+
+def test_rows_without_names_are_paired_by_order_or_by_their_numbers(tmp_path: Path) -> None:
+    old = write(tmp_path / "old.npy", OLD)
+    run_command("migrate", old, write(tmp_path / "all.npy", NEW), "--output", tmp_path / "all")
+    np.testing.assert_allclose(np.load(tmp_path / "all/images.npy"), unit(NEW), atol=1e-6)
+    new = write(tmp_path / "new.npy", NEW[CHOSEN], list(map(str, CHOSEN)))
+    texts = write(tmp_path / "texts.npy", NEW[:300], [f"{row}#0" for row in range(300)])
+    shown = run_command("migrate", old, new, "--texts", texts, "--output", tmp_path / "some")
+    assert "recall@10 of captions" in shown
+    assert (np.load(tmp_path / "some/images.npy") * unit(NEW)).sum(axis=1).min() > 0.999
+
+
+def test_the_old_vectors_may_be_an_index(tmp_path: Path) -> None:
+    """New vectors that are a rotation of the vectors in the index are recovered for the rows without a new vector."""
+    space = jointspace.fit(OLD, NEW, dimensions=[8])
+    space.index(tmp_path / "index", OLD, names=NAMES)
+    rotation = np.linalg.qr(RNG.normal(size=(space.dim, space.dim)))[0]
+    vectors = space.embed_images(OLD) @ rotation
+    new = write(tmp_path / "new.npy", vectors[CHOSEN].astype("f4"), [NAMES[row] for row in CHOSEN])
+    run_command("migrate", tmp_path / "index", new, "--output", tmp_path / "out")
+    assert (tmp_path / "out/images.txt").read_text().split() == NAMES
+    assert (np.load(tmp_path / "out/images.npy") * vectors).sum(axis=1).min() > 0.999
+
+
+@pytest.mark.parametrize(
+    ("rows", "names", "message"),
+    [
+        (SAMPLE, None, r"new.npy has 120 rows, and \S*old.npy has 400, so they cannot be paired by order. List"),
+        (SAMPLE, ["x.jpg", "y.jpg", *NAMES[2:SAMPLE]], "120 rows.*400, but 2 rows have names.*: x.jpg, y.jpg. Correct"),
+        (1, NAMES[:1], "at least 63 rows with both vectors, but .*new.npy has 1. Encode more photos"),
+        (0, None, "new.npy has 0 rows, and .*cannot be paired by order"),
+    ],
+)  # fmt: skip
+def test_rows_without_a_partner_are_refused(tmp_path: Path, rows: int, names: list[str] | None, message: str) -> None:
+    old = write(tmp_path / "old.npy", OLD, NAMES)
+    new = write(tmp_path / "new.npy", NEW[:rows], names)
+    with pytest.raises(InputError, match=message):
+        run_command("migrate", old, new, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+
+
+def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Path) -> None:
+    new = write(tmp_path / "new.npy", NEW[:SAMPLE], NAMES[:SAMPLE])
+    repeated = write(tmp_path / "repeated.npy", OLD, [*NAMES[:-1], NAMES[0]])
+    with pytest.raises(InputError, match="400 rows, but 399 different names"):
+        run_command("migrate", repeated, new, "--output", tmp_path / "out")
+    with pytest.raises(InputError, match="texts has vectors of 12 numbers, but new of 8. Encode the captions"):
+        jointspace.migrate(OLD, NEW, texts=OLD)
+    with pytest.raises(InputError, match="rows must have one row number of old, from 0 to 399, for each of the 120"):
+        jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN + 300)
+
+
+@pytest.mark.parametrize("row", [CHOSEN[0], np.setdiff1d(np.arange(COUNT), CHOSEN)[-1]])
+def test_a_row_that_is_not_finite_is_named_and_nothing_is_written(tmp_path: Path, row: int) -> None:
+    """The second row is not in the sample, so it is found only when the vectors are mapped."""
+    damaged = OLD.copy()
+    damaged[row, 3] = np.inf
+    old = write(tmp_path / "old.npy", damaged, NAMES)
+    new = write(tmp_path / "new.npy", NEW[CHOSEN], [NAMES[row] for row in CHOSEN])
+    with pytest.raises(InputError, match=rf"old.npy row {row} \(from 0\) contains NaN or infinity"):
+        run_command("migrate", old, new, "--output", tmp_path / "out")
+    assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_a_missing_file_is_not_taken_for_an_encoder(tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="new.npy does not exist"):
+        run_command("migrate", write(tmp_path / "old.npy", OLD), tmp_path / "new.npy")
