@@ -1,0 +1,154 @@
+"""The recipe of an index gives the scores and the likely matches of a search, in an interpreter with NumPy alone."""
+
+import subprocess
+import sys
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from scipy import sparse
+from small_settings import TRANSFER
+from synthetic_run import run_command
+from synthetic_tasks import make_fit_task
+from test_models import FITTED, TRANSFERRED, Case, correct, make_case
+
+import jointspace
+from pipeline.config import loading
+from pipeline.config.models import KernelsSettings
+from pipeline.config.registry import model_spec
+from pipeline.index.build import choose_and_build
+from pipeline.index.chooser import Requirements
+from pipeline.index.exact import ArrayVectors
+from pipeline.storage.card import MeasuredIndexes
+from pipeline.storage.index_folder import COLUMNS
+from pipeline.storage.index_shard import IndexWriter
+from pipeline.storage.json_files import fingerprint
+from pipeline.storage.parameters import MODEL, write_parameters
+
+PROGRAM = """
+import sys
+sys.path[:] = [path for path in sys.path if "site-packages" not in path] + [sys.argv[1]]
+import numpy as np
+for folder in sys.argv[2:]:
+    sys.path.insert(0, folder)
+    import recipe
+    given = dict(np.load(folder + "/given.npz"))
+    own = recipe.Recipe(folder)
+    found = {}
+    for side in ("images", "texts"):
+        features = {name.partition("/")[2]: array for name, array in given.items() if name.startswith(side + "/")}
+        if features:
+            queries = own.embed(side, features)
+            found[side] = own.score(queries, given["gallery"])
+            found["likely " + side] = found[side] >= own.threshold(queries)[:, None]
+    np.savez(folder + "/found.npz", **found)
+    del sys.modules["recipe"]
+    sys.path.pop(0)
+others = ("torch", "faiss", "h5py", "scipy", "sklearn", "pyarrow", "safetensors", "jointspace", "pipeline")
+print(sorted(set(others) & sys.modules.keys()))
+"""
+
+
+def run_recipes(path: Path, *recipes: tuple[Path, dict[str, np.ndarray]]) -> list[dict[str, np.ndarray]]:
+    """Run exported recipes with the standard library and NumPy alone. Return the scores and the likely matches.
+
+    A recipe is its folder, and a mapping with the vectors `SIDE/ENCODER` of queries and the vectors `gallery`.
+    """
+    alone = path / "numpy-alone"
+    alone.mkdir(exist_ok=True)
+    for folder in (Path(np.__file__).parent, Path(np.__file__).parents[1] / "numpy.libs"):
+        if folder.is_dir() and not (alone / folder.name).exists():
+            (alone / folder.name).symlink_to(folder)
+    for folder, given in recipes:
+        np.savez(folder / "given.npz", **given)
+    command = [sys.executable, "-S", "-I", "-c", PROGRAM, alone, *(folder for folder, _ in recipes)]
+    result = subprocess.run(list(map(str, command)), capture_output=True, text=True, cwd=path)
+    assert result.returncode == 0 and result.stdout == "[]\n", result.stderr + result.stdout
+    return [dict(np.load(folder / "found.npz")) for folder, _ in recipes]
+
+
+def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Index:
+    """Write an index of the images of a case, as `build-index` does. Image i has the path `i`."""
+    vectors = case.images()
+    writer = IndexWriter(folder)
+    requirements = Requirements.of(loading.load().index)
+    built = choose_and_build(ArrayVectors(vectors), vectors[:5], case.model.metric, requirements)
+    writer.add("images.faiss", built.write)
+    n = len(vectors)
+    columns = {
+        "image_id": np.arange(n), "path": list(map(str, range(n))), "split": ["test"] * n, "sha256": ["0" * 64] * n,
+        **dict.fromkeys(("member", "offset", "size"), [None] * n),
+    }  # fmt: skip
+    writer.add_table("images.parquet", pa.table(columns, schema=COLUMNS["images"]))
+    writer.add_table("sentences.parquet", COLUMNS["sentences"].empty_table())
+    model = folder.with_name(f"{folder.name}-model")
+    write_parameters(model / "model.safetensors", MODEL, case.model.tensors(), settings=case.model.settings())
+    writer.add_parameters(model)
+    card = built.card.model_copy(update={"measured_with": "images"})
+    writer.commit(
+        MeasuredIndexes(kind="global").model_copy(update={"images": card}), model=registered, registered=registered,
+        metric=case.model.metric, dim=vectors.shape[1], splits=["test"], name="case", data_root=str(folder),
+        encoders={}, text_encoders={}, inputs={"model": "0"}, fingerprint=fingerprint("case", 1, None, {}),
+    )  # fmt: skip
+    return jointspace.load(folder)
+
+
+def searched(index: jointspace.Index, queries: np.ndarray) -> np.ndarray:
+    """Return the scores (q, n) of all images of an index, whose paths are their numbers, by searches."""
+    scores = np.empty((len(queries), index.stored.card.images.count), np.float32)
+    for row, query in enumerate(queries):
+        hits = index.search(vector=query, k=scores.shape[1])
+        scores[row, [int(hit.row["path"]) for hit in hits]] = [hit.score for hit in hits]
+    return scores
+
+
+def assert_same_scores(found: np.ndarray, expected: np.ndarray) -> None:
+    """Compare scores with a tolerance of 1e-6, or of 1e-6 of the greatest score if it is greater than 1."""
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
+
+
+KERNELS = [f"kcca, {kernel}" for kernel in ("linear", "laplacian", "cosine", "polynomial", "product", "distance")]
+CASES = [*FITTED, *TRANSFERRED, "ncca, sae, tanh", "ncca, sae, paper", *KERNELS, "zero-shot", "ncca-refined"]
+
+
+def case_of(name: str) -> Case:
+    """Return a case of tests/test_models.py, or one of a kernel, a score of kernel CCA or a rule of `sae`."""
+    registered, _, setting = name.partition(", ")
+    if name not in KERNELS and not name.startswith("ncca, sae, "):
+        return make_case(name)
+    task, unseen = make_fit_task(registered, "target" if name in KERNELS else "sae")
+    if name not in KERNELS:
+        task = replace(task, transfer=TRANSFER.model_copy(update={"rule": (setting.removeprefix("sae, "),)}))
+    else:
+        kernel = setting if setting not in ("product", "distance") else "rbf"
+        score = setting if setting in ("product", "distance") else "cosine"
+        settings = KernelsSettings(image_kernel=kernel, text_kernel=kernel, score=score)
+        task = replace(task, settings=settings)
+    model = model_spec(registered).load().fit(task).model
+    return Case(model, unseen.features, {"vectors": unseen.sentences}, unseen.owners)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_recipe_of_each_linear_model_gives_the_scores_of_a_search(name: str, tmp_path: Path) -> None:
+    plain = case_of(name)
+    recipes, expected = [], []
+    for number, case in enumerate([plain, correct(plain)] if plain.model.metric == "inner_product" else [plain]):
+        index = write_index_of(tmp_path / f"index-{number}", name.partition(",")[0], case)
+        run_command("export", tmp_path / f"index-{number}", "--recipe", tmp_path / f"recipe-{number}")
+        features = {encoder: case.features[encoder][:8] for encoder in case.model.encoders}
+        (words,) = case.sentences["vectors"].values()
+        words = (words.toarray() if sparse.issparse(words) else words)[:8]
+        text_vectors = dict.fromkeys(case.model.text_encoders, words)
+        given = {f"images/{key}": value for key, value in features.items()}
+        given |= {f"texts/{key}": value for key, value in text_vectors.items()}
+        recipes.append((tmp_path / f"recipe-{number}", {**given, "gallery": case.images()}))
+        by_text = [index.search(text_vector=vector, k=len(case.images())) for vector in words]
+        rows = [[int(hit.row["path"]) for hit in hits] for hits in by_text]
+        texts = np.array([[hit.score for hit in hits] for hits in by_text])
+        expected.append((searched(index, index.embed(image_vectors=features)), texts, np.array(rows)))
+    for found, (images, texts, rows) in zip(run_recipes(tmp_path, *recipes), expected, strict=True):
+        assert_same_scores(found["images"], images)
+        assert_same_scores(np.take_along_axis(found["texts"], rows, axis=1), texts)
+        assert not found["likely texts"].any(), "an index without a calibration has no likely matches"
