@@ -1,5 +1,7 @@
 """The recipe of an index gives the scores and the likely matches of a search, in an interpreter with NumPy alone."""
 
+import json
+import re
 import subprocess
 import sys
 from dataclasses import replace
@@ -8,9 +10,10 @@ from pathlib import Path
 import numpy as np
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 from scipy import sparse
 from small_settings import TRANSFER
-from synthetic_run import run_command
+from synthetic_run import build_bundle, make_run, run_command
 from synthetic_tasks import make_fit_task
 from test_models import FITTED, TRANSFERRED, Case, correct, make_case
 
@@ -18,14 +21,17 @@ import jointspace
 from pipeline.config import loading
 from pipeline.config.models import KernelsSettings
 from pipeline.config.registry import model_spec
+from pipeline.encoders.centred import CENTRED
 from pipeline.index.build import choose_and_build
 from pipeline.index.chooser import Requirements
 from pipeline.index.exact import ArrayVectors
+from pipeline.run.reading.recipe import RecipeSide
 from pipeline.storage.card import MeasuredIndexes
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import IndexWriter
 from pipeline.storage.json_files import fingerprint
-from pipeline.storage.parameters import MODEL, write_parameters
+from pipeline.storage.parameters import MODEL, Parameters, write_parameters
+from stages.index.export import command
 
 PROGRAM = """
 import sys
@@ -152,3 +158,93 @@ def test_recipe_of_each_linear_model_gives_the_scores_of_a_search(name: str, tmp
         assert_same_scores(found["images"], images)
         assert_same_scores(np.take_along_axis(found["texts"], rows, axis=1), texts)
         assert not found["likely texts"].any(), "an index without a calibration has no likely matches"
+
+
+def test_recipe_of_several_encoders_ranks_photos_with_several_captions(tmp_path: Path) -> None:
+    """The space has two image encoders and two text encoders, one of them sparse. One photo remains in the index."""
+    rng = np.random.default_rng(0)
+    meaning = rng.random((60, 6))
+    owners = np.repeat(np.arange(60), 2)
+    images = {
+        name: meaning @ rng.random((6, dim)) + rng.random((60, dim)) for name, dim in (("one", 12), ("two", 9))
+    }
+    words = np.maximum(meaning[owners] @ rng.standard_normal((6, 30)), 0) * (rng.random((120, 30)) < 0.5)
+    texts = {"words": sparse.csr_array(words), "sentence": meaning[owners] @ rng.standard_normal((6, 10))}
+    space = jointspace.fit(images, texts, owners, normalise=("sqrt", "l2"), dimensions=8)
+    for name, rows in (("all", slice(None)), ("one", slice(0, 1))):
+        part = {encoder: vectors[rows] for encoder, vectors in images.items()}
+        index = space.index(tmp_path / name, part, names=list(map(str, range(len(part["one"])))))
+        run_command("export", tmp_path / name, "--recipe", tmp_path / f"{name}-recipe")
+        gallery = index.embed(image_vectors=part)
+        given = {"gallery": gallery, "texts/words": words[:7], "texts/sentence": texts["sentence"][:7]}
+        given |= {f"images/{encoder}": vectors[:7] for encoder, vectors in images.items()}
+        (found,) = run_recipes(tmp_path, (tmp_path / f"{name}-recipe", given))
+        queries = index.embed(text_vectors={"words": texts["words"][:7], "sentence": texts["sentence"][:7]})
+        assert_same_scores(found["texts"], searched(index, queries))
+        queries = index.embed(image_vectors={encoder: vectors[:7] for encoder, vectors in images.items()})
+        assert_same_scores(found["images"], searched(index, queries))
+
+
+@pytest.fixture(scope="module")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with a calibrated index, `bundle`, and the same index in two shards, `several`."""
+    run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.run.reading.indexes.MIN_DEV_IMAGES", 24)
+        build_bundle(run)
+        build_bundle(run, {"index": {"bundles": 2}}, output="several")
+    return run
+
+
+@pytest.mark.parametrize("name", ["bundle", "several"])
+def test_recipe_marks_the_likely_matches_of_a_search(calibrated: Path, name: str, tmp_path: Path) -> None:
+    arguments = ("--recipe", tmp_path / "recipe", "--to", "npy", "--output", tmp_path / "vectors")
+    run_command("export", calibrated / name, *arguments)
+    rows = [json.loads(line) for line in (tmp_path / "vectors/images.jsonl").read_text().splitlines()]
+    index = jointspace.load(calibrated / name)
+    encoder = index._searcher._forms.encoders["tfidf"]
+    words = encoder.encode(["a dog", "a cat", "a bird and a boat"]).toarray()
+    (found,) = run_recipes(
+        tmp_path,
+        (tmp_path / "recipe", {"gallery": np.load(tmp_path / "vectors/images.npy"), "texts/tfidf": words}),
+    )
+    for query, scores, likely in zip(words, found["texts"], found["likely texts"], strict=True):
+        hits = index.search(text_vector=query, k=len(rows))
+        assert_same_scores(np.sort(scores)[::-1], np.array([hit.score for hit in hits]))
+        expected = {hit.row["image_id"] for hit in hits[: hits.judgement.likely]}
+        assert {row["image_id"] for row, is_likely in zip(rows, likely, strict=True) if is_likely} == expected
+    assert found["likely texts"][0].sum() == 3
+
+
+def test_recipe_centres_the_vectors_of_a_text_encoder(tmp_path: Path) -> None:
+    """The index stores the mean and the matrix of the encoder, and the vectors of queries are not centred."""
+    rng = np.random.default_rng(1)
+    case = make_case("zero-shot")
+    index = write_index_of(tmp_path / "index", "zero-shot", case)
+    mean, matrix = rng.standard_normal(6).astype(np.float32), rng.standard_normal((6, 6)).astype(np.float32)
+    side = RecipeSide(["tfidf"])
+    side.add_centring({"tfidf": Parameters({f"{CENTRED}/mean": mean, f"{CENTRED}/matrix": matrix}, {}, "", {})})
+    run_command("export", tmp_path / "index", "--recipe", tmp_path / "recipe")
+    settings = json.loads((tmp_path / "recipe/recipe.json").read_text())
+    settings["texts"] = side.settings
+    (tmp_path / "recipe/recipe.json").write_text(json.dumps(settings))
+    np.savez(tmp_path / "recipe/recipe.npz", **{f"texts {name}": array for name, array in side.arrays.items()})
+    vectors = rng.standard_normal((5, 6)).astype(np.float32)
+    (found,) = run_recipes(tmp_path, (tmp_path / "recipe", {"gallery": case.images(), "texts/tfidf": vectors}))
+    shifted = (vectors - mean) @ matrix
+    assert_same_scores(found["texts"], searched(index, shifted / np.linalg.norm(shifted, axis=1, keepdims=True)))
+
+
+@pytest.mark.parametrize(
+    ("index", "arguments", "message"),
+    [
+        ("regions", ["--recipe", "out"], "The model dvsa .* is not a linear model"),
+        ("bundle", ["--to", "npy"], "Pass --to and --output for the vectors, or --recipe"),
+        ("bundle", [], "Pass --to and --output for the vectors, or --recipe"),
+        ("bundle", ["--to", "npy", "--output", "out", "--dims", "4"], "The options --type and --dims need --to faiss"),
+    ],
+)
+def test_wrong_exports_are_refused(run: Path, tmp_path: Path, index: str, arguments: list[str], message: str) -> None:
+    paths = [str(tmp_path / word) if word == "out" else word for word in arguments]
+    result = CliRunner().invoke(command, [str(run / index), *paths])
+    assert result.exit_code and re.search(message, str(result.exception)) and not (tmp_path / "out").exists()

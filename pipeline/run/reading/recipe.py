@@ -82,8 +82,8 @@ def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.nd
         ones = np.ones((1, len(values)))
         factors = model.finish(ones, values, model.eigenvalue_power)
         settings = {"unit": np.allclose(model.finish(2 * ones, values, model.eigenvalue_power), factors)}
-        images = {"mean": model.mean_x, "matrix": model.directions.w * factors}
-        texts = {"mean": model.mean_y, "matrix": model.directions.u * factors}
+        images = {"mean": model.mean_x, "matrix": (model.directions.w * factors).astype(np.float32)}
+        texts = {"mean": model.mean_y, "matrix": (model.directions.u * factors).astype(np.float32)}
         sides = {
             "images": RecipeSide(model.encoders, model.view.steps_of_each, None, images, model.maps.image),
             "texts": RecipeSide(model.text_encoders, model.text.steps, model.text.weights, texts, model.maps.text),

@@ -56,7 +56,7 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 def normalise(rows: np.ndarray, encoder: dict[str, Any], arrays: Arrays) -> np.ndarray:
     """Centre, normalise and weight the vectors (n, dim) of an encoder."""
-    rows = np.asarray(rows, np.float64)
+    rows = np.asarray(rows, np.float32)  # as jointspace, so that both round in the same way
     for name in encoder["centring"]:  # A mean is subtracted, and then a matrix may be multiplied.
         rows = rows @ arrays[name] if arrays[name].ndim == 2 else rows - arrays[name]
     for step in encoder["steps"]:
@@ -69,7 +69,8 @@ def add_map(rows: np.ndarray, settings: dict[str, Any] | None, arrays: Arrays) -
     if settings is None:
         return rows
     if settings["kind"] == "kernel":
-        return kernel(rows, arrays["map landmarks"], settings) @ arrays["map normalization"]
+        similarities = kernel(rows.astype(np.float64), arrays["map landmarks"], settings)
+        return (similarities @ arrays["map normalization"]).astype(np.float32)
     if settings["kind"] == "neighbours":  # the mean text of the nearest images
         gallery = arrays["map gallery"].astype(np.float64)
         nearest = np.argsort((gallery**2).sum(axis=1) - 2 * rows @ gallery.T, axis=1)[:, : settings["neighbours"]]
