@@ -165,9 +165,7 @@ def test_recipe_of_several_encoders_ranks_photos_with_several_captions(tmp_path:
     rng = np.random.default_rng(0)
     meaning = rng.random((60, 6))
     owners = np.repeat(np.arange(60), 2)
-    images = {
-        name: meaning @ rng.random((6, dim)) + rng.random((60, dim)) for name, dim in (("one", 12), ("two", 9))
-    }
+    images = {name: meaning @ rng.random((6, dim)) + rng.random((60, dim)) for name, dim in (("one", 12), ("two", 9))}
     words = np.maximum(meaning[owners] @ rng.standard_normal((6, 30)), 0) * (rng.random((120, 30)) < 0.5)
     texts = {"words": sparse.csr_array(words), "sentence": meaning[owners] @ rng.standard_normal((6, 10))}
     space = jointspace.fit(images, texts, owners, normalise=("sqrt", "l2"), dimensions=8)
@@ -248,3 +246,22 @@ def test_wrong_exports_are_refused(run: Path, tmp_path: Path, index: str, argume
     paths = [str(tmp_path / word) if word == "out" else word for word in arguments]
     result = CliRunner().invoke(command, [str(run / index), *paths])
     assert result.exit_code and re.search(message, str(result.exception)) and not (tmp_path / "out").exists()
+
+
+def test_program_of_the_documentation_searches_in_a_vector_database(
+    calibrated: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
+) -> None:
+    page = (Path(__file__).parents[1] / "docs/vectors.md").read_text()
+    (program,) = [code for code in re.findall(r"```python\n(.+?)```", page, re.S) if "qdrant_client" in code]
+    program = compile(program.replace('"minilm"', '"tfidf"'), "docs/vectors.md", "exec")
+    pytest.importorskip("qdrant_client")
+    arguments = ("--recipe", tmp_path / "recipe", "--to", "npy", "--output", tmp_path / "vectors")
+    run_command("export", calibrated / "bundle", *arguments)
+    index = jointspace.load(calibrated / "bundle")
+    vector = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "path", list(sys.path))
+    exec(program, {"vector": vector})  # noqa: S102
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.startswith("dog-") for line in lines[:3]] == [True] * 3
+    assert [line.endswith("likely") for line in lines] == [True] * 3 + [False] * 7
