@@ -31,8 +31,6 @@ def command(
 
     The files of the vectors also have the ids, paths and captions, and your own columns.
     """
-    from pipeline.run.reading.exports import export
-    from pipeline.run.reading.recipe import export_recipe
     from pipeline.storage.locks import hold
 
     if (kind is None) != (output is None) or (output is None and recipe is None):
@@ -40,10 +38,14 @@ def command(
     if (code or dims) and kind != "faiss":
         raise UsageError("The options --type and --dims need --to faiss.")
     if recipe is not None:
+        from pipeline.run.reading.recipe import export_recipe
+
         with hold(recipe):
             export_recipe(index_folder, recipe)
         log.info("the recipe is in %s", recipe)
     if kind is not None and output is not None:
+        from pipeline.run.reading.exports import export
+
         with hold(output):
             counts = export(index_folder, kind, output, code or "pq32", dims)
         contents = " and ".join(f"{count} {modality}" for modality, count in counts.items())

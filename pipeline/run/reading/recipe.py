@@ -27,19 +27,18 @@ SPARSE_PARTS = ("data", "indices", "indptr")
 """Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
 README = """# A recipe for queries
 
-These files embed queries for an index of the model `{model}`, and score them, with NumPy alone.
+These files embed queries for an index of jointspace, and score them, with NumPy alone. recipe.json has the settings of
+the model and the names of its encoders, and recipe.npz has its arrays. The vectors of the photos come from
+`jointspace export INDEX --to npy --output vectors`.
 
     import numpy as np
     from recipe import Recipe
 
     recipe = Recipe(".")
-    images = np.load("vectors/images.npy")                       # jointspace export INDEX --to npy --output vectors
-    queries = recipe.embed("texts", {texts})
-    scores = recipe.score(queries, images)                       # (queries, photos), and higher is better
+    images = np.load("vectors/images.npy", allow_pickle=False)
+    queries = recipe.embed("texts", {"ENCODER": VECTORS})        # (n, dim), as the encoder returns them
+    scores = recipe.score(queries, images)                       # (n, photos), and higher is better
     likely = scores >= recipe.threshold(queries)[:, None]        # which photos are likely matches
-
-Each encoder's vectors (n, dim) are passed as the encoder returns them. `recipe.embed("images", {images})`
-embeds photos. recipe.json has the settings of the model, and recipe.npz has its arrays.
 """
 
 
@@ -55,15 +54,12 @@ def export_recipe(index: Path, output: Path) -> None:
         arrays["background"] = calibration.background
     settings |= {"version": 1, "model": stored.card.model, "metric": stored.card.metric}
     settings["calibration"] = calibration and calibration.card()
-    sides = ("images", "texts")
-    features = {side: dict.fromkeys((one["name"] for one in settings[side]["encoders"]), "VECTORS") for side in sides}
-    names = {side: str(each).replace("'VECTORS'", "vectors") for side, each in features.items()}
     with new_folder(output) as folder:
         with open(folder / "recipe.npz", "wb") as file:
             np.savez_compressed(file, allow_pickle=False, **arrays)
         (folder / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         (folder / "recipe.py").write_bytes(Path(recipe_program.__file__).read_bytes())
-        (folder / "README.md").write_text(README.format(model=stored.card.model, **names), encoding="utf-8")
+        (folder / "README.md").write_text(README, encoding="utf-8")
 
 
 def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
