@@ -1,7 +1,6 @@
 """Tests of precomputed vectors without photos: from files to an index that is searched, with `run` and with Python."""
 
 import json
-import re
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -228,12 +227,6 @@ def test_a_fitted_joint_space_is_an_index(
     images, texts = index.embed(image_vectors=planted.images), index.embed(text_vectors=planted.texts)
     np.testing.assert_array_equal(images, space.embed_images(planted.images))
     np.testing.assert_array_equal(texts, space.embed_texts(planted.texts))
-    # This is the program of the documentation for a service that has only NumPy and safetensors.
-    (code,) = re.findall(r"```python\n(import json\n.*?)```", (ROOT / "docs/searching.md").read_text(), re.DOTALL)
-    names = {"image_vectors": planted.images, "text_vectors": planted.texts}
-    exec(code, names)
-    np.testing.assert_allclose(names["images"], images, rtol=0, atol=1e-5)
-    np.testing.assert_allclose(names["texts"], texts, rtol=0, atol=1e-5)
     alone = space.index(tmp_path / "alone", planted.images, names=pa.chunked_array([list(map(str, range(PAIRS)))]))
     assert alone.search(text_vector=planted.texts[3], k=1)[0].row["path"] == "3" and "sentences" not in alone.card
     (tmp_path / "pairs.csv").write_text("file,caption\n000.jpg,text\n")

@@ -2,15 +2,18 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pyarrow.parquet as pq
 import pytest
-from synthetic_run import features_of, run_command
+from synthetic_run import build_bundle, features_of, run_command
 
+from pipeline.index.codes import build_codes
 from pipeline.index.search import Searcher
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
@@ -49,6 +52,61 @@ def test_exported_numpy_arrays_and_json_lines_give_the_same_results(
         np.testing.assert_array_equal(np.load(folder / f"{modality}.npy"), stored.read(modality, np.arange(count)))
     rows = [json.loads(line) for line in (folder / "images.jsonl").read_text().splitlines()]
     assert [rows[at]["path"] for at in np.argsort(-(np.load(folder / "images.npy") @ query))[:3]] == right
+
+
+def draw_vectors(count: int, metric: str, width: int = 40) -> np.ndarray:
+    """Draw vectors whose variance decreases from column to column, of unit length if the metric is a cosine."""
+    vectors = np.random.default_rng(count).standard_normal((count, width)) * 0.9 ** np.arange(width)
+    if metric == "inner_product":
+        vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
+    return vectors.astype(np.float32)
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+@pytest.mark.parametrize(("code", "size"), [("int8", 24), ("pq64", 64), ("pq32", 32), ("pq16", 16)])
+def test_codes_find_the_nearest_vectors_of_an_exact_search(code: str, size: int, metric: str) -> None:
+    vectors = draw_vectors(2000, metric)
+    queries = vectors[:200] + 0.05 * np.random.default_rng(0).standard_normal((200, 40)).astype(np.float32)
+    index = build_codes(vectors, metric, code, dims=24)
+    assert (index.sa_code_size(), index.ntotal, index.d) == (size, 2000, 40)
+    exact = np.argmin(((queries[:, None] - vectors) ** 2).sum(axis=2), axis=1)
+    if metric == "inner_product":
+        exact = np.argmax(queries @ vectors.T, axis=1)
+    found = index.search(queries, 10)[1]
+    assert (found == exact[:, None]).any(axis=1).mean() > 0.97
+    assert (
+        faiss.serialize_index(index).tobytes()
+        == faiss.serialize_index(build_codes(vectors, metric, code, 24)).tobytes()
+    )
+
+
+@pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
+@pytest.mark.parametrize("code", ["int8", "pq64", "pq32", "pq16"])
+@pytest.mark.parametrize(("count", "width"), [(0, 40), (1, 40), (2, 3), (5, 40)])
+def test_codes_of_few_vectors_find_each_vector(code: str, metric: str, count: int, width: int) -> None:
+    vectors = draw_vectors(count, metric, width)
+    index = build_codes(vectors, metric, code)
+    assert index.ntotal == count
+    if count:
+        assert index.search(vectors, 1)[1].ravel().tolist() == list(range(count))
+
+
+@pytest.mark.parametrize("name", ["bundle", "several"])
+def test_exported_faiss_index_finds_the_photos_of_a_search(
+    run: Path, bundle: Path, name: str, query: np.ndarray, right: list[str], tmp_path: Path
+) -> None:
+    folder = bundle
+    if name == "several":
+        copy = shutil.copytree(run, tmp_path / "run", ignore=shutil.ignore_patterns("bundle", "regions"))
+        folder = build_bundle(copy, {"index": {"bundles": 2}}, output="several")
+    run_command("export", folder, "--to", "faiss", "--type", "int8", "--dims", "8", "--output", tmp_path / "out")
+    about = json.loads((tmp_path / "out/export.json").read_text())
+    assert (about["kind"], about["type"], about["counts"]) == ("faiss", "int8", {"images": 24, "sentences": 48})
+    index = faiss.read_index(str(tmp_path / "out/images.faiss"))
+    rows = [json.loads(line) for line in (tmp_path / "out/images.jsonl").read_text().splitlines()]
+    found = index.search(query[None], 3)[1][0]
+    assert sorted(rows[row]["path"] for row in found) == sorted(right)
+    assert faiss.read_index(str(tmp_path / "out/sentences.faiss")).ntotal == 48
 
 
 BLOCKS = re.findall(r"```python\n(.+?)```", (Path(__file__).parents[2] / "docs/searching.md").read_text(), re.S)

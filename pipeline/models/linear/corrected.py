@@ -78,6 +78,11 @@ class HubnessCorrection:
             parts.append(to_numpy(self.bank.measure(side, block, self.terms[side])))
         return np.concatenate(parts)
 
+    def greatest_bias(self, side: str) -> float:
+        """Return B, the greatest possible bias of unit vectors of a side."""
+        balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
+        return sum(term.weight for term in self.terms[side]) * (1 + float(np.abs(balance).max()))
+
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
         """Add columns to the `items` of a side, so that their products with extended items of the other side are the
         corrected scores, times a constant.
@@ -103,8 +108,7 @@ class HubnessCorrection:
             if items.globals is not None:
                 new_columns = np.hstack([to_numpy(items.globals), new_columns])
             return replace(items, globals=new_columns)
-        balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
-        greatest = sum(term.weight for term in self.terms[side]) * (1 + np.abs(balance).max())
+        greatest = self.greatest_bias(side)
         if len(bias) and np.abs(bias).max() > greatest * (1 + BIAS_TOLERANCE):
             row = int(np.abs(bias).argmax())
             log.warning(

@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Mapping
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -10,7 +11,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError, brief
+from pipeline.index.codes import build_codes
 from pipeline.index.filtering import is_exact
+from pipeline.index.format import write_index
 from pipeline.index.gallery import open_faiss, open_gallery
 from pipeline.storage.batch import new_folder
 from pipeline.storage.card import Modality
@@ -28,10 +31,11 @@ JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
 
-def export(index: Path, kind: str, output: Path) -> dict[str, int]:
+def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int | None = None) -> dict[str, int]:
     """Export an index to the new folder `output`, and return the numbers of its images and sentences.
 
-    `kind` is `npy` or `parquet`. The folder appears under its name only when all files in it are complete. Its file
+    `kind` is `npy`, `parquet` or `faiss`. The vectors of `faiss` have the `code` and the number of axes `dims` (see
+    pipeline.index.codes). The folder appears under its name only when all files in it are complete. Its file
     export.json describes the model of the vectors. Raises UsageError if `output` exists, or if the vectors cannot be
     exported, and JointspaceError if the files cannot be written.
     """
@@ -50,11 +54,13 @@ def export(index: Path, kind: str, output: Path) -> dict[str, int]:
         "fingerprint": card.fingerprint,
         "data_roots": [shard.card.data_root for shard in stored.shards],
     }
+    writers = {**WRITERS, "faiss": partial(_write_faiss, metric=card.metric, code=code, dims=dims)}
+    about |= {"type": code} if kind == "faiss" else {}
     with new_folder(output) as folder:
         for modality in MODALITIES:
             if card.index_of(modality):
                 vectors, table = _read(stored, modality)
-                WRITERS[kind](folder / modality, vectors, table)
+                writers[kind](folder / modality, vectors, table)
                 counts[modality] = len(vectors)
         (folder / "export.json").write_text(json.dumps({**about, "kind": kind, "counts": counts}, indent=1) + "\n")
     return counts
@@ -81,15 +87,27 @@ def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]
         ) from error
 
 
+def _write_faiss(path: Path, vectors: np.ndarray, table: pa.Table, metric: str, code: str, dims: int | None) -> None:
+    """Write the codes of vectors (n, c) to the FAISS index `path`.faiss, and the rows of `table` to `path`.jsonl."""
+    with open(path.with_suffix(".faiss"), "wb") as file:
+        write_index(build_codes(vectors, metric, code, dims), file.write)
+    _write_rows(path, table)
+
+
 def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
-    """Write vectors (n, c) to the file `path`.npy, and the n rows of `table` to `path`.jsonl with dates as text."""
-    for at, field in enumerate(table.schema):
-        if pa.types.is_temporal(field.type):
-            table = table.set_column(at, field.name, table[at].cast(pa.string()))
+    """Write vectors (n, c) to the file `path`.npy, and the n rows of `table` to `path`.jsonl."""
     # The file is written by Python, because np.save can report success on a full disk.
     with open(path.with_suffix(".npy"), "wb") as file:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
         file.write(np.ascontiguousarray(vectors).data)
+    _write_rows(path, table)
+
+
+def _write_rows(path: Path, table: pa.Table) -> None:
+    """Write the rows of `table` to the file `path`.jsonl, with dates as text."""
+    for at, field in enumerate(table.schema):
+        if pa.types.is_temporal(field.type):
+            table = table.set_column(at, field.name, table[at].cast(pa.string()))
     with open(path.with_suffix(".jsonl"), "w", encoding="utf-8") as file:
         for batch in table.to_batches(max_chunksize=JSON_BATCH_ROWS):
             file.writelines(json.dumps(row, ensure_ascii=False) + "\n" for row in batch.to_pylist())

@@ -1,0 +1,145 @@
+"""Writes the recipe of an index: everything that a service needs to embed and score queries with NumPy alone."""
+
+import json
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from scipy import sparse
+
+from pipeline.encoders.centred import CENTRED
+from pipeline.errors import UsageError
+from pipeline.index.calibration import Calibration
+from pipeline.index.queries import QueryEncoder
+from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+from pipeline.models.linear.ensemble import ZeroShot
+from pipeline.models.linear.feature_maps import FeatureMap
+from pipeline.models.linear.projection import LinearModel
+from pipeline.run.reading import recipe_program
+from pipeline.storage.batch import new_folder
+from pipeline.storage.parameters import Parameters
+from pipeline.storage.stored_index import StoredIndex, open_index
+
+CORRECTED_SIDES = {"images": "images", "texts": "sentences"}
+"""Side of a recipe -> side of a hubness correction."""
+SPARSE_PARTS = ("data", "indices", "indptr")
+"""Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
+README = """# A recipe for queries
+
+These files embed queries for an index of jointspace, and score them, with NumPy alone. recipe.json has the settings of
+the model and the names of its encoders, and recipe.npz has its arrays. The vectors of the photos come from
+`jointspace export INDEX --to npy --output vectors`.
+
+    import numpy as np
+    from recipe import Recipe
+
+    recipe = Recipe(".")
+    images = np.load("vectors/images.npy", allow_pickle=False)
+    queries = recipe.embed("texts", {"ENCODER": VECTORS})        # (n, dim), as the encoder returns them
+    scores = recipe.score(queries, images)                       # (n, photos), and higher is better
+    likely = scores >= recipe.threshold(queries)[:, None]        # which photos are likely matches
+"""
+
+
+def export_recipe(index: Path, output: Path) -> None:
+    """Write the recipe of an index to the new folder `output`.
+
+    Raises UsageError if `output` exists, or if the model is not a linear model that comes with jointspace.
+    """
+    stored = open_index(index)
+    settings, arrays = describe_model(stored)
+    calibration = Calibration.of_index(stored)
+    if calibration:
+        arrays["background"] = calibration.background
+    settings |= {"version": 1, "model": stored.card.model, "metric": stored.card.metric}
+    settings["calibration"] = calibration and calibration.card()
+    with new_folder(output) as folder:
+        with open(folder / "recipe.npz", "wb") as file:
+            np.savez_compressed(file, allow_pickle=False, **arrays)
+        (folder / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
+        (folder / "recipe.py").write_bytes(Path(recipe_program.__file__).read_bytes())
+        (folder / "README.md").write_text(README, encoding="utf-8")
+
+
+def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+    """Return the settings and the arrays of the model of an index, for a recipe.
+
+    Raises UsageError if the model is not a linear model that comes with jointspace.
+    """
+    model = QueryEncoder(stored).model
+    correction = model.correction if isinstance(model, HubCorrected) else None
+    model = model.model if isinstance(model, HubCorrected) else model
+    if isinstance(model, ZeroShot):
+        settings: dict[str, Any] = {"unit": True}
+        sides = {"images": RecipeSide(model.encoders), "texts": RecipeSide(model.text_encoders)}
+    elif isinstance(model, LinearModel) and ":" not in stored.card.registered:
+        values = model.directions.values.astype(np.float64)
+        ones = np.ones((1, len(values)))
+        factors = model.finish(ones, values, model.eigenvalue_power)
+        settings = {"unit": np.allclose(model.finish(2 * ones, values, model.eigenvalue_power), factors)}
+        images = {"mean": model.mean_x, "matrix": (model.directions.w * factors).astype(np.float32)}
+        texts = {"mean": model.mean_y, "matrix": (model.directions.u * factors).astype(np.float32)}
+        sides = {
+            "images": RecipeSide(model.encoders, model.view.steps_of_each, None, images, model.maps.image),
+            "texts": RecipeSide(model.text_encoders, model.text.steps, model.text.weights, texts, model.maps.text),
+        }
+    else:
+        raise UsageError(
+            f"The model {stored.card.model} ({stored.card.registered}) is not a linear model of jointspace, so NumPy"
+            " alone cannot embed its queries. Export the recipe of another index, such as an index of ncca."
+        )
+    arrays: dict[str, np.ndarray] = {}
+    for side, own in sides.items():
+        if side == "texts":
+            own.add_centring({name: stored.first.text_encoder(name) for name in stored.card.text_encoders})
+        if correction:
+            own.add_correction(correction, CORRECTED_SIDES[side])
+        settings[side] = own.settings
+        arrays |= {f"{side} {name}": array for name, array in own.arrays.items()}
+    return settings, arrays
+
+
+class RecipeSide:
+    """The settings and the arrays of the images or the texts in a recipe.
+
+    `steps` normalise the vectors of each encoder, and `weights` multiply them. `arrays` are the projection, if any.
+    """
+
+    def __init__(
+        self,
+        encoders: Sequence[str],
+        steps: Sequence[Sequence[str]] | None = None,
+        weights: Sequence[float] | None = None,
+        arrays: Mapping[str, np.ndarray] | None = None,
+        feature_map: FeatureMap | None = None,
+    ) -> None:
+        steps = steps or [()] * len(encoders)
+        weights = weights or [1.0] * len(encoders)
+        each = zip(encoders, steps, weights, strict=True)
+        described = [{"name": name, "steps": list(own), "weight": weight, "centring": []} for name, own, weight in each]
+        self.settings: dict[str, Any] = {"encoders": described, "map": None, "hubness": None}
+        self.arrays = dict(arrays or {})
+        if feature_map is not None:
+            self.settings["map"] = {"kind": feature_map.kind, **feature_map.settings()}
+            dense = {name: array for name, array in feature_map.tensors().items() if name not in SPARSE_PARTS}
+            dense |= {name: value.toarray() for name, value in vars(feature_map).items() if sparse.issparse(value)}
+            self.arrays |= {f"map {name}": array for name, array in dense.items()}
+
+    def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
+        """Add the mean and the matrix of each text encoder that centres its vectors."""
+        for encoder in self.settings["encoders"]:
+            stored = text_encoders.get(encoder["name"])
+            for part in ("mean", "matrix"):
+                if stored and f"{CENTRED}/{part}" in stored.tensors:
+                    encoder["centring"].append(f"{encoder['name']} {part}")
+                    self.arrays[encoder["centring"][-1]] = stored.tensors[f"{CENTRED}/{part}"]
+
+    def add_correction(self, correction: HubnessCorrection, side: str) -> None:
+        """Add a hubness correction, which compares the items of a side with a bank of items of the other side."""
+        tensors = correction.tensors()
+        self.arrays["bank"] = tensors["images"] if side == "sentences" else tensors.get("queries", tensors["sentences"])
+        if f"balance/{side}" in tensors:
+            self.arrays["balance"] = tensors[f"balance/{side}"]
+        terms = [list(term) for term in correction.terms[side]]
+        self.settings["hubness"] = {"terms": terms, "greatest": correction.greatest_bias(side)}
