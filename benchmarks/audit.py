@@ -16,7 +16,7 @@ share of listed items that were not replaced, and `power` is the share of replac
 area under the ROC curve of the audit's scores, and `lemon` is this area for the score of LEMoN (Zhang et al. 2025) on
 the same embeddings, for the first LEMON_SEEDS seeds.
 
-The image features are reduced to their COMPONENTS leading principal components, which makes the benchmark faster.
+Features and text vectors are reduced to their leading principal components, so that ten seeds take minutes.
 
 Then copies of training photos are put into another split. `recall` is the share of copies that the audit finds, and
 `neighbours` is the share of copies whose features are near the features of their photo. `others` is the number of other
@@ -28,7 +28,7 @@ import argparse
 import io
 import json
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -56,7 +56,7 @@ from pipeline.models.linear.cross_fit import (  # noqa: E402
     score_rivals,
 )
 from pipeline.models.linear.sets import Restriction  # noqa: E402
-from pipeline.models.linear.views import ImageView, TextView, normalise  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView, is_sparse, matrices_of, normalise  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.run.reading.photos import open_photographs  # noqa: E402
 from pipeline.run.reading.texts import encode_on_device  # noqa: E402
@@ -65,7 +65,8 @@ from pipeline.storage.texts import stack_rows  # noqa: E402
 from stages.operations.audit import FALSE_DISCOVERY_RATE  # noqa: E402
 
 SHARES = (0.0, 0.01, 0.05, 0.2)
-COMPONENTS = 600
+IMAGE_COMPONENTS = 600
+TEXT_COMPONENTS = 400
 LEMON_SEEDS = 3
 LEMON_NEIGHBOURS = 30
 LEMON_WEIGHT = 5.0
@@ -91,18 +92,16 @@ with the lowest scores without exchange were looked at, and no other caption was
 
 @dataclass(frozen=True)
 class Pairs:
-    """Photos and captions: `rows` with reduced features, their views, and the `texts` (m,) of the captions.
+    """Photos and captions: `rows` with reduced features and text vectors, and the `texts` (m,) of the captions.
 
-    `image_ridge` makes the ridge of the reduced features as large as the ridge of all features. `encode` returns the
-    text vectors of new captions.
+    `ridges` make the ridges of the reduced views as large as the ridges of the whole views. `encode` returns the
+    reduced text vectors of new captions.
     """
 
     rows: SplitRows
-    view: ImageView
-    text: TextView
-    image_ridge: float
+    ridges: tuple[float, float]
     texts: list[str]
-    encode: Callable[[list[str]], dict[str, Any]]
+    encode: Callable[[list[str]], np.ndarray]
 
     def select(self, photos: np.ndarray, captions: int | None) -> "Pairs":
         """Return the `photos` (k,) with at most the first `captions` captions of each photo."""
@@ -120,7 +119,7 @@ class Pairs:
 
 
 def read_captioned(run: Run) -> Pairs:
-    """Read all photos with captions, as the audit reads them, and reduce their features. Known wrong captions are left
+    """Read all photos with captions, as the audit reads them, and reduce their views. Known wrong captions are left
     out."""
     config = run.config
     names = [entry.name for entry in config.text_encoders]
@@ -137,31 +136,49 @@ def read_captioned(run: Run) -> Pairs:
     right = [KNOWN_WRONG.get(paths[image_id[owner]]) != text for owner, text in zip(owners, texts, strict=True)]
     kept = np.flatnonzero(right)
 
-    restriction = Restriction(encoders, dict.fromkeys(names, 1.0), TERMS)
-    sentences = {name: stack_rows([block.sentences[name] for block in blocks])[kept] for name in names}
-    text = TextView.of(sentences, {name: config.text_encoder(name).normalise for name in names})
-    encode = {name: encode_on_device(run, name) for name in names}
     features = {name: np.concatenate([block.features[name] for block in blocks]) for name in encoders}
     view = ImageView(encoders, tuple(features[name].shape[1] for name in encoders), config.image_steps(encoders))
-    reduced, image_ridge = reduce_features(np.asarray(view.stack(features)))
-    rows = SplitRows(image_id, {"reduced": reduced}, restriction.cut(sentences), sentence_id[kept], owners[kept])
+    image_reduction = Reduction(np.asarray(view.stack(features)), IMAGE_COMPONENTS)
+    restriction = Restriction(encoders, dict.fromkeys(names, 1.0), TERMS)
+    sentences = {name: stack_rows([block.sentences[name] for block in blocks])[kept] for name in names}
+    stored_text = TextView.of(sentences, {name: config.text_encoder(name).normalise for name in names})
+    text = restriction.text(stored_text)
+    functions = {name: encode_on_device(run, name) for name in names}
+
+    def stack(vectors: Mapping[str, Any]) -> np.ndarray:
+        matrices = matrices_of(text.stack(restriction.cut(vectors)))
+        return np.hstack([matrix.toarray() if is_sparse(matrix) else matrix for matrix in matrices])
+
+    dense = stack(sentences)
+    text_reduction = Reduction(dense, TEXT_COMPONENTS)
+    rows = SplitRows(
+        image_id,
+        {"reduced": image_reduction.apply(np.asarray(view.stack(features)))},
+        {"reduced": text_reduction.apply(dense)},
+        sentence_id[kept],
+        owners[kept],
+    )
     return Pairs(
         rows,
-        ImageView(("reduced",), (reduced.shape[1],), ()),
-        restriction.text(text),
-        image_ridge,
+        (image_reduction.ridge, text_reduction.ridge),
         [texts[row] for row in kept],
-        lambda new: restriction.cut({name: function(new) for name, function in encode.items()}),
+        lambda new: text_reduction.apply(stack({name: function(new) for name, function in functions.items()})),
     )
 
 
-def reduce_features(features: np.ndarray) -> tuple[np.ndarray, float]:
-    """Reduce `features` (n, d) to their leading principal components. Return them, and the ridge that they need."""
-    centred = features - features.mean(axis=0)
-    d = centred.shape[1]
-    variances, directions = eigh(centred.T @ centred, subset_by_index=[max(0, d - COMPONENTS), d - 1])
-    total = float(np.einsum("ij,ij->", centred, centred))
-    return centred @ directions, RIDGE * (total / d) / float(variances.mean())
+class Reduction:
+    """The `components` leading principal components of a matrix (n, d), and the ridge that the reduced rows need."""
+
+    def __init__(self, matrix: np.ndarray, components: int) -> None:
+        sample = matrix[:: max(1, len(matrix) // 10_000)]
+        self.mean = sample.mean(axis=0)
+        d = matrix.shape[1]
+        covariance = np.cov(sample, rowvar=False, dtype=np.float32)
+        variances, self.directions = eigh(covariance, subset_by_index=[max(0, d - components), d - 1])
+        self.ridge = RIDGE * float(np.trace(covariance)) / d / float(variances.mean())
+
+    def apply(self, matrix: np.ndarray) -> np.ndarray:
+        return (matrix - self.mean) @ self.directions
 
 
 def make_pairs(count: int = 300) -> Pairs:
@@ -170,10 +187,9 @@ def make_pairs(count: int = 300) -> Pairs:
     shown = rng.standard_normal((count, 6))
     x = (shown @ rng.standard_normal((6, 20)) + 0.3 * rng.standard_normal((count, 20))).astype(np.float32)
     y = (shown[owners] @ rng.standard_normal((6, 15)) + 0.3 * rng.standard_normal((2 * count, 15))).astype(np.float32)
-    rows = SplitRows(np.arange(count), {"reduced": x}, {"words": y}, np.arange(2 * count), owners)
+    rows = SplitRows(np.arange(count), {"reduced": x}, {"reduced": y}, np.arange(2 * count), owners)
     texts = [NOUNS[row % len(NOUNS)] for row in range(2 * count)]
-    text = TextView.of({"words": y})
-    return Pairs(rows, ImageView(("reduced",), (20,), ()), text, RIDGE, texts, lambda new: {"words": y[: len(new)]})
+    return Pairs(rows, (RIDGE, RIDGE), texts, lambda new: y[: len(new)])
 
 
 def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarray:
@@ -203,7 +219,7 @@ def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
     return order
 
 
-def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Replace a noun in a `share` of the captions. Return all text vectors, and whether each caption changed (m,)."""
     rng = np.random.default_rng(seed)
     words = [text.split() for text in pairs.texts]
@@ -214,18 +230,12 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[dict[str, Any]
         old = rng.choice([word for word in words[row] if word in NOUNS])
         new = rng.choice([word for word in NOUNS if word not in words[row]])
         texts.append(" ".join(new if word == old else word for word in words[row]))
-    changed = np.isin(np.arange(len(words)), rows)
-    place = np.arange(len(words))
-    place[rows] = len(words) + np.arange(len(rows))
-    vectors = pairs.encode(texts) if texts else {}
-    sentences = pairs.rows.sentences
-    return {
-        name: stack_rows([block, vectors[name].astype(block.dtype)])[place] if texts else block
-        for name, block in sentences.items()
-    }, changed
+    vectors = pairs.rows.sentences["reduced"].copy()
+    vectors[rows] = pairs.encode(texts)
+    return vectors, np.isin(np.arange(len(words)), rows)
 
 
-def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[dict[str, Any], np.ndarray]:
+def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
     """Return the text vectors with wrong captions, and whether each photo (n,) or each caption (m,) is wrong."""
     rows = pairs.rows
     if noise == "noun":
@@ -235,27 +245,24 @@ def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple
     else:
         order = exchange(rows, share, noise == "photos", seed)
     wrong = rows.owners[order] != rows.owners
-    sentences = {name: block[order] for name, block in rows.sentences.items()}
-    return sentences, np.bincount(rows.owners[wrong], minlength=len(rows.image_id)) > 0 if noise == "photos" else wrong
+    if noise == "photos":
+        wrong = np.bincount(rows.owners[wrong], minlength=len(rows.image_id)) > 0
+    return rows.sentences["reduced"][order], wrong
 
 
-def embed(pairs: Pairs, sentences: dict[str, Any], seed: int) -> list[Rivals]:
-    """Embed the pairs of each fold as the audit does, with other captions `sentences`."""
-    rows = replace(pairs.rows, sentences=sentences)
-    folds = draw_folds(np.empty((0, 2), int), len(rows.image_id), seed)
+def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
+    """Embed the pairs of each fold as the audit does, with the text `vectors` (m, d) of other captions."""
+    features, owners = pairs.rows.features["reduced"], pairs.rows.owners
+    folds = draw_folds(np.empty((0, 2), int), len(features), seed)
 
     def blocks(fold: int) -> Iterator[SplitRows]:
         images = np.flatnonzero(folds == fold)
-        captions = np.flatnonzero(folds[rows.owners] == fold)
-        yield SplitRows(
-            images,
-            {name: block[images] for name, block in rows.features.items()},
-            {name: block[captions] for name, block in rows.sentences.items()},
-            captions,
-            np.searchsorted(images, rows.owners[captions]),
-        )
+        captions = np.flatnonzero(folds[owners] == fold)
+        own = np.searchsorted(images, owners[captions])
+        yield SplitRows(images, {"reduced": features[images]}, {"reduced": vectors[captions]}, captions, own)
 
-    return list(embed_rivals(blocks, pairs.view, pairs.text, runtime.threads(), image_ridge=pairs.image_ridge))
+    view, text = ImageView(("reduced",), (features.shape[1],), ()), TextView.of({"reduced": vectors})
+    return list(embed_rivals(blocks, view, text, runtime.threads(), ridges=pairs.ridges))
 
 
 def score_lemon(rivals: Rivals) -> np.ndarray:
@@ -294,9 +301,9 @@ def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[
 
 def find_with_seed(pairs: Pairs, noise: str, share: float, seed: int) -> dict[str, Any]:
     """Replace captions, score all pairs, and compare the list of the audit with the replaced items."""
-    sentences, is_wrong = replace_captions(pairs, noise, share, seed)
+    vectors, is_wrong = replace_captions(pairs, noise, share, seed)
     seconds = time.process_time()
-    folds = embed(pairs, sentences, seed)
+    folds = embed(pairs, vectors, seed)
     found = [score_rivals(rivals)[noise != "photos"] for rivals in folds]
     column = PAIR_COLUMNS.index("image_id" if noise == "photos" else "sentence_id")
     wrong = is_wrong[np.concatenate([one.pairs[np.arange(len(one.scores))][:, column] for one in found])]
@@ -376,6 +383,16 @@ def shrink(image: Image.Image) -> np.ndarray:
     return grey(np.asarray(image.resize((SIDE, SIDE), Image.Resampling.BILINEAR)))
 
 
+def measure(run: Run, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
+    if options.seeds:
+        pairs = read_captioned(run)
+        count = len(pairs.rows.image_id)
+        photos = np.arange(count // 2) if options.half == "first" else np.arange(count // 2, count)
+        yield from find_replaced(pairs.select(photos[: options.photos], options.captions), options.seeds, options.noise)
+    if options.copies:
+        yield from find_copies(run, options.copies)
+
+
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="?")
@@ -387,20 +404,8 @@ def main() -> None:
     parser.add_argument("--captions", type=int, help="largest number of captions per photo")
     parser.add_argument("--copies", type=int, default=250)
     options = parser.parse_args()
-    if options.tiny:
-        lines = find_replaced(make_pairs(), 1, options.noise)
-    else:
-        run = Run(options.run)
-        lines = iter(())
-        if options.seeds:
-            pairs = read_captioned(run)
-            count = len(pairs.rows.image_id)
-            photos = np.arange(count // 2) if options.half == "first" else np.arange(count // 2, count)
-            pairs = pairs.select(photos[: options.photos], options.captions)
-            lines = find_replaced(pairs, options.seeds, options.noise)
+    lines = find_replaced(make_pairs(), 1, options.noise) if options.tiny else measure(Run(options.run), options)
     for line in lines:
-        print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}), flush=True)
-    for line in find_copies(run, options.copies) if options.copies and not options.tiny else ():
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}), flush=True)
 
 

@@ -132,12 +132,12 @@ def embed_rivals(
     text: TextView,
     threads: int,
     device: "torch.device | None" = None,
-    image_ridge: float = RIDGE,
+    ridges: tuple[float, float] = (RIDGE, RIDGE),
 ) -> Iterator[Rivals]:
     """Yield all pairs, embedded by models that were fitted without them.
 
-    `image_ridge` is the ridge of the image view, relative to its mean variance. The other arguments and the exception
-    are as in `cross_fit`.
+    `ridges` are the ridges of the image view and of the text view, relative to their mean variances. The other
+    arguments and the exception are as in `cross_fit`.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total = sum_moments(moments)
@@ -150,7 +150,7 @@ def embed_rivals(
         )
     for fold, own in enumerate(moments):
         others = total - own
-        directions = CCASolver(others).solve(image_ridge, RIDGE, DIMENSIONS)
+        directions = CCASolver(others).solve(*ridges, DIMENSIONS)
         model = NormalizedCCA(view, text, others.mean_x, others.mean_y, directions, POWER)
         x, y, ids = DiskRows(directions.w.shape[1]), DiskRows(directions.u.shape[1]), []
         for block in blocks(fold):
