@@ -33,7 +33,7 @@ split comes later or, in the same split, the photo with the greater image_id."""
 BLOCK_ROWS = 4096
 """Number of photos, pairs or findings that are in memory at a time."""
 MIN_PHOTOS_FOR_ESTIMATE = 1000
-"""Number of photos below which the command warns that many right captions are listed as wrong."""
+"""Number of photos below which the command warns that the list can have more right captions than --rate says."""
 TITLES = {
     **dict.fromkeys(("leak", "copy"), "Near-duplicates. Of each pair, the photo that stays is not listed."),
     "caption": "Captions that are probably wrong. Remove the # to leave out further captions, too.",
@@ -81,7 +81,8 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
         click.echo(f"Captions were not checked, because the check needs at least {MIN_PHOTOS} photos with captions.")
     elif run.manifest.n_images < MIN_PHOTOS_FOR_ESTIMATE:
         click.echo(
-            f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, many listed captions are right. Look at each of them."
+            f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, more of the listed captions can be right than --rate"
+            " says. Look at each of them."
         )
     if exclude:
         publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table), rate)))
