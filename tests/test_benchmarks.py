@@ -8,7 +8,6 @@ import pytest
 
 ROOT = Path(__file__).parents[1]
 WITHOUT_TINY = {
-    "audit.py": "it needs a run with photos, and tests/stages/test_audit.py tests the audit",
     "gpu_parts.py": "tests/test_gpu_benchmark.py runs it",
     "gpu_verdict.py": "tests/test_gpu_benchmark.py runs it",
     "migrate.py": "it needs a run that has the features of two encoders",
@@ -19,6 +18,7 @@ WITHOUT_TINY = {
 }
 COMPARISON = {"name", "ours", "reference", "ratio", "pairs", "cpu_over_wall"}
 LINE_KEYS = {
+    "audit.py": "power",
     "build_memory.py": "mebibytes",
     "cold_search.py": "cpu_seconds_ratio",
     "baselines.py": "recall_sum",

@@ -36,13 +36,15 @@ split comes later or, in the same split, the photo with the greater image_id."""
 BLOCK_ROWS = 4096
 """Number of photos, pairs or findings that are in memory at a time."""
 MIN_PHOTOS_FOR_ESTIMATE = 1000
-"""Number of photos below which the command warns that many right captions are listed as wrong."""
+"""Number of photos below which the command warns that the list can have more right captions than --rate says."""
 TITLES = {
     **dict.fromkeys(("leak", "copy"), "Near-duplicates. Of each pair, the photo that stays is not listed."),
-    "caption": "Captions that are probably wrong. Remove the # from further lines to leave these out, too.",
-    "captions": "Photos whose captions are probably all wrong. Many of these captions are right: look at each photo.",
+    "caption": "Captions that are probably wrong. Remove the # to leave out further captions, too.",
+    "captions": "Photos whose captions are probably all wrong. Remove the # to leave out further photos, too.",
 }
 """Kind of finding -> the comment above its lines in a takedown list."""
+FALSE_DISCOVERY_RATE = 0.1
+"""Default of --rate: largest estimated share of right captions among the captions that the takedown list leaves out."""
 MIN_LISTED_CAPTIONS = 50
 """Number of photos, and of captions, with the lowest scores that are listed even if fewer are probably wrong."""
 
@@ -53,7 +55,11 @@ MIN_LISTED_CAPTIONS = 50
     "--exclude", type=FILE, metavar="FILE",
     help="Write a takedown list, which the key collection.takedown can name. Less reliable findings are comments.",
 )  # fmt: skip
-def command(root: Path, exclude: Path | None) -> None:
+@click.option(
+    "--rate", type=click.FloatRange(0, 0.5), default=FALSE_DISCOVERY_RATE, show_default=True,
+    help="Largest estimated share of right captions among the captions that the takedown list leaves out.",
+)  # fmt: skip
+def command(root: Path, exclude: Path | None, rate: float) -> None:
     """Find wrong captions, near-duplicates and split leakage in a run.
 
     The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
@@ -82,7 +88,8 @@ def command(root: Path, exclude: Path | None) -> None:
         click.echo(f"Captions were not checked, because the check needs at least {MIN_PHOTOS} photos with captions.")
     elif run.manifest.n_images < MIN_PHOTOS_FOR_ESTIMATE:
         click.echo(
-            f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, many listed captions are right. Look at each of them."
+            f"With fewer than {MIN_PHOTOS_FOR_ESTIMATE:,} photos, more of the listed captions can be right than --rate"
+            " says. Look at each of them."
         )
     if decisions:
         counts = Counter(decisions.values())
@@ -92,7 +99,7 @@ def command(root: Path, exclude: Path | None) -> None:
             pairs = counted(missing, "right or unsure pair")
             log.warning("%s has %s that the collection no longer has.", path, pairs)
     if exclude:
-        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions))))
+        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))
         click.echo(
             f"wrote {exclude}. Less reliable findings are comments (#) in it. Check its lines, and set the key"
             " collection.takedown to its path. The next run then leaves out these photos and captions."
@@ -119,7 +126,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
 
 
 @stage(
-    version=2,
+    version=3,
     keys=lambda config: {
         "normalise": config.image_steps([encoder.name for encoder in config.encoders]),
         "seed": config.seed,
@@ -155,7 +162,7 @@ def audit(run: "StageRun", job: Job) -> None:
         **dict.fromkeys(("image_id", "sentence_id", "other_image_id", "rank", "rivals"), pa.int64()),
         "captions": pa.list_(pa.string()),
         **dict.fromkeys(("rather", "other_image", "other_split"), pa.string()),
-        **dict.fromkeys(("score", "threshold"), pa.float64()),
+        **dict.fromkeys(("score", "threshold", "false_discovery_rate"), pa.float64()),
         "reliable": pa.bool_(),
     }
     schema = pa.schema(list(fields.items()))
@@ -232,8 +239,9 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
     """Yield the findings about captions: photos with all of their captions first, and then single captions.
 
     Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
-    MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. The items that are
-    likely to be wrong are marked as `reliable`. Single captions of photos with a reliable finding are left out.
+    MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. `false_discovery_rate`
+    is the estimated share of right items in the list that ends with the finding, which is `reliable` if this share is
+    at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
     """
     import numpy as np
 
@@ -241,16 +249,18 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
 
     whole: set[int] = set()
     for kind, scores in (("captions", photographs), ("caption", captions)):
-        order = np.argsort(scores.scores, kind="stable")
-        threshold = scores.scores[order[scores.wrong - 1]] if scores.wrong else -np.inf
-        likely = scores.likely_wrong
-        listed = order[: max(scores.wrong, MIN_LISTED_CAPTIONS)]
+        order, rates = scores.lowest()
+        reliable = int(np.searchsorted(rates, FALSE_DISCOVERY_RATE, side="right"))
+        probable = max(scores.wrong, reliable)
+        threshold = scores.scores[order[probable - 1]] if probable else -np.inf
+        listed = order[: max(probable, MIN_LISTED_CAPTIONS)]
         for rank, (pair, score) in enumerate(zip(scores.pairs[listed], scores.scores[listed], strict=True)):
             finding = dict(zip(PAIR_COLUMNS, pair.tolist(), strict=True))
             if finding["image_id"] not in whole:
                 numbers = {"score": float(score), "threshold": float(threshold)}
-                yield {"kind": kind, **finding, **numbers, "reliable": rank < likely}
-        whole = set(scores.pairs[order[:likely]][:, 0].tolist())
+                numbers["false_discovery_rate"] = float(rates[rank])
+                yield {"kind": kind, **finding, **numbers, "reliable": rank < reliable}
+        whole = set(scores.pairs[order[:reliable]][:, 0].tolist())
 
 
 def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
@@ -323,16 +333,18 @@ def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterato
                 yield finding
 
 
-def _exclusions(findings: Iterable[Mapping[str, Any]]) -> Iterator[str]:  # Any: rows of the table
-    """Yield the lines of a takedown list. Findings that are not reliable are comments.
+def _exclusions(findings: Iterable[Mapping[str, Any]], rate: float) -> Iterator[str]:  # Any: rows of the table
+    """Yield the lines of a takedown list. Findings whose false discovery rate is greater than `rate` are comments.
 
     Of two near-duplicates, the list names the photo that SPLITS_BY_PRIORITY does not keep.
     """
     yield "# A run leaves out the photos on lines without #. A line PHOTO TAB CAPTION leaves out this caption only."
+    yield f"# About {rate:.0%} of these captions, or fewer, are right on average. This estimate assumes that each wrong"
+    yield "# caption belongs to another photo at random. Captions with a wrong detail are mostly not found."
     for title, below in groupby(findings, lambda finding: TITLES[finding["kind"]]):
         yield f"# {title}"
         for finding in below:
-            mark = "" if finding["reliable"] else "# "
+            mark = "" if (finding["false_discovery_rate"] or 0) <= rate else "# "
             match finding["kind"]:
                 case "copy" | "leak":
                     sides = [(finding["split"], finding["image_id"], finding["image"])]

@@ -34,8 +34,7 @@ def test_findings_are_shown_only_if_they_belong_to_this_run(own: Path) -> None:
     headings = [
         "Single captions",
         "Photos with all their captions",
-        "uncertain",
-        "lists the 1 reliable ones",
+        "lists the 1 photos of which about one in ten",
         "Near-duplicates",
     ]
     assert sorted(headings, key=text.index) == headings

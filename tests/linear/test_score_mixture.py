@@ -1,0 +1,72 @@
+"""Tests of the false discovery rate of lists of wrong pairs, with planted scores."""
+
+import numpy as np
+import pytest
+from scipy.stats import norm
+
+from pipeline.models.linear.cross_fit import PAIR_COLUMNS, Scores
+from pipeline.models.linear.score_mixture import fit_mixture
+
+SEEDS = 20
+RATE = 0.1
+
+
+def planted(seed: int, count: int, share: float, distance: float) -> tuple[Scores, np.ndarray]:
+    """Draw the scores of `count` pairs. Return them, and whether each pair is wrong (count,).
+
+    Wrong and exchanged pairs have the same distribution. The mean of right pairs is `distance` standard deviations
+    higher.
+    """
+    rng = np.random.default_rng(seed)
+    is_wrong = np.arange(count) < round(share * count)
+    own = rng.normal(np.where(is_wrong, 0, distance), 1)
+    return Scores(own, rng.standard_normal(count), np.empty((0, len(PAIR_COLUMNS)), int)), is_wrong
+
+
+@pytest.mark.parametrize("distance", [2.5, 4])
+@pytest.mark.parametrize(("count", "share"), [(500, 0.05), (500, 0.2), (5000, 0.01), (5000, 0.05), (20_000, 0.2)])
+def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distance: float) -> None:
+    """Compares the power with the best list: the cut at which the two normal distributions give the promised rate."""
+    realised, power = [], []
+    for seed in range(SEEDS):
+        scores, is_wrong = planted(seed, count, share, distance)
+        order, rates = scores.lowest()
+        listed = is_wrong[order[: np.searchsorted(rates, RATE, side="right")]]
+        realised.append(1 - listed.mean() if len(listed) else 0)
+        power.append(listed.sum() / is_wrong.sum())
+        assert (np.diff(rates) >= -1e-12).all()
+    cuts = np.linspace(-6, 6, 2001)
+    wrong, right = share * norm.cdf(cuts), (1 - share) * norm.cdf(cuts - distance)
+    best = norm.cdf(cuts[right <= RATE * (wrong + right)][-1])
+    assert np.mean(realised) <= 0.12 if count > 500 else np.mean(realised) <= 0.15
+    assert np.mean(power) >= best - (0.05 if count > 500 else 0.15)
+
+
+@pytest.mark.parametrize("count", [250, 2500, 20_000])
+@pytest.mark.parametrize("distance", [1.5, 2.5, 4])
+def test_few_right_pairs_are_listed_if_no_pair_is_wrong(count: int, distance: float) -> None:
+    listed = []
+    for seed in range(SEEDS):
+        rates = planted(seed, count, 0, distance)[0].lowest()[1]
+        listed.append(np.searchsorted(rates, RATE, side="right"))
+    assert np.median(listed) == 0 and np.mean(listed) <= max(1, 0.001 * count)
+
+
+@pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.5])
+def test_the_number_of_wrong_pairs_is_estimated(share: float) -> None:
+    estimates = [planted(seed, 20_000, share, 3)[0].wrong for seed in range(SEEDS)]
+    assert np.mean(estimates) == pytest.approx(20_000 * share, rel=0.05)
+
+
+def test_the_probability_follows_bayes_rule() -> None:
+    """Compares with the densities from which the scores were drawn."""
+    scores, _ = planted(0, 200_000, 0.1, 3)
+    at = np.linspace(-1, 2, 7)
+    wrong, right = 0.1 * norm.pdf(at), 0.9 * norm.pdf(at - 3)
+    found = fit_mixture(scores.scores, scores.exchanged).right_probability(at)
+    np.testing.assert_allclose(found, right / (wrong + right), atol=0.02)
+
+
+def test_equal_scores_and_a_single_pair_are_not_listed() -> None:
+    for own, exchanged in ((np.ones(300), np.zeros(300)), (np.ones(1), np.zeros(1)), (np.zeros(300), np.zeros(300))):
+        assert np.isfinite(fit_mixture(own, exchanged).right_probability(own)).all()
