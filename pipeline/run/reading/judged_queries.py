@@ -1,9 +1,8 @@
 """Answers judged queries from an index, and matches the names in the judgements to the photos of the index."""
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 
@@ -23,32 +22,8 @@ QUERIES_AT_ONCE = 64
 log = logging.getLogger(__name__)
 
 
-def select_judged(topics: Mapping[str, str], qrels: Qrels, queries_path: Path, qrels_path: Path) -> list[str]:
-    """Return the ids of the queries that have a text and judgements, in the order of `topics`.
-
-    Warns about the other queries, which are not measured, and about queries without a relevant photo. Raises InputError
-    if no query is left.
-    """
-    judged = [query for query in topics if query in qrels]
-    if not judged:
-        raise InputError(
-            f"No query of {queries_path} has judgements in {qrels_path}: the ids of the queries are"
-            f" {next(iter(topics))!r} and so on in the first file, and {next(iter(qrels))!r} and so on in the second."
-            " Use the same ids in both files."
-        )
-    hopeless = [query for query in judged if max(qrels[query].values()) < 1]
-    for queries, message in (
-        ([query for query in topics if query not in qrels], "has no judgements, so it is not measured"),
-        ([query for query in qrels if query not in topics], "has judgements but no text, so it is not measured"),
-        (hopeless, "has no relevant photo (a grade of at least 1), so it counts as 0"),
-    ):
-        if queries:
-            log.warning("The query %s %s (queries of this kind: %d)", printable(queries[0]), message, len(queries))
-    return judged
-
-
 def measure_index(
-    index: StoredIndex, topics: Mapping[str, str], qrels: Qrels, measures: Sequence[str], match_text: bool
+    index: StoredIndex, topics: Mapping[str, str], qrels: Qrels, match_text: bool
 ) -> dict[str, np.ndarray]:
     """Measure the results of an index for some queries. Returns measure -> values (q,), in the order of `topics`.
 
@@ -57,7 +32,7 @@ def measure_index(
     found, and a query that the index cannot answer has no results. Both cause a warning.
 
     Raises InputError if the index has none of the judged photos, or if a photo has two grades for a query under
-    different names. Raises UsageError if ir-measures is not installed or does not know a measure.
+    different names. Raises UsageError if ir-measures is not installed.
     """
     judged = _by_photo(index, {query: qrels[query] for query in topics})
     searcher = Searcher(index)
@@ -68,7 +43,7 @@ def measure_index(
         part = queries[start : start + QUERIES_AT_ONCE]
         answers = searcher.batch([topics[query] for query in part], DEPTH, None, match_text)
         for query, answer in zip(part, answers, strict=True):
-            rankings[query] = [_key(hit.row["image_id"]) for hit in answer]
+            rankings[query] = [f"id:{hit.row['image_id']}" for hit in answer]
             if answer.error:
                 errors[query] = answer.error
     for query, error in [*errors.items()][:1]:
@@ -76,14 +51,14 @@ def measure_index(
             "The query %s counts as 0, because %s cannot answer it (queries of this kind: %d): %s",
             printable(query), index.folder, len(errors), printable(error),
         )  # fmt: skip
-    return measure_queries(judged, rankings, measures)
+    return measure_queries(judged, rankings)
 
 
 def _by_photo(index: StoredIndex, qrels: Qrels) -> Qrels:
     """Return the judgements with the ids of the photos in place of their names. Unknown names get numbers."""
     names = list(dict.fromkeys(name for grades in qrels.values() for name in grades))
     found, reasons = find_stored(names, partial(photos_of, index))
-    keys = {name: _key(photos[0].image_id) for name, photos in found.items() if len(photos) == 1}
+    keys = {name: f"id:{photos[0].image_id}" for name, photos in found.items() if len(photos) == 1}
     if unknown := [name for name in names if name not in keys]:
         keys |= {name: f"unknown {number}" for number, name in enumerate(unknown)}
         example = f"{unknown[0]!r}{reasons.get(unknown[0]) or ' is not the name of one photo'}"
@@ -105,7 +80,3 @@ def _by_photo(index: StoredIndex, qrels: Qrels) -> Qrels:
                     f"The photo {name!r} has two grades for the query {query!r}, under different names. Keep one."
                 )
     return judged
-
-
-def _key(image_id: int) -> str:
-    return f"id:{image_id}"
