@@ -13,12 +13,13 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jointspace.index import Index as Index
     from jointspace.index import load as load
+    from jointspace.selection import suggest as suggest
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
 
-HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space"}
+HOMES = {"load": "index", "Index": "index", "fit": "space", "FittedSpace": "space", "suggest": "selection"}
 """Public name -> the module of jointspace that defines it."""
-__all__ = ["FittedSpace", "Index", "fit", "load"]
+__all__ = ["FittedSpace", "Index", "fit", "load", "suggest"]
 
 
 def __getattr__(name: str) -> Any:

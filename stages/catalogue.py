@@ -54,7 +54,7 @@ COMMANDS = {
 }
 """Command -> the import path of its module, in the order of the groups."""
 USER_COMMANDS = {
-    "Start": ("demo", "init", "run"),
+    "Start": ("demo", "suggest", "init", "run"),
     "Search": ("search", "serve", "add", "remove", "apply", "calibrate", "export"),
     "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "evaluate-queries", "migrate"),
 }

@@ -28,6 +28,7 @@ LINE_KEYS = {
     "listing.py": "form",
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",
+    "suggest.py": "recall_sum",
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
