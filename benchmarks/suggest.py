@@ -118,11 +118,11 @@ def measure_selection(collection: Collection, train: np.ndarray, dev: np.ndarray
     vectors = collection.vectors
     if vectors is None:
         settings = TermSettings(True, [], 2, max_characters=LONGEST_NGRAM)
-        learned = [collection.captions[row] for row in chosen["train"][1].tolist()]
+        learned = [collection.captions[int(row)] for row in chosen["train"][1]]
         vocabulary = build_vocabulary(learned, settings, size=10_000, min_count=2, idf=True, normalise=True)
         used = np.unique(np.concatenate([captions, *(rows for _, rows in chosen.values())]))
         vectors = np.zeros((len(collection.captions), len(vocabulary.terms)), np.float32)
-        vectors[used] = encode([collection.captions[row] for row in used.tolist()], vocabulary).toarray()
+        vectors[used] = encode([collection.captions[int(row)] for row in used], vocabulary).toarray()
     pairs = {
         name: baselines.Pairs(collection.x[images], vectors[rows], np.arange(len(images)))
         for name, (images, rows) in chosen.items()
@@ -144,7 +144,7 @@ def measure_all(
         for seed in seeds:
             shuffled = pool[np.random.default_rng([seed, count]).permutation(len(pool))[:count]]
             if fixed is None:
-                suggested = choose_photos(x, count, seed)
+                suggested = choose_photos({"all": x}, count, seed)
                 tenth = len(suggested.dev)
                 selections = {
                     "random": (shuffled[: count - 2 * tenth], shuffled[count - tenth :]),

@@ -1,9 +1,6 @@
 """Choosing the images to caption first."""
 
-import numpy as np
-
 from jointspace.arguments import Views, to_count, to_dense_views
-from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.selection import ChosenPhotos, choose_photos
 
 
@@ -21,5 +18,4 @@ def suggest(image_vectors: Views, count: int = 100, *, seed: int = 0) -> ChosenP
     if `count` is less than 10 or greater than n.
     """
     views = to_dense_views(image_vectors, "image", None)
-    features = np.hstack([unit_rows(block) for block in views.values()])
-    return choose_photos(features, to_count(count, "count"), to_count(seed, "seed", least=0))
+    return choose_photos(views, to_count(count, "count"), to_count(seed, "seed", least=0))

@@ -29,7 +29,7 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
     the tab of each line, and splits.tsv. A tenth of the photos are random photos for dev, and a tenth for test. With
     both files in the folder of the photos, `init` and `run` fit a model to your captions.
     """
-    from jointspace.selection import suggest
+    from pipeline.models.linear.selection import choose_photos
     from pipeline.storage.batch import publish_text
 
     files = [output / name for name in ("splits.tsv", "captions.tsv")]
@@ -38,7 +38,7 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
     vectors, names = _read_vectors(source)
     if unusable := [name for name in names if "\t" in name or len(name.splitlines()) != 1]:
         raise InputError(f"The list cannot have the photo {unusable[0]!r}. Rename the file without tabs and line ends.")
-    chosen = suggest(vectors, count, seed=seed)
+    chosen = choose_photos(vectors, count, seed)
     rows = [(names[row], split) for split, numbers in chosen._asdict().items() for row in numbers]
     output.mkdir(parents=True, exist_ok=True)
     publish_text(files[0], "".join(f"{name}\t{split}\n" for name, split in rows))

@@ -63,11 +63,11 @@ def test_large_collections_are_sampled(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_tenths_are_random_and_no_photo_is_chosen_twice() -> None:
     features = np.random.default_rng(4).normal(size=(200, 8)).astype(np.float32)
-    chosen = choose_photos(features, 100, seed=5)
+    chosen = choose_photos({"a": features}, 100, seed=5)
     assert [len(rows) for rows in chosen] == [80, 10, 10]
     assert len(np.unique(np.concatenate(chosen))) == 100
-    assert chosen.dev.tolist() == choose_photos(features[:, ::-1], 100, seed=5).dev.tolist()
-    assert chosen.dev.tolist() != choose_photos(features, 100, seed=6).dev.tolist()
+    assert chosen.dev.tolist() == choose_photos({"a": features[:, ::-1]}, 100, seed=5).dev.tolist()
+    assert chosen.dev.tolist() != choose_photos({"a": features}, 100, seed=6).dev.tolist()
 
 
 @pytest.mark.parametrize("count", [9, 41])

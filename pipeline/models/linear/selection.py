@@ -1,12 +1,14 @@
 """Chooses the photos whose captions teach a linear model the most, from the features of the photos alone."""
 
 import heapq
+from collections.abc import Mapping
 from typing import NamedTuple
 
 import numpy as np
 import scipy
 
 from pipeline.errors import UsageError
+from pipeline.models.linear.projection import unit_rows
 
 DIRECTIONS = 64
 """Number of principal directions of the features in which photos are compared."""
@@ -24,12 +26,14 @@ class ChosenPhotos(NamedTuple):
     test: np.ndarray
 
 
-def choose_photos(features: np.ndarray, count: int, seed: int = 0) -> ChosenPhotos:
-    """Choose `count` of n photos by their `features` (n, D), of which a tenth each for dev and test.
+def choose_photos(views: Mapping[str, np.ndarray], count: int, seed: int = 0) -> ChosenPhotos:
+    """Choose `count` of n photos by their features, encoder -> (n, D), of which a tenth each for dev and test.
 
-    The photos for dev and test are random, so that they represent the collection. `seed` decides them. Raises
-    UsageError if `count` is less than HELD_OUT_INTERVAL or greater than n.
+    The features of each encoder are scaled to unit length. The photos for dev and test are random, so that they
+    represent the collection. `seed` decides them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or
+    greater than n.
     """
+    features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
     if not HELD_OUT_INTERVAL <= count <= len(features):
         raise UsageError(
             f"Cannot choose {count} of {len(features)} photos. Choose at least {HELD_OUT_INTERVAL} photos, and at most"
