@@ -50,7 +50,8 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
 def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
     """Read the vectors (n, D) of each image encoder of a run, or those of a file, and the names (n,) of the photos.
 
-    Raises UsageError if `source` is neither, and IntegrityError if the run has no features.
+    Raises UsageError if `source` is neither, or if the photos of the run are inside other files. Raises IntegrityError
+    if the run has no features.
     """
     import numpy as np
 
@@ -65,6 +66,11 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
     if not is_run(source):
         raise not_a_run(source)
     run = Run(source)
+    if run.manifest.images["member"].null_count < run.manifest.n_images:
+        raise UsageError(
+            f"The photos of {source} are inside tar or Parquet files, beside which captions.tsv is not read. Call"
+            " jointspace.suggest in Python with the features of the run."
+        )
     ids = np.arange(run.manifest.n_images)
     encoders = [entry.name for entry in run.config.encoders]
     return {name: FeatureRows(run.features, name, ids)[:] for name in encoders}, run.manifest.images["path"].to_pylist()
