@@ -15,6 +15,7 @@ if TYPE_CHECKING:
     from jointspace.auditing import audit as audit
     from jointspace.index import Index as Index
     from jointspace.index import load as load
+    from jointspace.selection import suggest as suggest
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
     from pipeline.run.reading.migration import Migration as Migration
@@ -23,11 +24,12 @@ if TYPE_CHECKING:
 HOMES = {
     **dict.fromkeys(("audit", "Findings"), "jointspace.auditing"),
     **dict.fromkeys(("load", "Index"), "jointspace.index"),
+    "suggest": "jointspace.selection",
     **dict.fromkeys(("fit", "FittedSpace"), "jointspace.space"),
     **dict.fromkeys(("migrate", "Migration"), "pipeline.run.reading.migration"),
 }
 """Public name -> the module that defines it."""
-__all__ = ["Findings", "FittedSpace", "Index", "Migration", "audit", "fit", "load", "migrate"]
+__all__ = ["Findings", "FittedSpace", "Index", "Migration", "audit", "fit", "load", "migrate", "suggest"]
 
 
 def __getattr__(name: str) -> Any:

@@ -54,9 +54,9 @@ COMMANDS = {
 }
 """Command -> the import path of its module, in the order of the groups."""
 USER_COMMANDS = {
-    "Start": ("demo", "init", "run"),
+    "Start": ("demo", "suggest", "init", "run"),
     "Search": ("search", "serve", "add", "remove", "apply", "calibrate", "export"),
-    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "migrate"),
+    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "evaluate-queries", "migrate"),
 }
 """Title -> the commands below it in `jointspace --help`."""
 STAGES = tuple(name for name in COMMANDS if not any(name in names for names in USER_COMMANDS.values()))

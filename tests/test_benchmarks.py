@@ -29,6 +29,7 @@ LINE_KEYS = {
     "million.py": "peak_gib",
     "serve.py": "requests_per_second",
     "short_codes.py": "kept",
+    "suggest.py": "recall_sum",
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }

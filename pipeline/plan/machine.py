@@ -57,6 +57,7 @@ EXTRAS = {
     "slurm": ("snakemake_executor_plugin_slurm", "queues of SLURM"),
     "kubernetes": ("dask_kubernetes", "Dask on Kubernetes"),
     "docs": ("material", "this documentation as a site"),
+    "judged": ("ir_measures", "nDCG, MAP and recall by judged queries"),
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of generated captions, and METEOR with Java"),
     "test": ("pytest", "the tests"),
 }

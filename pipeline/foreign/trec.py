@@ -1,0 +1,60 @@
+"""Reads the two files of a test collection of TREC: the queries (topics), and the judgements of photos (qrels)."""
+
+from pathlib import Path
+
+from pipeline.errors import InputError
+from pipeline.foreign.files import read_lines
+
+Qrels = dict[str, dict[str, int]]
+"""Query id -> name of a judged photo -> grade. A photo is relevant if its grade is at least 1."""
+
+
+def read_topics(path: Path) -> dict[str, str]:
+    """Read lines of the form QUERY-ID TAB TEXT, as id -> text. Blank lines are ignored.
+
+    Raises InputError, with the line, if it has no id or no text, or if an earlier line has the same id.
+    """
+    topics: dict[str, str] = {}
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        query, _, text = (part.strip() for part in line.partition("\t"))
+        if not query or not text:
+            raise InputError(f"{path}, line {number}: write the id of the query, a tab, and the text of the query.")
+        if query in topics:
+            raise InputError(
+                f"{path}, line {number}: an earlier line has the id {query!r} too. Give each query its own."
+            )
+        topics[query] = text
+    if not topics:
+        raise InputError(f"{path} has no query. Write one query per line: its id, a tab, and its text.")
+    return topics
+
+
+def read_qrels(path: Path) -> Qrels:
+    """Read lines of the form QUERY-ID ITERATION PHOTO GRADE. The iteration is not used, and blank lines are ignored.
+
+    Spaces or tabs separate the columns, and PHOTO may contain spaces. Raises InputError, with the line, if a column is
+    missing, if the grade is not a whole number, or if an earlier line has another grade for the same photo.
+    """
+    qrels: Qrels = {}
+    for number, line in enumerate(read_lines(path), 1):
+        if not line.strip():
+            continue
+        query, _, rest = [*line.split(None, 2), "", "", ""][:3]
+        photo, grade = [*rest.rsplit(None, 1), "", ""][:2]
+        try:
+            value = int(grade)
+        except ValueError:
+            raise InputError(
+                f"{path}, line {number}: write the id of a query, a 0, the name of a photo, and a grade that is a whole"
+                " number, with spaces or tabs between them."
+            ) from None
+        if qrels.setdefault(query, {}).setdefault(photo, value) != value:
+            raise InputError(
+                f"{path}, line {number}: an earlier line has another grade for the photo {photo!r} and the query"
+                f" {query!r}. Keep one of these lines."
+            )
+    if not qrels:
+        raise InputError(f"{path} has no judgement. Write lines such as: q1 0 photos/dog.jpg 2")
+    return qrels

@@ -1,0 +1,45 @@
+"""Measures of rankings by judged queries, computed by ir-measures, and their means with intervals over the queries."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from pipeline.errors import UsageError
+from pipeline.metrics.paired import Difference, Draw, compare_draws
+from pipeline.metrics.retrieval import Bootstrap
+
+MEASURES = ("nDCG@10", "AP", "R@10")
+"""The measures, as ir-measures writes them. The mean of AP over the queries is MAP, and R@10 is recall@10."""
+
+
+def measure_queries(
+    qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
+) -> dict[str, np.ndarray]:
+    """Measure the ranking of each query of `qrels`. Returns measure -> values (q,), in the order of `qrels`.
+
+    `qrels` maps a query and a photo to a grade, and `rankings` has the photos that were found for a query, the best
+    first. By the rules of TREC, a photo is relevant if its grade is at least 1, a photo without a grade is not
+    relevant, and nDCG has the grade as its gain and no gain for negative grades (Järvelin and Kekäläinen 2002). A query
+    without a ranking or without a relevant photo has the value 0. Raises UsageError if ir-measures is not installed.
+    """
+    try:
+        import ir_measures
+    except ModuleNotFoundError as error:
+        raise UsageError(
+            "Judged queries need ir-measures. Install it with `pip install 'jointspace[judged]'`."
+        ) from error
+    measures = {name: ir_measures.parse_measure(name) for name in MEASURES}
+    # The order is passed as scores without ties, because TREC would order photos with equal scores by their names.
+    scores = {query: {photo: float(-place) for place, photo in enumerate(rankings.get(query, ()))} for query in qrels}
+    found = ir_measures.iter_calc(measures.values(), {query: dict(grades) for query, grades in qrels.items()}, scores)
+    values = {(metric.measure, metric.query_id): float(metric.value) for metric in found}
+    return {name: np.array([values[measure, query] for query in qrels]) for name, measure in measures.items()}
+
+
+def mean_difference(values: np.ndarray, reference: np.ndarray, bootstrap: Bootstrap) -> Difference:
+    """Compute the mean of `values` (q,) minus `reference` (q,), with a paired bootstrap over the q queries."""
+    queries = np.arange(len(values))
+    own, other = (
+        Draw(queries, lambda weights, each=each: float(weights @ each / weights.sum())) for each in (values, reference)
+    )
+    return compare_draws([own], [other], bootstrap)

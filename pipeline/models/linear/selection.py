@@ -1,0 +1,78 @@
+"""Chooses the photos whose captions teach a linear model the most, from the features of the photos alone."""
+
+import heapq
+from collections.abc import Mapping
+from typing import NamedTuple
+
+import numpy as np
+import scipy
+
+from pipeline.errors import UsageError
+from pipeline.models.linear.projection import unit_rows
+
+DIRECTIONS = 64
+"""Number of principal directions of the features in which photos are compared."""
+MAX_COMPARED = 5000
+"""Maximum number of photos that are compared with each other."""
+HELD_OUT_INTERVAL = 10
+"""One in HELD_OUT_INTERVAL of the photos is drawn at random for dev, and as many for test."""
+
+
+class ChosenPhotos(NamedTuple):
+    """The rows of the photos to caption: `train` in the order of the choice, and random photos for `dev` and `test`."""
+
+    train: np.ndarray
+    dev: np.ndarray
+    test: np.ndarray
+
+
+def choose_photos(views: Mapping[str, np.ndarray], count: int, seed: int = 0) -> ChosenPhotos:
+    """Choose `count` of n photos by their features, encoder -> (n, D), of which a tenth each for dev and test.
+
+    The features of each encoder are scaled to unit length. The photos for dev and test are random, so that they
+    represent the collection. `seed` decides them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or
+    greater than n.
+    """
+    features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
+    if not HELD_OUT_INTERVAL <= count <= len(features):
+        raise UsageError(
+            f"Cannot choose {count} of {len(features)} photos. Choose at least {HELD_OUT_INTERVAL} photos, and at most"
+            " as many as there are."
+        )
+    tenth = count // HELD_OUT_INTERVAL
+    dev, test, others = np.split(np.random.default_rng(seed).permutation(len(features)), [tenth, 2 * tenth])
+    others.sort()
+    return ChosenPhotos(others[choose_representatives(features[others], count - 2 * tenth, seed)], dev, test)
+
+
+def choose_representatives(features: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+    """Choose `count` rows of the `features` (n, D) that represent all rows. Returns their row numbers (count,).
+
+    Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The chosen rows S
+    maximise the sum of max(0, max over i in S of z_i'z_j) over all rows j, which is a facility location problem
+    (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far from the mean. Rows are
+    added one by one by the greedy algorithm, which only computes the gains of rows that can be the best (Minoux 1978).
+    If there are more than MAX_COMPARED rows, a random sample of this size is compared, which `seed` decides.
+    """
+    rows = np.arange(len(features))
+    if len(rows) > (most := max(MAX_COMPARED, count)):
+        rows = np.sort(np.random.default_rng(seed).choice(rows, most, replace=False))
+    centred = features[rows] - features[rows].mean(axis=0)
+    covariance = (centred.T @ centred).astype(np.float64) / len(centred)
+    first = max(0, len(covariance) - DIRECTIONS)
+    _, directions = scipy.linalg.eigh(covariance, subset_by_index=[first, len(covariance) - 1])
+    z = centred @ directions.astype(np.float32)
+    products = np.maximum(z @ z.T, 0)
+    best = np.zeros(len(rows), np.float32)
+    bounds = [(-float(gain), row) for row, gain in enumerate(products.sum(axis=1))]
+    heapq.heapify(bounds)
+    chosen: list[int] = []
+    while len(chosen) < count:
+        _, row = heapq.heappop(bounds)
+        gain = float(np.maximum(products[row] - best, 0).sum())
+        if bounds and gain < -bounds[0][0]:
+            heapq.heappush(bounds, (-gain, row))
+            continue
+        chosen.append(row)
+        best = np.maximum(best, products[row])
+    return rows[chosen]

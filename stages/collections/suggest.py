@@ -1,0 +1,76 @@
+"""`suggest`: says which photos to caption first."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from pipeline.errors import InputError, UsageError
+from pipeline.printable import printable
+from stages.commands import FOLDER, PATH
+
+if TYPE_CHECKING:
+    import numpy as np
+
+
+@click.command("suggest")
+@click.argument("source", metavar="RUN|VECTORS", type=PATH)
+@click.option("-n", "--count", type=click.IntRange(min=10), default=100, show_default=True, help="Number of photos.")
+@click.option(
+    "-o", "--output", type=FOLDER, required=True, metavar="FOLDER",
+    help="Folder for captions.tsv and splits.tsv. It may be the folder of the photos.",
+)  # fmt: skip
+@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random photos for dev and test.")
+def command(source: Path, count: int, output: Path, seed: int) -> None:
+    """Suggest which photos to caption first.
+
+    The command chooses photos by their features: of a RUN, which may have no captions, or of a file of VECTORS with the
+    names of the photos (such as images.npy with images.txt). It writes captions.tsv, in which you write a caption after
+    the tab of each line, and splits.tsv. A tenth of the photos are random photos for dev, and a tenth for test. With
+    both files in the folder of the photos, `init` and `run` fit a model to your captions.
+    """
+    from pipeline.models.linear.selection import choose_photos
+    from pipeline.storage.batch import publish_text
+
+    files = [output / name for name in ("splits.tsv", "captions.tsv")]
+    if existing := [path for path in files if path.exists()]:
+        raise UsageError(f"{existing[0]} exists already. Name another folder with --output, or move this file away.")
+    vectors, names = _read_vectors(source)
+    if unusable := [name for name in names if "\t" in name or len(name.splitlines()) != 1]:
+        raise InputError(f"The list cannot have the photo {unusable[0]!r}. Rename the file without tabs and line ends.")
+    chosen = choose_photos(vectors, count, seed)
+    rows = [(names[row], split) for split, numbers in chosen._asdict().items() for row in numbers]
+    output.mkdir(parents=True, exist_ok=True)
+    publish_text(files[0], "".join(f"{name}\t{split}\n" for name, split in rows))
+    publish_text(files[1], "".join(f"{name}\t\n" for name, _ in rows))
+    click.echo(printable(f"Write a caption after the tab of each line of {files[1]}."))
+    click.echo("Then put both files into the folder of the photos, and run `jointspace init` with this folder.")
+
+
+def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
+    """Read the vectors (n, D) of each image encoder of a run, or those of a file, and the names (n,) of the photos.
+
+    Raises UsageError if `source` is neither, or if the photos of the run are inside other files. Raises IntegrityError
+    if the run has no features.
+    """
+    import numpy as np
+
+    from pipeline.foreign.vectors import Source, open_foreign
+    from pipeline.run import Run
+    from pipeline.run.run import is_run, not_a_run
+    from pipeline.storage.features import FeatureRows
+
+    if source.is_file():
+        given = open_foreign(Source(source, None, None))
+        return {"images": given.take(np.arange(len(given)))}, given.names or []
+    if not is_run(source):
+        raise not_a_run(source)
+    run = Run(source)
+    if run.manifest.images["member"].null_count < run.manifest.n_images:
+        raise UsageError(
+            f"The photos of {source} are inside tar or Parquet files, beside which captions.tsv is not read. Call"
+            " jointspace.suggest in Python with the features of the run."
+        )
+    ids = np.arange(run.manifest.n_images)
+    encoders = [entry.name for entry in run.config.encoders]
+    return {name: FeatureRows(run.features, name, ids)[:] for name in encoders}, run.manifest.images["path"].to_pylist()
