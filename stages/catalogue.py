@@ -56,7 +56,7 @@ COMMANDS = {
 USER_COMMANDS = {
     "Start": ("demo", "init", "run"),
     "Search": ("search", "serve", "add", "remove", "apply", "calibrate", "export"),
-    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "migrate"),
+    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "bench", "migrate"),
 }
 """Title -> the commands below it in `jointspace --help`."""
 STAGES = tuple(name for name in COMMANDS if not any(name in names for names in USER_COMMANDS.values()))
