@@ -21,6 +21,7 @@ from pipeline.models.joint_model import JointModel
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.corrected import HubnessCorrection
 from pipeline.models.linear.hubness import Bank, choose_correction
+from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.training import FitTask, Sets
 from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, TextView, ViewBlock, one_matrix
@@ -216,10 +217,11 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
     """Compute the mutual nearest-neighbour alignment of two views of n pairs, from 0 to 1 (Huh et al. 2024, eq. 11).
 
     It is the mean share of the k nearest neighbours by cosine that a row of x (n, D) and the same row of y (n, d) have
-    in common. k is `neighbours`.
+    in common. k is `neighbours`, or n - 1 if there are fewer rows.
     """
+    neighbours = min(neighbours, len(x) - 1)
     nearest = []
-    for rows in (x, y):
+    for rows in map(unit_rows, (x, y)):
         cosines = rows @ rows.T
         np.fill_diagonal(cosines, -np.inf)
         nearest.append(np.argpartition(cosines, -neighbours, axis=1)[:, -neighbours:])
