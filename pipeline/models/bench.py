@@ -122,7 +122,7 @@ def compare_methods(
     """
     owners = bench.splits["test"].owners
     available = len(bench.splits["train"].owners)
-    settled: dict[str, Mapping[str, Any]] = {}
+    settled: dict[str, Mapping[str, float]] = {}
     for count, seed in itertools.product(sorted({min(count, available) for count in counts}), seeds):
         pairs = bench.draw(count, seed)
         start: JointModel | None = None
@@ -144,7 +144,7 @@ def compare_methods(
                 yield Measured(name, hubness, count, seed, ranks, owners, seconds, {**chosen, **more})
 
 
-def _combinations(method: Method) -> list[Mapping[str, Any]]:
+def _combinations(method: Method) -> list[Mapping[str, float]]:
     return [dict(zip(method.settings, values, strict=True)) for values in itertools.product(*method.settings.values())]
 
 
@@ -170,8 +170,8 @@ def _train(
     pairs: PairArrays,
     seed: int,
     start: JointModel | None,
-    tried: Sequence[Mapping[str, Any]],
-) -> tuple[JointModel, Mapping[str, Any]]:
+    tried: Sequence[Mapping[str, float]],
+) -> tuple[JointModel, Mapping[str, float]]:
     """Train a method with each of the settings that are `tried`, and return the best model on dev."""
     spec = model_spec(method.model)
     assert spec.section is not None

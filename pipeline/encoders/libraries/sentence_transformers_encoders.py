@@ -104,19 +104,20 @@ class SentenceTransformersTexts(LibraryTexts):
         return preprocess(list(texts))
 
 
-def keep_layers(network: Any, count: int) -> None:
+def keep_layers(network: nn.Module, count: int) -> None:
     """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
 
     Raises ValueError if it has fewer layers, or if its layers cannot be found.
     """
-    depth = network.config.num_hidden_layers
+    config: Any = network.config
+    depth = config.num_hidden_layers
     if count > depth:
         raise ValueError(f"it has {depth} layers, and the key layer must be at most as great")
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
     if len(stacks) != 1:
         raise ValueError("its layers cannot be told from its other parts, so layer is not supported")
     del stacks[0][count:]
-    network.config.num_hidden_layers = count
+    config.num_hidden_layers = count
 
 
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
