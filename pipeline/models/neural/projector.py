@@ -11,7 +11,6 @@ from torch.nn import functional
 
 from pipeline.config.models import ProjectorTrainSettings
 from pipeline.models.joint_model import Features, RegionSource, Sentences, Settings
-from pipeline.models.linear.device import unit_length
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import Rows, TextView, is_sparse, one_matrix, sum_by_owner
 from pipeline.models.neural.losses import Objective
@@ -57,25 +56,26 @@ class ProjectionTowers(RefinedTowers):
         self.to(task.device).eval()
         sample = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
         with torch.no_grad():
-            # The first weights have a mean square of 1 / dim, so that the projections have the length of the inputs.
-            for side, projected in enumerate(self.project(task.images(sample), take_sentences(task, text, sample))):
+            firsts = (
+                RefinedTowers.project_images(self, task.images(sample)),
+                RefinedTowers.project_sentences(self, take_sentences(task, text, sample)),
+            )
+            # The weights have a mean square of 1 / dim, so projected entries have the mean square of the inputs.
+            for side, projected in enumerate(firsts):
                 self.scales[side] = projected.square().mean().rsqrt()
 
-    def project(self, x: Tensor, y: Matrices) -> tuple[Tensor, Tensor]:
-        """Apply the first layers to n images and n sentences. Return (n, h) and (n, h)."""
-        return self.project_images(x) * self.scales[0], self.project_sentences(y) * self.scales[1]
+    def project_images(self, x: Tensor) -> Tensor:
+        """Apply the layers of the images to (n, D)."""
+        return self._head(0, super().project_images(x) * self.scales[0])
 
-    def head(self, side: int, hidden: Tensor) -> Tensor:
-        """Apply the second layer of a side (0 for images, 1 for sentences), if there is one, to (n, h)."""
+    def project_sentences(self, y: Matrices) -> Tensor:
+        """Apply the layers of the sentences to (n, d)."""
+        return self._head(1, super().project_sentences(y) * self.scales[1])
+
+    def _head(self, side: int, hidden: Tensor) -> Tensor:
         if not len(self.heads):
             return hidden
         return self.heads[side](functional.dropout(functional.gelu(hidden), self.dropout, self.training))
-
-    def embed_images(self, x: Tensor) -> Tensor:
-        return unit_length(self.head(0, self.project_images(x) * self.scales[0]))
-
-    def embed_sentences(self, y: Matrices) -> Tensor:
-        return unit_length(self.head(1, self.project_sentences(y) * self.scales[1]))
 
     def arrays(self) -> dict[str, np.ndarray]:
         arrays = super().arrays()
