@@ -142,3 +142,9 @@ def test_asif_is_the_loop_over_anchors(chosen_centring: float) -> None:
 def test_a_relation_without_positive_cosines_is_zero() -> None:
     found = relate(np.array([[-1.0, -2.0, -0.5]], np.float32), 2, 8)
     np.testing.assert_array_equal(found.toarray(), np.zeros((1, 3)))
+
+
+def test_a_stored_number_of_anchors_below_one_is_refused() -> None:
+    model = ASIF.fit(make_fit_task("asif")[0]).model
+    with pytest.raises(ValueError, match="nonzero is 0, but must be at least 1"):
+        ASIF.from_parts({**model.settings(), "nonzero": 0}, model.tensors())

@@ -70,6 +70,8 @@ class ASIF(LinearModel):
         model = super().from_parts(settings, tensors)
         assert isinstance(model, cls)
         model.nonzero = int(read_number(settings, "nonzero"))
+        if model.nonzero < 1:
+            raise ValueError(f"the setting nonzero is {model.nonzero}, but must be at least 1")
         return model
 
 

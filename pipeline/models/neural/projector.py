@@ -18,6 +18,9 @@ from pipeline.models.neural.refinement import SCALE_SAMPLE, Matrices, RefinedCCA
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training, seeded
 
+HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "bias"))
+"""The names of the tensors of the second layers."""
+
 
 class ProjectedBatch(NamedTuple):
     """The embedded images and sentences of n pairs, (n, c) each, and the cosines of their images with each other and of
@@ -182,5 +185,5 @@ class Projector(RefinedCCA):
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Projector":
         model = super().from_parts(settings, tensors)
         assert isinstance(model, cls)
-        model.heads = {name: array for name, array in tensors.items() if name.startswith("heads.")}
+        model.heads = {name: tensors[name] for name in HEADS} if HEADS[0] in tensors else {}
         return model
