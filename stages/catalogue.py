@@ -56,7 +56,7 @@ COMMANDS = {
 USER_COMMANDS = {
     "Start": ("demo", "suggest", "init", "run"),
     "Search": ("search", "serve", "add", "remove", "apply", "calibrate", "export"),
-    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "evaluate-queries", "migrate"),
+    "Check": ("doctor", "plan", "verify", "explain", "audit", "compare", "bench", "evaluate-queries", "migrate"),
 }
 """Title -> the commands below it in `jointspace --help`."""
 STAGES = tuple(name for name in COMMANDS if not any(name in names for names in USER_COMMANDS.values()))

@@ -3,12 +3,20 @@
 from collections.abc import Sequence
 from typing import Any
 
-from pipeline.config.models import FitSettings, KernelsSettings, TransferSettings, WsabieAdaGradSettings, WsabieSettings
+from pipeline.config.models import (
+    AnchorSettings,
+    FitSettings,
+    KernelsSettings,
+    TransferSettings,
+    WsabieAdaGradSettings,
+    WsabieSettings,
+)  # fmt: skip
 from pipeline.config.registry import model_spec
 from pipeline.models.linear.views import TextView
 
 OWN_SETTINGS = {
     "KernelsSettings": KernelsSettings(image_kernel="rbf", text_kernel="cosine", score="cosine"),
+    "AnchorSettings": AnchorSettings(nonzero=[5, 20], power=[1, 4], anchors=200),
     "WsabieSettings": WsabieSettings(learning_rate=[0.1], max_norm=[100], dimensions=4, epochs=10),
 }
 OWN_SETTINGS["WsabieAdaGradSettings"] = WsabieAdaGradSettings(**OWN_SETTINGS["WsabieSettings"].model_dump())

@@ -58,7 +58,8 @@ def make_run(
     `folder`.
 
     Image i shows thing i mod 8. It has two sentences, "a <thing>" and "the big <thing> number <i>". Every third image,
-    from `first_held_out` on, belongs to the split `held_out`. With `titled`, images with an even number have a title.
+    from `first_held_out` on, belongs to the split `held_out`, which may be several splits in turn (`dev+test`). With
+    `titled`, images with an even number have a title.
     """
     layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled, first_held_out)
     write_config(folder)
@@ -136,7 +137,8 @@ def _make_manifest(folder: Path, count: int, held_out: str, titled: bool, first_
         Image.new("RGB", (60 + i, 40), tuple(int(c) for c in np.random.default_rng(i % 8).integers(256, size=3))).save(
             folder / "data" / name
         )
-        split = held_out if i % 3 == first_held_out else "train"
+        splits = held_out.split("+")
+        split = splits[i // 3 % len(splits)] if i % 3 == first_held_out else "train"
         digest = hashlib.sha256((folder / "data" / name).read_bytes()).hexdigest()
         rows.append({"image_id": i, "path": name, "split": split, "width": 60 + i, "height": 40, "sha256": digest})
     texts = [text for i in range(count) for text in (f"a {THINGS[i % 8]}", f"the big {THINGS[i % 8]} number {i}")]

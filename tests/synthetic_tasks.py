@@ -55,6 +55,7 @@ OWN = {
     "deptree": {**SETS, "least_share": 0.01},
     "defrag": {**SETS, "least_share": 0.01, "instance_weight": 1.0, "sum": "positive"},
     "fragments": SETS,
+    "projector": {"layers": 2, "hidden": 24, "structure": 1.0},
 }  # fmt: skip
 """Settings that only these models have."""
 

@@ -21,7 +21,6 @@ LINE_KEYS = {
     "audit.py": "power",
     "build_memory.py": "mebibytes",
     "cold_search.py": "cpu_seconds_ratio",
-    "baselines.py": "recall_sum",
     "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
     "likely_matches.py": "coverage",

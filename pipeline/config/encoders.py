@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pipeline.config.messages import suggest
 from pipeline.config.registry import IMPORT_PATH, EncoderSpec, Modality, encoder_spec, encoder_specs
 from pipeline.config.section import (
+    Count,
     ImportPath,
     Name,
     NonNegative,
@@ -385,6 +386,9 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
 
     kind: Literal["timm"] | ImportPath = key(...)
     weights: Literal["hub", "file", "untrained"] = key("hub", "Weights: hub | file | untrained.")
+    layer: str | None = key(
+        None, "Inner layer whose mean over the image is the feature, such as blocks.5. null is the classifier's input."
+    )
 
     _file = file_goes_with("weights")
 
@@ -558,6 +562,9 @@ class SentenceTransformersEntry(LibraryTextsEntry):
     """A model of sentence-transformers. It needs jointspace[sentence-transformers]."""
 
     kind: Literal["sentence-transformers"] | ImportPath = key(...)
+    layer: Count | None = key(
+        None, "Number of the transformer's layers that are kept, from the first. null keeps all layers."
+    )
 
 
 class OpenClipTextsEntry(LibraryTextsEntry):

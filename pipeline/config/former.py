@@ -26,7 +26,7 @@ VECTOR_KEYS = ("features", "names", "made_by")
 IMAGE_KEYS = {
     "network": ("pooling", *VECTOR_KEYS), "standard": ("pooling", *VECTOR_KEYS, *WEIGHT_KEYS),
     "pooled": (*VECTOR_KEYS, *WEIGHT_KEYS, *PIXEL_KEYS), "imported": ("pooling", *WEIGHT_KEYS, *PIXEL_KEYS),
-    "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS, "layer"),
+    "open_clip": ("pooling", *VECTOR_KEYS, "layer"), "timm": ("pooling", *VECTOR_KEYS),
     "transformers": ("pooling", *VECTOR_KEYS, "layer", "file", "sha256"),
 }  # fmt: skip
 """Keys without any effect that the entry of an image encoder could have, by its kind."""

@@ -138,6 +138,18 @@ class KernelsSettings(Section):
     )
 
 
+class AnchorSettings(Section):
+    """Relative representations by training pairs (ASIF)."""
+
+    nonzero: Positives = key(
+        (10, 30, 100, 300, 800), "Numbers of anchors per item (k) to try on dev. The paper has 800."
+    )
+    power: AboveZeros = key((1, 2, 4, 8, 16), "Exponents on the cosines (p) to try on dev. The paper has 8.")
+    anchors: Positive = key(
+        5000, "Largest number of training pairs that are anchors. It is the number of dimensions of the joint space."
+    )
+
+
 class WsabieSettings(Section):
     """Two linear maps that are trained with a ranking loss, by SGD."""
 
@@ -242,6 +254,16 @@ class RefinedTrainSettings(
 
     With strong ridges in `fit`, it improves more on the ncca.
     """
+
+
+class ProjectorTrainSettings(TrainSettings, dimensions=256, temperature=0.07, decay=1, batch_size=512, epochs=60):
+    """Layers that are trained on the vectors of frozen encoders, from random weights."""
+
+    layers: Literal[1, 2] = key(2, "Number of layers on each side. One layer is a linear map.")
+    hidden: Positive = key(512, "Number of units between two layers.")
+    structure: NonNegative = key(
+        0, "Weight of the regulariser STRUCTURE (lambda in Gröger et al. 2025). The paper has 10."
+    )
 
 
 class RecurrentTrainSettings(RefinedTrainSettings):

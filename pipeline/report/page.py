@@ -156,6 +156,11 @@ def render_compared(
     return _templates().get_template("compared.html").render(values, directions=DIRECTIONS)
 
 
+def render_page(template: str, **values: object) -> str:
+    """Render a template of this package as an HTML page. Texts in `values` are escaped."""
+    return _templates().get_template(template).render(values)
+
+
 def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """Return the comparison of systems as text.
 

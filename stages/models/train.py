@@ -44,7 +44,7 @@ def _keys(config: "Config", model: str) -> dict[str, object]:
 def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     configured, start, base = config.model(model), config.start(model), config.refitted(model)
     spec, words = configured.spec, configured.word_vectors
-    source = None if start else words.source
+    source = words.source if spec.words and not start else None
     encoders = configured.text_encoders if spec.starts_from_terms else ()
     return {
         "manifest": layout.manifest,
@@ -98,10 +98,11 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         seed=configured.seed,
         precision=run.precision(settings.precision),
         train_words=configured.word_vectors.train,
-        words=None if spec.starts_from else _read_words(run, configured.word_vectors),
+        words=_read_words(run, configured.word_vectors) if spec.words and not spec.starts_from else None,
         start=_read_start(run, model) if spec.starts_from else None,
         region_view=region_view,
         noun_phrase=_read_noun_phrase(run) if spec.sentences == "phrase-trees" else None,
+        text_steps={name: run.config.text_encoder(name).normalise for name in configured.text_encoders},
         device=run.device,
     )
     with follow_training(model, settings, job) as (checkpoint, after_step):

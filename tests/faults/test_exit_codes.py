@@ -55,7 +55,8 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     "words",
-    [("explain", "RUN", "a.jpg"), ("verify", "RUN"), ("audit", "RUN"), ("compare", "RUN"), ("plan", "RUN"),
+    [("explain", "RUN", "a.jpg"), ("verify", "RUN"), ("audit", "RUN"), ("compare", "RUN"), ("bench", "RUN"),
+     ("plan", "RUN"),
      ("stage", "embed", "ncca", "--run", "RUN")],
 )  # fmt: skip
 def test_a_folder_that_is_not_a_run_has_one_message_and_exit_code_2(

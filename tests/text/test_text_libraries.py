@@ -15,6 +15,7 @@ from pipeline.config.section import merge
 from pipeline.encoders.material import EncoderMaterial
 from pipeline.encoders.restore import restore_encoder
 from pipeline.encoders.text_encoder import TextEncoder
+from pipeline.errors import InputError
 
 TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach runs a dog on the red beach runs"]
 
@@ -79,6 +80,22 @@ def test_an_encoder_of_sentence_transformers_gives_the_vectors_of_the_library(tm
         found = prepare(tmp_path, "sentence-transformers", architecture=pooling).encode(TEXTS)
         found /= np.linalg.norm(found, axis=1, keepdims=True)
         np.testing.assert_allclose(found, whole.encode(TEXTS), rtol=1e-3, atol=1e-4, err_msg=pooling)
+
+
+def test_the_first_layers_of_sentence_transformers_give_the_hidden_states(tmp_path: Path) -> None:
+    theirs = pytest.importorskip("sentence_transformers")
+    from sentence_transformers import models
+
+    model, tokenizer = store_bert(tmp_path / "bert")
+    parts = [models.Transformer(str(tmp_path / "bert")), models.Pooling(WIDTH, "mean")]
+    theirs.SentenceTransformer(modules=parts, device="cpu").save(str(tmp_path / "mean"), create_model_card=False)
+    with torch.inference_mode():
+        states = model(**tokenizer(TEXTS[0], return_tensors="pt"), output_hidden_states=True).hidden_states
+    for layer, state in enumerate(states):
+        found = prepare(tmp_path, "sentence-transformers", architecture="mean", layer=layer).encode(TEXTS[:1])
+        np.testing.assert_allclose(found[0], state[0].mean(0), rtol=1e-3, atol=1e-4)
+    with pytest.raises(InputError, match="it has 2 layers"):
+        prepare(tmp_path, "sentence-transformers", architecture="mean", layer=3)
 
 
 def test_the_text_side_of_open_clip_gives_the_vectors_of_the_library(tmp_path: Path) -> None:

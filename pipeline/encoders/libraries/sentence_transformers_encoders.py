@@ -78,6 +78,9 @@ class SentenceTransformersTexts(LibraryTexts):
         first = modules[0]
         if isinstance(first, Transformer) and not first.max_seq_length:
             first.max_seq_length = max_length(first.auto_model, first.tokenizer)
+        layer = getattr(entry, "layer", None)
+        if layer is not None and isinstance(first, Transformer):
+            keep_layers(first.auto_model, layer)
         kept = SentenceTransformer(modules=modules, device="cpu").float()
         kept.default_prompt_name = whole.default_prompt_name
         return cls(kept, weights)
@@ -99,6 +102,22 @@ class SentenceTransformersTexts(LibraryTexts):
         """Tokenise texts. The method of the library is called `preprocess` from version 6.0 on."""
         preprocess = getattr(self.whole, "preprocess", None) or self.whole.tokenize
         return preprocess(list(texts))
+
+
+def keep_layers(network: nn.Module, count: int) -> None:
+    """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
+
+    Raises ValueError if it has fewer layers, or if its layers cannot be found.
+    """
+    config: Any = network.config
+    depth = config.num_hidden_layers
+    if count > depth:
+        raise ValueError(f"it has {depth} layers, and the key layer must be at most as great")
+    stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
+    if len(stacks) != 1:
+        raise ValueError("its layers cannot be told from its other parts, so layer is not supported")
+    del stacks[0][count:]
+    config.num_hidden_layers = count
 
 
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:

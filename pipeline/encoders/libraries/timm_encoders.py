@@ -1,4 +1,5 @@
-"""Image encoders that are networks of timm. Their features are the input of the network's classifier."""
+"""Image encoders that are networks of timm. Their features are the input of the classifier, or the output of an
+inner layer."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,20 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import LibraryImagesEntry
 
 WEIGHTS = "model.safetensors"
+
+
+class InnerLayer(nn.Module):
+    """The network `whole` up to its `layer`, the name of a module. Tokens are averaged."""
+
+    def __init__(self, whole: nn.Module, layer: str) -> None:
+        """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""
+        super().__init__()
+        self.whole = whole
+        self.inner = timm.models.create_feature_extractor(whole.eval(), {layer: "features"})
+
+    def forward(self, images: torch.Tensor) -> torch.Tensor:
+        output = self.inner(images)["features"]
+        return output.mean(dim=1) if output.ndim == 3 else output
 
 
 class TimmImages(LibraryImages):
@@ -42,10 +57,14 @@ class TimmImages(LibraryImages):
             weights = {"origin": entry.file, "sha256": sha256}
         elif entry.weights == "untrained":
             weights = {"origin": "untrained", "seed": material.seed}
-        return FetchedImages(body, read_preprocessing(body), weights)
+        preprocessing = read_preprocessing(body)
+        if entry.layer is None:
+            return FetchedImages(body, preprocessing, weights)
+        return FetchedImages(InnerLayer(body, entry.layer), preprocessing, weights, {"layer": entry.layer})
 
     def save(self, folder: Path) -> None:
-        timm.models.save_for_hf(self.body, folder, safe_serialization=True)
+        whole = self.body.whole if isinstance(self.body, InnerLayer) else self.body
+        timm.models.save_for_hf(whole, folder, safe_serialization=True)
 
     @staticmethod
     def load(folder: Path, about: Settings) -> nn.Module:
@@ -60,7 +79,7 @@ class TimmImages(LibraryImages):
             raise ValueError(f"its model_args set {min(repeated)}, which is not allowed")
         body = timm.create_model(name, **plain, **{**arguments, "num_classes": 0})
         body.load_state_dict(safetensors.torch.load_file(folder / WEIGHTS))
-        return body
+        return body if about.get("layer", "output") == "output" else InnerLayer(body, about["layer"])
 
 
 def read_preprocessing(body: nn.Module) -> dict[str, Any]:

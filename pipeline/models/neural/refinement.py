@@ -1,7 +1,7 @@
 """The registered model `ncca-refined`: two linear maps that start as normalized CCA and learn from contrastive
 pairs."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import reduce
 from operator import add
@@ -22,7 +22,7 @@ from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
 from pipeline.models.linear.views import ImageView, Rows, TextView, is_sparse, matrices_of
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import TrainingTask
-from pipeline.models.neural.training import Training
+from pipeline.models.neural.training import LossFunction, Training, TrainingPlan
 
 SENTENCE_LENGTH = 3.0
 """Initial root mean square length of the projected sentences. The initial length of projected images is 1.
@@ -62,6 +62,11 @@ def bags(matrix: csr_array) -> Bags:
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
 
 
+def take_sentences(task: TrainingTask, text: TextView, rows: np.ndarray) -> Matrices:
+    """Return the sentences of the training pairs `rows` (k,) as the matrices of the view `text`."""
+    return tensors_of(text.stack({name: task.train.sentences[name][rows] for name in text.encoders}))
+
+
 class RefinedTowers(nn.Module):
     """The network with the score s(x, y) = cos((x - mean_x) W, (y - mean_y) U).
 
@@ -85,12 +90,15 @@ class RefinedTowers(nn.Module):
 
     def embed_images(self, x: Tensor) -> Tensor:
         """Embed n images, rows of the image view (n, D), as (n, c) of unit length."""
-        x = functional.dropout(x - self.mean_x, self.dropout, self.training)
-        return unit_length(x @ self.w)
+        return unit_length(self.project_images(x))
 
     def embed_sentences(self, y: Matrices) -> Tensor:
         """Embed n sentences, rows of the text view (n, d), as (n, c) of unit length."""
         return unit_length(self.project_sentences(y))
+
+    def project_images(self, x: Tensor) -> Tensor:
+        """Compute (x - mean_x) W for n images, (n, c)."""
+        return functional.dropout(x - self.mean_x, self.dropout, self.training) @ self.w
 
     def project_sentences(self, y: Matrices) -> Tensor:
         """Compute (y - mean_y) U for n sentences, (n, c)."""
@@ -115,7 +123,11 @@ class RefinedTowers(nn.Module):
         self.w /= images.square().sum(dim=1).mean().sqrt()
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
-    def forward(self, x: Tensor, y: Matrices) -> Tensor:
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Return the tensors of the model that embeds like these towers, by name."""
+        return arrays_of(self)
+
+    def forward(self, x: Tensor, y: Matrices) -> Any:
         """Score n images by n sentences, and return (n, n)."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
@@ -149,26 +161,35 @@ class RefinedCCA(LinearModel):
             start.text.dims,
             task.settings.dropout,
         ).to(task.device)
-        text, train, dev = start.text, task.train, task.dev
+        sample = np.arange(len(task.train.owners))[:: max(1, len(task.train.owners) // SCALE_SAMPLE)]
+        towers.scale(task.images(sample), move_tensors(take_sentences(task, start.text, sample), task.device))
+        anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
+        plan = cls.plan(
+            task, start.text, towers, lambda rows: (task.draw_images(rows), take_sentences(task, start.text, rows))
+        )
+        return Training(replace(plan, anchors=anchors))
+
+    @classmethod
+    def plan(
+        cls,
+        task: TrainingTask,
+        text: TextView,
+        towers: RefinedTowers,
+        draw: Callable[[np.ndarray], tuple],
+        objective: LossFunction | None = None,
+    ) -> TrainingPlan:
+        """Return the plan for training `towers`, which read captions by the view `text`. TrainingPlan describes the
+        other arguments."""
+        dev = task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)
-
-        def sentences(rows: np.ndarray) -> Matrices:
-            return tensors_of(text.stack({name: train.sentences[name][rows] for name in text.encoders}))
-
-        def draw(rows: np.ndarray) -> tuple[Tensor, Matrices]:
-            return task.draw_images(rows), sentences(rows)
 
         def judge() -> float:
             x, y = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
             return recall_sum(count_ranks(x.cpu().numpy(), y.cpu().numpy(), dev.owners, cls.metric))
 
-        sample = np.arange(len(train.owners))[:: max(1, len(train.owners) // SCALE_SAMPLE)]
-        towers.scale(task.images(sample), move_tensors(sentences(sample), task.device))
-        anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         views = {**vars(task.view), "text": text.to_dict()}
-        plan = task.plan(towers, draw, judge, finish=lambda: cls.from_parts(views, arrays_of(towers)))
-        return Training(replace(plan, anchors=anchors))
+        return task.plan(towers, draw, judge, lambda: cls.from_parts(views, towers.arrays()), objective)
 
     def settings(self) -> dict[str, Any]:
         return {**vars(self.view), "text": self.text.to_dict()}

@@ -1,7 +1,7 @@
 """The data and settings of a training, which have the same form for all registered models."""
 
-from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, fields
 from functools import cached_property
 from typing import Any, Protocol, TypeVar
 
@@ -155,7 +155,8 @@ class TrainingTask:
     configuration for the model. `words` (V + 1, d) are the initial word vectors, which are not trained if `train_words`
     is false. `start` is the fitted model, or the WordStart, from which a refinement starts. `precision` is the dtype of
     the most expensive products. `region_view` describes the features of regions, and `noun_phrase` is the label of noun
-    phrases in trees. Networks are trained on `device`.
+    phrases in trees. `text_steps` has the steps of normalisation of each text encoder, for a model that reads vectors.
+    Networks are trained on `device`.
     """
 
     view: ImageView
@@ -169,6 +170,7 @@ class TrainingTask:
     start: JointModel | WordStart | None = None
     region_view: RegionView | None = None
     noun_phrase: int | None = None
+    text_steps: Mapping[str, Sequence[str]] = field(default_factory=dict)
     device: torch.device = torch.device("cpu")
 
     @property

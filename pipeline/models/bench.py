@@ -1,0 +1,301 @@
+"""A comparison of ways to join frozen encoders, on the same pairs and with the same choice of settings on dev."""
+
+import itertools
+import json
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+
+from pipeline.compute import runtime
+from pipeline.config.models import FitSettings, HubnessSettings, TransferSettings
+from pipeline.config.registry import import_place, model_spec
+from pipeline.metrics.paired import Difference, Draw, compare_draws, draw_of_ranks
+from pipeline.metrics.ranks import Ranks, rank_scores, score
+from pipeline.metrics.retrieval import Bootstrap
+from pipeline.metrics.summary import DIRECTIONS, RECALLS
+from pipeline.models.joint_model import JointModel
+from pipeline.models.linear.accumulation import MomentsAccumulator
+from pipeline.models.linear.corrected import HubnessCorrection
+from pipeline.models.linear.hubness import Bank, choose_correction
+from pipeline.models.linear.projection import unit_rows
+from pipeline.models.linear.training import FitTask, Sets
+from pipeline.models.linear.tuning import PairArrays
+from pipeline.models.linear.views import ImageView, TextView, ViewBlock, one_matrix
+from pipeline.models.neural.task import TrainingPairs, TrainingTask, train
+
+MAX_BANK_ROWS = 2000
+"""Maximum number of training images, and of training sentences, with which hubs are measured."""
+MAX_SEARCHED_PAIRS = 1000
+"""Maximum number of pairs for which each combination of a method's training settings is tried."""
+DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
+RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
+FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
+"""Keys of `fit` for all methods in closed form."""
+TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
+"""Settings of all trained methods."""
+ALIGNED_PAIRS = 500
+"""Number of dev pairs on which the alignment of two encoders is measured."""
+COLUMNS = [(direction, measure) for direction in DIRECTIONS for measure in RECALLS]
+"""The measures of a method, whose sum is compared."""
+BATCH = 512
+"""Maximum number of pairs in a batch."""
+MIN_STEPS = 20
+"""Minimum number of batches between two scores on dev. Few pairs are repeated to fill them."""
+
+
+@dataclass(frozen=True)
+class Method:
+    """A way to join two encoders: a registered `model`, and the settings to try on dev.
+
+    `fit` has keys of the section `fit`. `settings` has the values to try of each setting that only the model has.
+    """
+
+    model: str
+    fit: Mapping[str, Any] = field(default_factory=dict)
+    settings: Mapping[str, Sequence] = field(default_factory=dict)
+
+
+METHODS: Mapping[str, Method] = {
+    "ncca": Method("ncca", {**FIT, "eigenvalue_power": (0.5, 1.0, 2.0, 4.0)}),
+    "ncca-refined": Method("ncca-refined", settings=TRAIN),
+    "ridge": Method("ridge-cosine", FIT),
+    "procrustes": Method("procrustes", FIT),
+    "csa": Method("csa", {**FIT, "image_ridge": (0.0,), "text_ridge": (0.0,)}),
+    "csa-ridge": Method("csa", FIT),
+    "asif": Method("asif", settings={"anchors": (25_000,)}),
+    "info-nce-1": Method("projector", settings={**TRAIN, "layers": (1,)}),
+    "info-nce-2": Method("projector", settings={**TRAIN, "layers": (2,)}),
+    "structure": Method("projector", settings={**TRAIN, "layers": (1,), "structure": (10.0,)}),
+}
+
+
+@dataclass(frozen=True, eq=False)
+class Bench:
+    """The vectors of the splits `train`, `dev` and `test`, and the views through which all methods read them.
+
+    In `train`, sentence j belongs to the image in row j.
+    """
+
+    view: ImageView
+    text: TextView
+    splits: Mapping[str, PairArrays]
+
+    def draw(self, count: int, seed: int) -> PairArrays:
+        """Draw `count` training pairs at random."""
+        train = self.splits["train"]
+        rows = np.random.default_rng([seed, count]).permutation(len(train.owners))[:count]
+        features = {name: block[rows] for name, block in train.features.items()}
+        return PairArrays(
+            features, {name: block[rows] for name, block in train.sentences.items()}, np.arange(len(rows))
+        )
+
+
+@dataclass(frozen=True)
+class Measured:
+    """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
+
+    Sentence j of the test split belongs to the image in row `owners[j]`. `seconds` are the CPU seconds of the fit, with
+    the choice of the settings, and `chosen` are these settings.
+    """
+
+    method: str
+    hubness: str
+    pairs: int
+    seed: int
+    ranks: Ranks
+    owners: np.ndarray
+    seconds: float
+    chosen: Mapping[str, Any]
+
+
+def compare_methods(
+    bench: Bench, methods: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
+) -> Iterator[Measured]:
+    """Measure each method with each number of training pairs and each seed, without and with a hubness correction.
+
+    The settings of trained methods are chosen with the first seed and at most MAX_SEARCHED_PAIRS pairs. Other seeds and
+    larger numbers of pairs use the settings that were chosen last.
+    """
+    owners = bench.splits["test"].owners
+    available = len(bench.splits["train"].owners)
+    settled: dict[str, Mapping[str, float]] = {}
+    for count, seed in itertools.product(sorted({min(count, available) for count in counts}), seeds):
+        pairs = bench.draw(count, seed)
+        start: JointModel | None = None
+        for name in methods:
+            started = time.process_time()
+            method = METHODS[name]
+            if model_spec(method.model).made_by == "fit":
+                model, chosen = _fit(bench, method, pairs, seed)
+            else:
+                if start is None and model_spec(method.model).starts_from:
+                    start, _ = _fit(bench, METHODS["ncca"], pairs, seed)
+                searched = name not in settled or (seed == seeds[0] and count <= MAX_SEARCHED_PAIRS)
+                tried = _combinations(method) if searched else [settled[name]]
+                model, chosen = _train(bench, method, pairs, seed, start, tried)
+                settled[name] = chosen
+            start = model if name == "ncca" else start
+            seconds = time.process_time() - started
+            for hubness, (ranks, more) in _measure(bench, model, pairs).items():
+                yield Measured(name, hubness, count, seed, ranks, owners, seconds, {**chosen, **more})
+
+
+def _combinations(method: Method) -> list[Mapping[str, float]]:
+    return [dict(zip(method.settings, values, strict=True)) for values in itertools.product(*method.settings.values())]
+
+
+def _fit(bench: Bench, method: Method, pairs: PairArrays, seed: int) -> tuple[JointModel, Mapping[str, Any]]:
+    """Fit a method in closed form, and choose its settings on dev."""
+    spec = model_spec(method.model)
+    block = ViewBlock(bench.view.stack(pairs.features), bench.text.stack(pairs.sentences), pairs.owners)
+    accumulator = MomentsAccumulator(bench.view.dim, bench.text.dim, runtime.threads())
+    accumulator.add(block.x, block.y, block.owners)
+    sets = Sets(accumulator.result(), None, lambda: [block], lambda: [])
+    (own,) = _combinations(method)
+    settings = import_place(spec.section)(**own) if spec.section else None
+    grid = FitSettings(**method.fit)
+    dev = bench.splits["dev"]
+    task = FitTask("target", bench.view, bench.text, sets, dev, grid, TransferSettings(), settings, seed)
+    tuned = spec.load().fit(task)
+    return tuned.model, asdict(tuned.chosen)
+
+
+def _train(
+    bench: Bench,
+    method: Method,
+    pairs: PairArrays,
+    seed: int,
+    start: JointModel | None,
+    tried: Sequence[Mapping[str, float]],
+) -> tuple[JointModel, Mapping[str, float]]:
+    """Train a method with each of the settings that are `tried`, and return the best model on dev."""
+    spec = model_spec(method.model)
+    assert spec.section is not None
+    batch = min(BATCH, len(pairs.owners))
+    rows = np.tile(np.arange(len(pairs.owners)), -(-MIN_STEPS * batch // len(pairs.owners)))
+    repeated = {name: block[rows] for name, block in pairs.sentences.items()}
+    dev = bench.splits["dev"]
+    sides = TrainingPairs(pairs.features, repeated, rows, rows), TrainingPairs(*vars(dev).values(), names=dev.owners)
+    steps = dict(zip(bench.text.encoders, bench.text.steps, strict=True))
+    results = []
+    for own in tried:
+        settings = import_place(spec.section)(**own, batch_size=batch)
+        task = TrainingTask(
+            bench.view, *sides, settings, seed, torch.float32, train_words=False, start=start, text_steps=steps
+        )
+        trained = train(spec.load(), task, None, lambda training: None)
+        results.append((trained.log["chosen"]["recall_sum"], trained.model, own))
+    _, model, chosen = max(results, key=lambda result: result[0])
+    return model, chosen
+
+
+def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tuple[Ranks, Mapping[str, Any]]]:
+    """Rank the test split by a model, without and with the best hubness correction on dev."""
+    test, dev = bench.splits["test"], bench.splits["dev"]
+    rows = slice(0, MAX_BANK_ROWS)
+    bank = Bank(
+        model.embed_images({name: block[rows] for name, block in pairs.features.items()}),
+        model.embed_sentences({name: block[rows] for name, block in pairs.sentences.items()}),
+    )
+    dev_items = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
+    terms, log = choose_correction("auto", bank, *dev_items, dev.owners, HubnessSettings())
+    correction = HubnessCorrection(bank, terms)
+    images, sentences = model.embed_images(test.features), model.embed_sentences(test.sentences)
+    scores = score(images, sentences, "inner_product")
+    biases = correction.bias("images", images)[:, None] + correction.bias("sentences", sentences)
+    return {
+        "none": (rank_scores(scores, test.owners), {}),
+        "auto": (rank_scores(scores - biases, test.owners), log["chosen"]),
+    }
+
+
+def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> float:
+    """Compute the mutual nearest-neighbour alignment of two views of n pairs, from 0 to 1 (Huh et al. 2024, eq. 11).
+
+    It is the mean share of the k nearest neighbours by cosine that a row of x (n, D) and the same row of y (n, d) have
+    in common. k is `neighbours`, or n - 1 if there are fewer rows.
+    """
+    neighbours = min(neighbours, len(x) - 1)
+    nearest = []
+    for rows in map(unit_rows, (x, y)):
+        cosines = rows @ rows.T
+        np.fill_diagonal(cosines, -np.inf)
+        nearest.append(np.argpartition(cosines, -neighbours, axis=1)[:, -neighbours:])
+    shared = [len(np.intersect1d(a, b)) for a, b in zip(*nearest, strict=True)]
+    return float(np.mean(shared)) / neighbours
+
+
+@dataclass(frozen=True)
+class BenchCell:
+    """The sum of six recalls of a method with one number of pairs: the mean over the seeds and the standard deviation.
+
+    `minus` is the difference from the first method, or None for the first method.
+    """
+
+    mean: float
+    deviation: float
+    minus: Difference | None
+
+
+@dataclass(frozen=True)
+class BenchRow:
+    """A method, without or with a hubness correction, with a cell for each number of pairs."""
+
+    name: str
+    cells: Mapping[int, BenchCell]
+
+
+def line_of(measured: Measured) -> dict[str, Any]:
+    """Return the line of a measurement, column -> value. Recalls are in percent, `sum` is the sum of six recalls, and
+    `seconds` are CPU seconds."""
+    ranks = vars(measured.ranks)
+    recalls = [100 * float(np.mean(ranks[side] <= int(name.partition("@")[2]))) for side, name in COLUMNS]
+    return {
+        "method": measured.method,
+        "hubness": measured.hubness,
+        "pairs": measured.pairs,
+        "seed": measured.seed,
+        **{"_".join(column): recall for column, recall in zip(COLUMNS, recalls, strict=True)},
+        "sum": sum(recalls),
+        "seconds": measured.seconds,
+        "chosen": json.dumps(measured.chosen),
+    }
+
+
+def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
+    """Return a row for each method, without and with a hubness correction.
+
+    Each is compared with the first by a paired bootstrap over the test images and the variance over the seeds.
+    """
+    draws: dict[str, dict[int, list[Draw]]] = {}
+    for one in measured:
+        owners = {"image_to_sentence": np.arange(len(one.ranks.image_to_sentence)), "sentence_to_image": one.owners}
+        draw = draw_of_ranks(vars(one.ranks), owners, COLUMNS)
+        name = one.method if one.hubness == "none" else f"{one.method}, hubness: {one.hubness}"
+        draws.setdefault(name, {}).setdefault(one.pairs, []).append(draw)
+    first, *_ = draws.values()
+    rows = []
+    for name, by_pairs in draws.items():
+        cells = {}
+        for pairs, own in by_pairs.items():
+            sums = [draw.worth(np.ones(len(draw.images), np.int64)) for draw in own]
+            minus = None if by_pairs is first else compare_draws(own, first[pairs], bootstrap, same_draws=True)
+            cells[pairs] = BenchCell(float(np.mean(sums)), float(np.std(sums, ddof=len(sums) > 1)), minus)
+        rows.append(BenchRow(name, cells))
+    return rows
+
+
+def align_encoders(bench: Bench) -> dict[tuple[str, str], float]:
+    """Compute the mutual nearest-neighbour alignment of each image encoder and each text encoder on dev, in percent."""
+    dev = bench.splits["dev"]
+    images = bench.view.split(bench.view.stack(dev.features)[:ALIGNED_PAIRS])
+    found = {}
+    for text in bench.text.encoders:
+        y = one_matrix(bench.text.select([text]).stack({text: dev.sentences[text][:ALIGNED_PAIRS]}))
+        for name, x in images.items():
+            found[name, text] = 100 * mutual_alignment(x, y if isinstance(y, np.ndarray) else y.toarray())
+    return found

@@ -1,0 +1,116 @@
+"""Relative representations by coupled anchors, the registered model `asif`."""
+
+import itertools
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from scipy.sparse import csr_array
+
+from pipeline.metrics.ranks import rank_scores
+from pipeline.metrics.retrieval import mean_rank, recall_sum
+from pipeline.models.joint_model import Settings, read_number
+from pipeline.models.linear.feature_maps import mapped_columns, project
+from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.training import FitTask
+from pipeline.models.linear.tuning import Choices, GridTrial, Tuned, paired_correlations
+from pipeline.models.linear.views import one_matrix, stack_blocks
+
+
+class ASIF(LinearModel):
+    """Relative representations of images and sentences (ASIF, Norelli et al. 2023, section 2).
+
+    An item is represented by its cosines with the training items of its own kind, the anchors. The k greatest cosines
+    are kept, raised to the power p, and scaled to unit length. Pair i gives column i of both sides, so that an image
+    and a sentence are close if they resemble the same pairs. The columns of `directions.w` (D, n) and `directions.u`
+    (d, n) are the anchors of unit length, k is `nonzero`, and p is `eigenvalue_power`. The paper does not centre the
+    vectors. Dev decides whether they are centred.
+    """
+
+    metric = "inner_product"
+    nonzero = 0
+
+    @classmethod
+    def fit(cls, task: FitTask) -> Tuned:
+        """Choose the anchors at random, and k, p and the centring on dev."""
+        x, y = _draw_anchors(task)
+        dev_x = mapped_columns(task.view.stack(task.dev.features), None)
+        dev_y = mapped_columns(task.text.stack(task.dev.sentences), None)
+        trials = []
+        best = None
+        for centred in (False, True) if task.chosen is None else (bool(task.chosen.transfer["centred"]),):
+            mean_x = task.sets.target.mean_x.astype(np.float32) * centred
+            mean_y = task.sets.target.mean_y.astype(np.float32) * centred
+            directions = Directions(unit_rows(x - mean_x).T, unit_rows(y - mean_y).T, np.ones(len(x), np.float32))
+            images, sentences = project(dev_x, mean_x, directions.w), project(dev_y, mean_y, directions.u)
+            for choices, power in task.progress(list(_combinations(task, centred, len(x)))):
+                nonzero = int(choices["nonzero"])
+                scores = (relate(images, nonzero, power) @ relate(sentences, nonzero, power).T).toarray()
+                ranks = rank_scores(scores, task.dev.owners)
+                trial = GridTrial(
+                    0.0, 0.0, len(x), power, recall_sum(ranks), task.text.weight_of, choices, mean_rank=mean_rank(ranks)
+                )
+                trials.append(trial)
+                if best is None or trial.merit() > best[0].merit():
+                    model = cls(task.view, task.text, mean_x, mean_y, directions, power)
+                    model.nonzero = nonzero
+                    correlations = paired_correlations(images[task.dev.owners], sentences)
+                    best = trial, model, correlations
+        assert best is not None
+        return Tuned(best[1], best[0], tuple(trials), np.ones(1), best[2])
+
+    def _finish(self, projected: np.ndarray) -> np.ndarray:
+        return relate(projected, self.nonzero, self.eigenvalue_power).toarray()
+
+    def settings(self) -> dict[str, Any]:
+        return {**super().settings(), "nonzero": self.nonzero}
+
+    @classmethod
+    def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> LinearModel:
+        model = super().from_parts(settings, tensors)
+        assert isinstance(model, cls)
+        model.nonzero = int(read_number(settings, "nonzero"))
+        if model.nonzero < 1:
+            raise ValueError(f"the setting nonzero is {model.nonzero}, but must be at least 1")
+        return model
+
+
+def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
+    """Return the relative representation of n items, (n, a), from numbers (n, a) proportional to their cosines with a
+    anchors.
+
+    The `nonzero` greatest numbers of each row are kept, unless they are negative. They are raised to `power` and scaled
+    to unit length.
+    """
+    nonzero = min(nonzero, cosines.shape[1])
+    kept = np.argpartition(cosines, -nonzero, axis=1)[:, -nonzero:]
+    values = np.maximum(np.take_along_axis(cosines, kept, axis=1), 0)
+    values /= np.maximum(values.max(axis=1, keepdims=True, initial=0), np.finfo(np.float32).tiny)
+    values = unit_rows(values**power)
+    return csr_array((values.ravel(), kept.ravel(), np.arange(0, kept.size + 1, nonzero)), shape=cosines.shape)
+
+
+def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[Choices, float]]:
+    """Yield the choices (k and the centring) and the power p of each trial."""
+    if task.chosen:
+        yield task.chosen.transfer, task.chosen.eigenvalue_power
+        return
+    numbers = sorted({min(number, anchors) for number in task.settings.nonzero})
+    for nonzero, power in itertools.product(numbers, task.settings.power):
+        yield {"nonzero": nonzero, "centred": float(centred)}, power
+
+
+def _draw_anchors(task: FitTask) -> tuple[np.ndarray, np.ndarray]:
+    """Draw at most `anchors` training pairs at random. Return their images (n, D) and their dense sentences (n, d)."""
+    count = int(task.sets.target.n)
+    drawn = np.sort(np.random.default_rng(task.seed).permutation(count)[: task.settings.anchors])
+    images, sentences = [], []
+    start = 0
+    for block in task.sets.target_blocks():
+        first, last = np.searchsorted(drawn, [start, start + len(block.owners)])
+        rows = drawn[first:last] - start
+        images.append(block.x[block.owners[rows]])
+        sentences.append(block.y[rows])
+        start += len(block.owners)
+    y = one_matrix(stack_blocks(sentences))
+    return np.concatenate(images), y if isinstance(y, np.ndarray) else y.toarray()
