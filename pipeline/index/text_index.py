@@ -8,7 +8,9 @@ written together in the query must be neighbours.
 
 The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. It is
 never part of the index folder, because SQLite trusts the files that it opens. Its name has a digest of the tables, so
-that it is made again after photos were added or removed, and the former file is deleted.
+that it is made again after photos were added or removed, and the former file is deleted. Indexes with equal tables,
+such as the indexes of several models of a run, share one file. The commands that write an index also make its full-text
+index. For an index of another user, the first search makes it.
 """
 
 import hashlib
@@ -23,12 +25,13 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
@@ -37,7 +40,7 @@ from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "1"
+VERSION = "2"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
@@ -62,13 +65,16 @@ the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Time after which a full-text index that was not opened is deleted."""
-STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})")
-"""Pattern of the names of the stored files, and of the files from which they are made. No other files are deleted."""
+STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})|\.[0-9a-f]{64}\.lock")
+"""Pattern of the names of the stored files, of the files from which they are made, and of their locks. No other files
+are deleted."""
 MIN_LOGGED_PHOTOS = 20_000
 """Smallest number of photos whose full-text index takes so long to make (about a second) that a message says so."""
 KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""
+MAX_STORED_KEY_CHARACTERS = 16
+"""Number of characters of the longest key that is stored as it is. Of a longer key, a hash is stored."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
 TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
@@ -90,6 +96,12 @@ def key_of(text: str) -> str:
     Return an empty text for a text that is too long for an identifier.
     """
     return "".join(tokenise(text)) if len(text) <= MAX_KEY_CHARACTERS else ""
+
+
+def _mark(key: str) -> str:
+    """Return the word that is stored for the key of a value. It does not depend on the spelling of the value."""
+    is_long = len(key) > MAX_STORED_KEY_CHARACTERS
+    return KEY_MARK + (hashlib.blake2b(key.encode(), digest_size=6).hexdigest() if is_long else key)
 
 
 def names_of(path: str) -> tuple[str, str, str]:
@@ -138,7 +150,7 @@ def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] = lam
     words: list[str] = []
     for value in values:
         words += tokenise(value[:MAX_VALUE_CHARACTERS])
-        words += map(KEY_MARK.__add__, keys_of(value))
+        words += dict.fromkeys(map(_mark, keys_of(value)))
     return " ".join(words)
 
 
@@ -161,11 +173,10 @@ class TextIndex:
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
-        table = index.packed_table("images")
-        own = [field.name for field in table.schema if field.name not in BUILT_IN and _is_text(field.type)]
-        names = (NAME, CAPTION, *(own := own[:MAX_COLUMNS]))
+        names = (NAME, CAPTION, *(own := _own_columns(index)))
         self._visible = " ".join(f"c{number}" for number, name in enumerate(names) if name not in hidden_columns)
-        self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * table.num_rows)))
+        count = index.packed_table("images").num_rows
+        self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * count)))
         self._database = _open(index, own)
 
     def search(self, query: TextQuery, allowed: np.ndarray | None = None) -> TextMatches:
@@ -174,7 +185,7 @@ class TextIndex:
         Raises IntegrityError if the stored file is damaged.
         """
         try:
-            exact = self._find(f'"{KEY_MARK}{query.key}"', MAX_IDENTIFIED) if query.key else {}
+            exact = self._find(f'"{_mark(query.key)}"', MAX_IDENTIFIED) if query.key else {}
             scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
         except sqlite3.Error as error:
             raise IntegrityError(
@@ -198,6 +209,20 @@ class TextIndex:
         return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
 
 
+def make_text_index(index: StoredIndex) -> None:
+    """Make the full-text index of an index, so that the first search need not make it.
+
+    Does nothing if it exists, or if no folder is safe to keep it in.
+    """
+    _stored_file(index, _own_columns(index))
+
+
+def _own_columns(index: StoredIndex) -> list[str]:
+    """Return the names of the user's columns that are searched."""
+    schema = index.packed_table("images").schema
+    return [field.name for field in schema if field.name not in BUILT_IN and _is_text(field.type)][:MAX_COLUMNS]
+
+
 def _is_text(kind: pa.DataType) -> bool:
     return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
 
@@ -207,17 +232,8 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
 
     It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
     """
-    tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
-    digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
-    prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
     with suppress(OSError, sqlite3.Error):
-        if (folder := state_folder("words")) is not None:
-            path = folder / f"{prefix}-{digest}.sqlite"
-            if not path.exists():
-                discard(prefix)
-                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
-                    _fill(sqlite3.connect(file.name), index, own).close()
-                os.replace(file.name, path)
+        if (path := _stored_file(index, own)) is not None:
             os.utime(path)
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             database.execute("SELECT count(*) FROM sqlite_schema")
@@ -226,6 +242,40 @@ def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
         return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
     except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
         raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
+
+
+def _stored_file(index: StoredIndex, own: Sequence[str]) -> Path | None:
+    """Return the file of the full-text index, which is made if it does not exist.
+
+    If another process is making it, this waits for that process. Return None if the file cannot be made.
+    """
+    if (folder := state_folder("words")) is None:
+        return None
+    tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
+    digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
+    prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
+    path = folder / f"{prefix}-{digest}.sqlite"
+    with suppress(OSError, sqlite3.Error, JointspaceError):
+        if path.exists():
+            return path
+        # Imported here, because most searches find the file and should start fast.
+        from pipeline.storage.locks import hold
+
+        with hold(folder / digest, wait=True):
+            if not path.exists():
+                discard(prefix)
+                other = next(folder.glob(f"*-{digest}.sqlite"), None)
+                with suppress(OSError):  # for example, if the file system has no hard links
+                    if other is not None:
+                        os.link(other, path)
+                        return path
+                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
+                    database = _fill(sqlite3.connect(file.name), index, own)
+                    database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
+                    database.close()
+                os.replace(file.name, path)
+            return path
+    return None
 
 
 def discard(prefix: str = "") -> None:
