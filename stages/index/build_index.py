@@ -60,7 +60,7 @@ def _search(run: Run, index_shard: str) -> str | None:
 
 
 @stage(
-    version=15,
+    version=16,
     gpu=True,
     threads=8,
     memory=3000,
