@@ -13,6 +13,7 @@ such as the indexes of several models of a run, share one file. The commands tha
 index. For an index of another user, the first search makes it.
 """
 
+import base64
 import hashlib
 import logging
 import math
@@ -75,6 +76,8 @@ KEY_MARK = "\xb6"
 that neighbouring words always belong to one value."""
 MAX_STORED_KEY_CHARACTERS = 16
 """Number of characters of the longest key that is stored as it is. Of a longer key, a hash is stored."""
+MAX_ENDING_WORDS = 3
+"""Number of words in the longest ending of a file name. Letters and digits are separate words: `.j2k` has three."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
 TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
@@ -100,8 +103,9 @@ def key_of(text: str) -> str:
 
 def _mark(key: str) -> str:
     """Return the word that is stored for the key of a value. It does not depend on the spelling of the value."""
-    is_long = len(key) > MAX_STORED_KEY_CHARACTERS
-    return KEY_MARK + (hashlib.blake2b(key.encode(), digest_size=6).hexdigest() if is_long else key)
+    if len(key) > MAX_STORED_KEY_CHARACTERS:
+        key = base64.b32encode(hashlib.blake2b(key.encode(), digest_size=5).digest()).decode().lower()
+    return KEY_MARK + key
 
 
 def names_of(path: str) -> tuple[str, str, str]:
@@ -109,12 +113,23 @@ def names_of(path: str) -> tuple[str, str, str]:
     return path, (name := os.path.basename(path)), os.path.splitext(name)[0]
 
 
+def _keys_of_name(path: str) -> list[str]:
+    """Return the keys that are stored for a file name: the key of the name without its ending, and of a whole path.
+
+    The first key follows the last word of the name, so that a query with the ending finds both as neighbours.
+    """
+    _, name, stem = names_of(path)
+    return [key_of(stem), *([key_of(path)] if path != name else [])]
+
+
 @dataclass(frozen=True)
 class TextQuery:
-    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours."""
+    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours. If the query may be
+    a file name, `stems` are phrases for the name without an ending."""
 
     key: str
     phrases: tuple[str, ...]
+    stems: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
@@ -125,7 +140,10 @@ class TextQuery:
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
         is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
-        return cls(key_of(text), tuple(phrases)) if is_short else None
+        words = tokenise(text) if is_short else []
+        endings = range(1, min(MAX_ENDING_WORDS, len(words) - 1) + 1)
+        stems = (" ".join((*words[-number:], _mark("".join(words[:-number])))) for number in endings)
+        return cls(key_of(text), tuple(phrases), tuple(stems)) if is_short else None
 
     def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
         """Return why a photo with the columns `row` matches: the columns that have words of the query, or, if a column
@@ -141,17 +159,17 @@ class TextQuery:
         return tuple(found) if is_complete else (*found, CAPTION)
 
 
-def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
+def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | None = None) -> str:
     """Return the words of some values as a text for FTS5.
 
     After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. By default,
-    this is only the mark, which separates neighbouring values.
+    only the mark separates neighbouring values.
     """
-    words: list[str] = []
+    texts = []
     for value in values:
-        words += tokenise(value[:MAX_VALUE_CHARACTERS])
-        words += dict.fromkeys(map(_mark, keys_of(value)))
-    return " ".join(words)
+        keys = dict.fromkeys(map(_mark, keys_of(value))) if keys_of else ()
+        texts.append(" ".join((*tokenise(value[:MAX_VALUE_CHARACTERS]), *keys)))
+    return (" " if keys_of else f" {KEY_MARK} ").join(texts)
 
 
 class TextMatches(NamedTuple):
@@ -185,7 +203,8 @@ class TextIndex:
         Raises IntegrityError if the stored file is damaged.
         """
         try:
-            exact = self._find(f'"{_mark(query.key)}"', MAX_IDENTIFIED) if query.key else {}
+            keys = " OR ".join((f'"{_mark(query.key)}"', *(f'c0 : "{stem}"' for stem in query.stems)))
+            exact = self._find(keys, MAX_IDENTIFIED) if query.key else {}
             scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
         except sqlite3.Error as error:
             raise IntegrityError(
@@ -319,5 +338,5 @@ def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, 
                 said = [text for text in texts[first:last].to_pylist() if text is not None]
                 values = ([str(record[name])] if record[name] is not None else [] for name in own)
                 stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
-                yield row, _stored(names, lambda name: map(key_of, names_of(name))), _stored(said), *stored
+                yield row, _stored(names, _keys_of_name), _stored(said), *stored
             row += 1

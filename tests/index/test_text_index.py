@@ -268,6 +268,31 @@ def test_long_identifiers_are_found_in_every_spelling(run: Path, tmp_path: Path)
     assert not index.search(TextQuery.parse("staatliche sammlungen inv 0007")).exact
 
 
+@pytest.mark.parametrize(
+    ("query", "exact"),
+    [
+        ("INV 0", {0, 1, 2}),
+        ("INV 0.jpg", {0}),
+        ("inv-0 JPG", {0}),
+        ("inv0.j2k", {1}),
+        ("box/INV 0.jpg", {0}),
+        ("lid/INV 0.jp2", {2}),
+        ("box/INV 0", set()),
+        ("0.jpg", set()),
+        ("INV 0 0", set()),
+    ],
+)
+def test_a_file_name_is_an_identifier_with_and_without_its_ending(tmp_path: Path, query: str, exact: set[int]) -> None:
+    vectors = np.random.default_rng(0).normal(size=(30, 4))
+    names = ["box/INV 0.jpg", "box/INV 0.j2k", "lid/INV 0.jp2", *(f"box/INV {number}.jpg" for number in range(3, 30))]
+    index = jointspace.fit(vectors, vectors + 0.1).index(tmp_path / "index", vectors, names=names)
+    matches = TextIndex(open_index(tmp_path / "index")).search(TextQuery.parse(query))
+    assert matches.exact == exact
+    for row in exact:
+        assert matches.query.fields_of({"path": names[row]}) == ("file name",)
+    assert index.search("INV 0.jpg", k=1)[0].row["path"] == names[0]
+
+
 def test_a_file_of_a_stranger_is_never_opened(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """SQLite opens no file of the index folder, and none in a folder that others can write."""
     index = shutil.copytree(run / "bundle", tmp_path / "index")
