@@ -11,6 +11,7 @@ The conditions of users are not known when an index is built. Two kinds of condi
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 
 import faiss
@@ -28,13 +29,11 @@ from pipeline.storage.card import ConditionCard
 SHARES = (0.5, 0.1, 0.01, 0.001)
 """Shares of the items that the sampled conditions allow, in descending order."""
 RANDOM_QUERIES = 40
-"""Number of queries of the uncorrelated conditions."""
+"""Number of queries of the uncorrelated conditions, and of the conditions of a multi-vector model."""
 ANCHORS = 4
 """Number of items around which correlated conditions are sampled."""
 ANCHOR_QUERIES = 10
 """Number of queries of a correlated condition."""
-GALLERY_QUERIES = 20
-"""Number of queries with which the conditions of a multi-vector model are measured. Each is scored with all items."""
 SCORE_TOLERANCE = 1e-5
 """Largest relative difference of scores that counts as rounding."""
 
@@ -79,12 +78,13 @@ def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVector
     A correlated condition allows the items with the best scores for another query.
     """
     vectors = gallery.vectors()
-    asked = list(islice(queries.blocks(1), GALLERY_QUERIES))
+    asked = list(islice(queries.blocks(1), RANDOM_QUERIES))
     scores = [gallery.score_all(query, vectors)[gallery.there] for query in asked]
     randoms = np.random.default_rng(0).random((len(asked), len(gallery)))
     levels = [[_count_shares(values) for values in kind] for kind in (randoms, [*scores[1:], scores[0]])]
 
-    def recall(query: MultiVectors, values: np.ndarray, is_allowed: np.ndarray) -> float:
+    def recall(number: int, query: MultiVectors, values: np.ndarray, levels: np.ndarray) -> float:
+        is_allowed = levels > number
         allowed = np.zeros(len(gallery.outline.lengths), bool)
         allowed[gallery.there[is_allowed]] = True
         best = np.sort(values[is_allowed])[-NEIGHBOURS:]
@@ -93,10 +93,7 @@ def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVector
 
     cards = []
     for number in range(int(levels[0][0].max())):
-        kinds = [
-            [recall(*each[:2], each[2] > number) for each in zip(asked, scores, kind, strict=True)] for kind in levels
-        ]
-        cards.append(_card(number, *kinds))
+        cards.append(_card(number, *(list(map(partial(recall, number), asked, scores, kind)) for kind in levels)))
     return cards
 
 
@@ -136,14 +133,11 @@ def _count_shares(values: np.ndarray) -> np.ndarray:
 
 
 def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
-    """Find the nearest allowed vectors of the queries, for each condition and each of the SHARES. Reads the vectors
-    once."""
+    """Find the nearest allowed vectors of the queries, for each condition and each of the SHARES."""
+    numbers = range(len(SHARES))
     exact = [
-        [
-            Neighbours.none(len(condition.queries), min(MAX_TIED_NEIGHBOURS, int((condition.levels > number).sum())))
-            for number in range(len(SHARES))
-        ]
-        for condition in conditions
+        [Neighbours.none(len(one.queries), min(MAX_TIED_NEIGHBOURS, (one.levels > number).sum())) for number in numbers]
+        for one in conditions
     ]
     first = 0
     for block in vectors.blocks():

@@ -191,11 +191,11 @@ class TextIndex:
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
-        names = (NAME, CAPTION, *(own := _own_columns(index)))
+        names = (NAME, CAPTION, *_own_columns(index))
         self._visible = " ".join(f"c{number}" for number, name in enumerate(names) if name not in hidden_columns)
         count = index.packed_table("images").num_rows
         self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * count)))
-        self._database = _open(index, own)
+        self._database = _open(index)
 
     def search(self, query: TextQuery, allowed: np.ndarray | None = None) -> TextMatches:
         """Find the photos that match a query. `allowed` (n,) bool says which of the n rows may be found.
@@ -228,45 +228,36 @@ class TextIndex:
         return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
 
 
-def make_text_index(index: StoredIndex) -> None:
-    """Make the full-text index of an index, so that the first search need not make it.
-
-    Does nothing if it exists, or if no folder is safe to keep it in.
-    """
-    _stored_file(index, _own_columns(index))
-
-
 def _own_columns(index: StoredIndex) -> list[str]:
     """Return the names of the user's columns that are searched."""
-    schema = index.packed_table("images").schema
-    return [field.name for field in schema if field.name not in BUILT_IN and _is_text(field.type)][:MAX_COLUMNS]
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
+    fields = index.packed_table("images").schema
+    own = (field for field in fields if field.name not in BUILT_IN and any(kind(field.type) for kind in kinds))
+    return [field.name for field in own][:MAX_COLUMNS]
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
-
-
-def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
-    """Open the full-text index of an index, or make it from the captions, the file names and the columns `own`.
+def _open(index: StoredIndex) -> sqlite3.Connection:
+    """Open the full-text index of an index, which is made if it does not exist.
 
     It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
     """
     with suppress(OSError, sqlite3.Error):
-        if (path := _stored_file(index, own)) is not None:
+        if (path := make_text_index(index)) is not None:
             os.utime(path)
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             database.execute("SELECT count(*) FROM sqlite_schema")
             return database
     try:
-        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
+        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index)
     except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
         raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
 
 
-def _stored_file(index: StoredIndex, own: Sequence[str]) -> Path | None:
-    """Return the file of the full-text index, which is made if it does not exist.
+def make_text_index(index: StoredIndex) -> Path | None:
+    """Make the full-text index of an index unless it exists, and return its file.
 
-    If another process is making it, this waits for that process. Return None if the file cannot be made.
+    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in, or if
+    it cannot be made.
     """
     if (folder := state_folder("words")) is None:
         return None
@@ -289,7 +280,7 @@ def _stored_file(index: StoredIndex, own: Sequence[str]) -> Path | None:
                         os.link(other, path)
                         return path
                 with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
-                    database = _fill(sqlite3.connect(file.name), index, own)
+                    database = _fill(sqlite3.connect(file.name), index)
                     database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
                     database.close()
                 os.replace(file.name, path)
@@ -309,8 +300,9 @@ def discard(prefix: str = "") -> None:
                 path.unlink()
 
 
-def _fill(database: sqlite3.Connection, index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
+def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connection:
     """Write the words of all photos into an empty database, and return it."""
+    own = _own_columns(index)
     if (count := index.packed_table("images").num_rows) >= MIN_LOGGED_PHOTOS:
         log.info("making the full-text index of %d photos, which takes about 5 s for every 100,000 photos", count)
     columns = [f"c{number}" for number in range(2 + len(own))]
