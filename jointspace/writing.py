@@ -12,6 +12,7 @@ from pipeline.compute.multivectors import one_vector_each
 from pipeline.config import loading
 from pipeline.index.build import QUERIES, choose_and_build
 from pipeline.index.chooser import Requirements
+from pipeline.index.condition_recall import measure_conditions
 from pipeline.index.exact import ArrayVectors, evenly_spaced
 from pipeline.index.tuning_queries import TuningQueries, choose_queries
 from pipeline.storage.card import IndexCard, MeasuredIndexes
@@ -72,7 +73,9 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
         writer.add(f"{modality}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
-        indexes[modality] = built.card.model_copy(update={"measured_with": queries[modality].measured_with})
+        conditions = measure_conditions(built.index, ArrayVectors(vectors), asked, "inner_product")
+        changes = {"measured_with": queries[modality].measured_with, "conditions": conditions}
+        indexes[modality] = built.card.model_copy(update=changes)
         del built  # Frees the memory before the next index is built.
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)

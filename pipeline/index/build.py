@@ -17,6 +17,7 @@ from pipeline.compute.multivectors import Comparison, Items, MultiVectors, Score
 from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, TrainedIndex, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
+from pipeline.index.condition_recall import SCORE_TOLERANCE, measure_conditions, measure_gallery_conditions
 from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
 from pipeline.index.faiss_types import NO_DIRECT_MAP, call, ids_of_lists
 from pipeline.index.filtering import is_exact, reconstruct
@@ -36,8 +37,6 @@ SET_QUERIES = 100
 scored with all items."""
 FLAT_HEADER_BYTES = 45
 """Size of an exact index in bytes without its vectors."""
-SCORE_TOLERANCE = 1e-5
-"""Largest relative difference of scores that counts as rounding."""
 
 
 @dataclass(frozen=True)
@@ -174,7 +173,10 @@ def build_gallery(
     """
     if outline is None:
         assert isinstance(comparison, str)
-        return choose_and_build(vectors, one_vector_each(queries), comparison, requirements, progress, gpu, shared)
+        asked = one_vector_each(queries)
+        built = choose_and_build(vectors, asked, comparison, requirements, progress, gpu, shared)
+        conditions = measure_conditions(built.index, vectors, asked, comparison)
+        return replace(built, card=built.card.model_copy(update={"conditions": conditions}))
     assert isinstance(comparison, ScoreRule) and isinstance(queries, MultiVectors)
     count = vectors.count if shared is None or isinstance(shared, TrainedIndex) else shared.count
     factories = dict.fromkeys(f"IVF{lists_for(count, multiple)},Flat" for multiple in (FEW_LISTS, MANY_LISTS))
@@ -184,9 +186,10 @@ def build_gallery(
     used = None if built.card.factory == "Flat" else shortlist
     gallery = MultiVectorGallery(modality, built.index, outline, comparison, used)
     measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
+    conditions = measure_gallery_conditions(gallery, queries)
     if (inverted := stages_of(built.index).inverted) is not None:
         inverted.set_direct_map_type(NO_DIRECT_MAP)  # The gallery has made one, which the file does not contain.
-    return replace(built, card=built.card.model_copy(update={"shortlist": measured}))
+    return replace(built, card=built.card.model_copy(update={"shortlist": measured, "conditions": conditions}))
 
 
 def measure_shortlist(

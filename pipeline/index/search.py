@@ -503,8 +503,12 @@ class Searcher(QueryEncoder):
         allowed = []
         ids = []
         for images in self.groups("images"):
-            allowed.append(condition.rows(images) & images["path"].is_valid().to_numpy())  # Removed rows are null.
-            ids.append(images["image_id"].to_numpy()[allowed[-1]])
+            rows = condition.rows(images)
+            if images["path"].null_count:  # The columns of removed rows are null.
+                rows = rows & images["path"].is_valid().to_numpy()
+            allowed.append(rows)
+            if modality != "images":
+                ids.append(images["image_id"].to_numpy()[rows])
         if modality == "images":
             return np.concatenate(allowed)
         ids = np.concatenate(ids)

@@ -8,9 +8,12 @@ written together in the query must be neighbours.
 
 The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. It is
 never part of the index folder, because SQLite trusts the files that it opens. Its name has a digest of the tables, so
-that it is made again after photos were added or removed, and the former file is deleted.
+that it is made again after photos were added or removed, and the former file is deleted. Indexes with equal tables,
+such as the indexes of several models of a run, share one file. The commands that write an index also make its full-text
+index. For an index of another user, the first search makes it.
 """
 
+import base64
 import hashlib
 import logging
 import math
@@ -23,12 +26,13 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from pipeline.errors import IntegrityError, UsageError
+from pipeline.errors import IntegrityError, JointspaceError, UsageError
 from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
@@ -37,7 +41,7 @@ from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "1"
+VERSION = "2"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
@@ -62,13 +66,18 @@ the words of a query, only those match of which the query is an identifier."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Time after which a full-text index that was not opened is deleted."""
-STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})")
-"""Pattern of the names of the stored files, and of the files from which they are made. No other files are deleted."""
+STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})|\.[0-9a-f]{64}\.lock")
+"""Pattern of the names of the stored files, of the files from which they are made, and of their locks. No other files
+are deleted."""
 MIN_LOGGED_PHOTOS = 20_000
 """Smallest number of photos whose full-text index takes so long to make (about a second) that a message says so."""
 KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""
+MAX_STORED_KEY_CHARACTERS = 16
+"""Number of characters of the longest key that is stored as it is. Of a longer key, a hash is stored."""
+MAX_ENDING_WORDS = 3
+"""Number of words in the longest ending of a file name. Letters and digits are separate words: `.j2k` has three."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
 TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
@@ -92,17 +101,35 @@ def key_of(text: str) -> str:
     return "".join(tokenise(text)) if len(text) <= MAX_KEY_CHARACTERS else ""
 
 
+def _mark(key: str) -> str:
+    """Return the word that is stored for the key of a value. It does not depend on the spelling of the value."""
+    if len(key) > MAX_STORED_KEY_CHARACTERS:
+        key = base64.b32encode(hashlib.blake2b(key.encode(), digest_size=5).digest()).decode().lower()
+    return KEY_MARK + key
+
+
 def names_of(path: str) -> tuple[str, str, str]:
     """Return the forms of a file name that a user may type: the whole path, the name, and the name without ending."""
     return path, (name := os.path.basename(path)), os.path.splitext(name)[0]
 
 
+def _keys_of_name(path: str) -> list[str]:
+    """Return the keys that are stored for a file name: the key of the name without its ending, and of a whole path.
+
+    The first key follows the last word of the name, so that a query with the ending finds both as neighbours.
+    """
+    _, name, stem = names_of(path)
+    return [key_of(stem), *([key_of(path)] if path != name else [])]
+
+
 @dataclass(frozen=True)
 class TextQuery:
-    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours."""
+    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours. If the query may be
+    a file name, `stems` are phrases for the name without an ending."""
 
     key: str
     phrases: tuple[str, ...]
+    stems: tuple[str, ...] = ()
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
@@ -113,7 +140,10 @@ class TextQuery:
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
         is_short = 0 < sum(len(phrase.split()) for phrase in phrases) <= MAX_QUERY_WORDS
-        return cls(key_of(text), tuple(phrases)) if is_short else None
+        words = tokenise(text) if is_short else []
+        endings = range(1, min(MAX_ENDING_WORDS, len(words) - 1) + 1)
+        stems = (" ".join((*words[-number:], _mark("".join(words[:-number])))) for number in endings)
+        return cls(key_of(text), tuple(phrases), tuple(stems)) if is_short else None
 
     def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
         """Return why a photo with the columns `row` matches: the columns that have words of the query, or, if a column
@@ -129,17 +159,17 @@ class TextQuery:
         return tuple(found) if is_complete else (*found, CAPTION)
 
 
-def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] = lambda value: ("",)) -> str:
+def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | None = None) -> str:
     """Return the words of some values as a text for FTS5.
 
     After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. By default,
-    this is only the mark, which separates neighbouring values.
+    only the mark separates neighbouring values.
     """
-    words: list[str] = []
+    texts = []
     for value in values:
-        words += tokenise(value[:MAX_VALUE_CHARACTERS])
-        words += map(KEY_MARK.__add__, keys_of(value))
-    return " ".join(words)
+        keys = dict.fromkeys(map(_mark, keys_of(value))) if keys_of else ()
+        texts.append(" ".join((*tokenise(value[:MAX_VALUE_CHARACTERS]), *keys)))
+    return (" " if keys_of else f" {KEY_MARK} ").join(texts)
 
 
 class TextMatches(NamedTuple):
@@ -161,12 +191,11 @@ class TextIndex:
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
-        table = index.packed_table("images")
-        own = [field.name for field in table.schema if field.name not in BUILT_IN and _is_text(field.type)]
-        names = (NAME, CAPTION, *(own := own[:MAX_COLUMNS]))
+        names = (NAME, CAPTION, *_own_columns(index))
         self._visible = " ".join(f"c{number}" for number, name in enumerate(names) if name not in hidden_columns)
-        self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * table.num_rows)))
-        self._database = _open(index, own)
+        count = index.packed_table("images").num_rows
+        self._most = min(MAX_MATCHES, max(FEW_MATCHES, int(MAX_MATCHING_SHARE * count)))
+        self._database = _open(index)
 
     def search(self, query: TextQuery, allowed: np.ndarray | None = None) -> TextMatches:
         """Find the photos that match a query. `allowed` (n,) bool says which of the n rows may be found.
@@ -174,7 +203,8 @@ class TextIndex:
         Raises IntegrityError if the stored file is damaged.
         """
         try:
-            exact = self._find(f'"{KEY_MARK}{query.key}"', MAX_IDENTIFIED) if query.key else {}
+            keys = " OR ".join((f'"{_mark(query.key)}"', *(f'c0 : "{stem}"' for stem in query.stems)))
+            exact = self._find(keys, MAX_IDENTIFIED) if query.key else {}
             scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
         except sqlite3.Error as error:
             raise IntegrityError(
@@ -198,34 +228,64 @@ class TextIndex:
         return {row: round(score, 9) for row, score in found} if len(found) <= most else {}
 
 
-def _is_text(kind: pa.DataType) -> bool:
-    return pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_integer(kind)
+def _own_columns(index: StoredIndex) -> list[str]:
+    """Return the names of the user's columns that are searched."""
+    kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
+    fields = index.packed_table("images").schema
+    own = (field for field in fields if field.name not in BUILT_IN and any(kind(field.type) for kind in kinds))
+    return [field.name for field in own][:MAX_COLUMNS]
 
 
-def _open(index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
-    """Open the full-text index of an index, or make it from the captions, the file names and the columns `own`.
+def _open(index: StoredIndex) -> sqlite3.Connection:
+    """Open the full-text index of an index, which is made if it does not exist.
 
     It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
     """
-    tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
-    digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
-    prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
     with suppress(OSError, sqlite3.Error):
-        if (folder := state_folder("words")) is not None:
-            path = folder / f"{prefix}-{digest}.sqlite"
-            if not path.exists():
-                discard(prefix)
-                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
-                    _fill(sqlite3.connect(file.name), index, own).close()
-                os.replace(file.name, path)
+        if (path := make_text_index(index)) is not None:
             os.utime(path)
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
             database.execute("SELECT count(*) FROM sqlite_schema")
             return database
     try:
-        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index, own)
+        return _fill(sqlite3.connect(":memory:", check_same_thread=False), index)
     except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
         raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
+
+
+def make_text_index(index: StoredIndex) -> Path | None:
+    """Make the full-text index of an index unless it exists, and return its file.
+
+    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in, or if
+    it cannot be made.
+    """
+    if (folder := state_folder("words")) is None:
+        return None
+    tables = [shard.about(f"{modality}.parquet")["sha256"] for shard in index.shards for modality in MODALITIES]
+    digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
+    prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
+    path = folder / f"{prefix}-{digest}.sqlite"
+    with suppress(OSError, sqlite3.Error, JointspaceError):
+        if path.exists():
+            return path
+        # Imported here, because most searches find the file and should start fast.
+        from pipeline.storage.locks import hold
+
+        with hold(folder / digest, wait=True):
+            if not path.exists():
+                discard(prefix)
+                other = next(folder.glob(f"*-{digest}.sqlite"), None)
+                with suppress(OSError):  # for example, if the file system has no hard links
+                    if other is not None:
+                        os.link(other, path)
+                        return path
+                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
+                    database = _fill(sqlite3.connect(file.name), index)
+                    database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
+                    database.close()
+                os.replace(file.name, path)
+            return path
+    return None
 
 
 def discard(prefix: str = "") -> None:
@@ -240,8 +300,9 @@ def discard(prefix: str = "") -> None:
                 path.unlink()
 
 
-def _fill(database: sqlite3.Connection, index: StoredIndex, own: Sequence[str]) -> sqlite3.Connection:
+def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connection:
     """Write the words of all photos into an empty database, and return it."""
+    own = _own_columns(index)
     if (count := index.packed_table("images").num_rows) >= MIN_LOGGED_PHOTOS:
         log.info("making the full-text index of %d photos, which takes about 5 s for every 100,000 photos", count)
     columns = [f"c{number}" for number in range(2 + len(own))]
@@ -269,5 +330,5 @@ def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, 
                 said = [text for text in texts[first:last].to_pylist() if text is not None]
                 values = ([str(record[name])] if record[name] is not None else [] for name in own)
                 stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
-                yield row, _stored(names, lambda name: map(key_of, names_of(name))), _stored(said), *stored
+                yield row, _stored(names, _keys_of_name), _stored(said), *stored
             row += 1

@@ -10,7 +10,7 @@ import faiss
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from pipeline.index.exact import evenly_spaced, search_exact
+from pipeline.index.exact import Neighbours, evenly_spaced, search_exact
 from pipeline.index.format import parts_of
 
 if TYPE_CHECKING:
@@ -100,8 +100,13 @@ def ask(
     The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
     sought is NEIGHBOURS, or `count` if there are fewer vectors.
     """
-    nearest = search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu)
-    k = min(NEIGHBOURS, count)
+    return questions_of(queries, search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu))
+
+
+def questions_of(queries: np.ndarray, nearest: Neighbours) -> Questions:
+    """Return `queries` (q, c) with their right results. `nearest` are their MAX_TIED_NEIGHBOURS exact neighbours, or
+    all vectors if there are fewer."""
+    k = min(NEIGHBOURS, nearest.rows.shape[1])
     last = nearest.scores[:, k - 1, None]
     right = nearest.scores >= last - 1e-6 * np.maximum(np.abs(last), 1)
     return Questions(queries, k, np.where(right, nearest.rows, -1)[:, : int(right.sum(axis=1).max())])

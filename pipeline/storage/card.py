@@ -101,6 +101,14 @@ class TextEncoderCard(CardPart):
     kind: str
 
 
+class ConditionCard(CardPart):
+    """The recall under conditions that `share` of the items pass (see pipeline.index.condition_recall)."""
+
+    share: Share
+    uncorrelated: Share
+    correlated: Share
+
+
 class IndexCard(CardPart):
     """One FAISS index and its measurements.
 
@@ -108,7 +116,7 @@ class IndexCard(CardPart):
     queries are vectors of captions, phrases or images, as `measured_with` says. `queries_per_second` counts the queries
     of a batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query,
     in milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
-    parameter is null if the index type does not have it.
+    parameter is null if the index type does not have it. `conditions` has the recall under conditions.
     """
 
     factory: Annotated[str, Field(pattern=FACTORY, max_length=256)]
@@ -125,6 +133,7 @@ class IndexCard(CardPart):
     recall: Share = Field(alias="recall@10")
     measured_with: MeasuredWith | None = None
     shortlist: ShortlistCard | None = None
+    conditions: Annotated[list[ConditionCard], Field(max_length=16)] | None = None
 
 
 class ScoreCard(CardPart):

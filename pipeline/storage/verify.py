@@ -431,4 +431,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
             note = ""
             if index is not None and index.measured_with:  # the cards of older indexes do not say it
                 note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
+                if index.conditions:
+                    recalls = (f"{min(c.uncorrelated, c.correlated):.3f} ({c.share:.1%})" for c in index.conditions)
+                    note += f"; if a condition allows a part of the items, {', '.join(recalls)}"
         yield TraceRows(file, modality, tuple(there.tolist()), note)

@@ -60,7 +60,7 @@ def _search(run: Run, index_shard: str) -> str | None:
 
 
 @stage(
-    version=15,
+    version=16,
     gpu=True,
     threads=8,
     memory=3000,
@@ -77,6 +77,7 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     INDEX_SHARD is a model, or MODEL/NUMBER if the key index.bundles divides the index into several shards. The stage
     chooses the type of the FAISS index, measures its recall, and stores the encoders that queries need in the index.
     """
+    from pipeline.index.text_index import make_text_index
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
     from pipeline.run.run import shards_of_part
@@ -84,6 +85,7 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     from pipeline.storage.index_folder import ADDED, numbered, remove_shard
     from pipeline.storage.locks import hold
     from pipeline.storage.pairs import split_ids
+    from pipeline.storage.stored_index import open_index
     from stages.catalogue import declared
 
     (model, number), count = _split(index_shard), run.config.index.bundles
@@ -109,6 +111,7 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
                     remove_shard(former)
             if (folder / ADDED).exists():
                 refresh_additions(declared(), folder)
+            make_text_index(open_index(folder))
 
 
 def _is_part(folder: Path, model: str) -> bool:

@@ -36,8 +36,9 @@ def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
     assert places["embeddings/ncca/shard-00002.h5", "sentences"] == [6, 7]
     assert places["moments/target/chunk-00000.h5", "image"] == []
     notes = {Path(p["file"]).name: p["note"] for p in found["places"]}
-    assert notes["images.parquet"] == "index recall@10 1.000, measured with captions"
-    assert notes["sentences.parquet"] == "index recall@10 1.000, measured with images"
+    conditions = "if a condition allows a part of the items, 1.000 (50.0%), 1.000 (10.0%)"
+    assert notes["images.parquet"] == f"index recall@10 1.000, measured with captions; {conditions}"
+    assert notes["sentences.parquet"] == f"index recall@10 1.000, measured with images; {conditions}, 1.000 (1.0%)"
     assert places["index/ncca/images.parquet", "images"] == [35]
     assert places["index/ncca/sentences.parquet", "sentences"] == [70, 71]
 

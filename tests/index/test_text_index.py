@@ -7,8 +7,11 @@ import re
 import shutil
 import sqlite3
 import stat
+import threading
+import time
 import unicodedata
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -205,18 +208,89 @@ def test_the_stored_file_is_private_and_follows_the_index(run: Path, tmp_path: P
     assert stat.S_IMODE(folder.stat().st_mode) & 0o077 == 0
     assert [hit.matches for hit in Searcher(open_index(index)).images("horse 19", 1)] == [("file name",)]
     run_command("remove", index, "horse-19.png")
-    assert not [*folder.iterdir()]  # No removed text stays.
+    (path,) = folder.iterdir()  # No removed text stays, and the new file is made at once.
     assert not Searcher(open_index(index)).images("horse 19", 3).matched
-    (path,) = folder.iterdir()
-    run_command("add", index, build_bundle(make_run(tmp_path / "other", images=40)))
-    assert {hit.row["path"] for hit in Searcher(open_index(index)).images("horse 35", 3) if hit.matches} == {
-        "horse-35.png"
-    }
-    assert len([*folder.iterdir()]) == 1 and not path.exists()
-    (path,) = folder.iterdir()
-    path.write_bytes(path.read_bytes()[:5000] + bytes(20000))
+    assert [*folder.iterdir()] == [path]
+    other = build_bundle(make_run(tmp_path / "other", images=40))
+    built = {*folder.iterdir()} - {path}
+    run_command("add", index, other)
+    (added,) = {*folder.iterdir()} - built
+    assert added != path
+    found = Searcher(open_index(index)).images("horse 35", 3)
+    assert {hit.row["path"] for hit in found if hit.matches} == {"horse-35.png"}
+    assert {*folder.iterdir()} == {*built, added}
+    added.write_bytes(added.read_bytes()[:5000] + bytes(20000))
     with pytest.raises(IntegrityError, match="Delete the folder"):
         Searcher(open_index(index)).images("horse 35", 3)
+
+
+@pytest.mark.parametrize("bundles", [1, 3])
+def test_build_index_makes_the_full_text_index(run: Path, monkeypatch: pytest.MonkeyPatch, bundles: int) -> None:
+    monkeypatch.setenv("XDG_STATE_HOME", str(run / f"state-{bundles}"))
+    index = build_bundle(run, {"index": {"bundles": bundles}}, output=f"words-{bundles}")
+    monkeypatch.setattr(text_index, "_fill", lambda *_: pytest.fail("the first search makes it again"))
+    assert Searcher(open_index(index)).images("horse 19", 1)[0].row["path"] == "horse-19.png"
+
+
+def test_indexes_with_equal_tables_share_one_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Two searches at the same time make it once, and so do the indexes of several models."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    indexes = [shutil.copytree(run / "bundle", tmp_path / name) for name in ("one", "two")]
+    fill = text_index._fill
+    made = []
+    both_started = threading.Barrier(2, timeout=60)
+
+    def slow_fill(*arguments: Any) -> sqlite3.Connection:
+        made.append(arguments)
+        time.sleep(0.2)  # The other search waits for the lock meanwhile.
+        return fill(*arguments)
+
+    def search(folder: Path) -> str:
+        searcher = Searcher(open_index(folder))
+        both_started.wait()
+        return searcher.images("horse 19", 1)[0].row["path"]
+
+    monkeypatch.setattr(text_index, "_fill", slow_fill)
+    with ThreadPoolExecutor(2) as pool:
+        assert [*pool.map(search, [indexes[0], indexes[0]])] == ["horse-19.png"] * 2
+    assert Searcher(open_index(indexes[1])).images("horse 19", 1)[0].row["path"] == "horse-19.png"
+    assert len(made) == 1
+    files = [*(tmp_path / "state/jointspace/words").iterdir()]
+    assert len(files) == 2 and files[0].samefile(files[1])
+
+
+def test_long_identifiers_are_found_in_every_spelling(run: Path, tmp_path: Path) -> None:
+    """Of a long identifier, only a hash is stored."""
+    numbers = [f"Staatliche Sammlungen, Inv. {number:04d}/1907" for number in range(24)]
+    index = TextIndex(open_index(with_columns(run / "bundle", tmp_path / "index", number=numbers)))
+    for query in ("staatliche sammlungen inv 0007/1907", "StaatlicheSammlungenInv.0007-1907"):
+        assert index.search(TextQuery.parse(query)).exact == {7}
+    assert not index.search(TextQuery.parse("staatliche sammlungen inv 0007")).exact
+
+
+@pytest.mark.parametrize(
+    ("query", "exact"),
+    [
+        ("INV 0", {0, 1, 2}),
+        ("INV 0.jpg", {0}),
+        ("inv-0 JPG", {0}),
+        ("inv0.j2k", {1}),
+        ("box/INV 0.jpg", {0}),
+        ("lid/INV 0.jp2", {2}),
+        ("box/INV 0", set()),
+        ("0.jpg", set()),
+        ("INV 0 0", set()),
+    ],
+)
+def test_a_file_name_is_an_identifier_with_and_without_its_ending(tmp_path: Path, query: str, exact: set[int]) -> None:
+    vectors = np.random.default_rng(0).normal(size=(30, 4))
+    names = ["box/INV 0.jpg", "box/INV 0.j2k", "lid/INV 0.jp2", *(f"box/INV {number}.jpg" for number in range(3, 30))]
+    index = jointspace.fit(vectors, vectors + 0.1).index(tmp_path / "index", vectors, names=names)
+    matches = TextIndex(open_index(tmp_path / "index")).search(TextQuery.parse(query))
+    assert matches.exact == exact
+    for row in exact:
+        assert matches.query.fields_of({"path": names[row]}) == ("file name",)
+    assert index.search("INV 0.jpg", k=1)[0].row["path"] == names[0]
 
 
 def test_a_file_of_a_stranger_is_never_opened(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,0 +1,152 @@
+"""Measuring the recall of an index under conditions, which allow only some of its items.
+
+The conditions of users are not known when an index is built. Two kinds of conditions are therefore sampled:
+
+- An uncorrelated condition allows random items, whatever the query is.
+- A correlated condition allows similar items, as an album or a category does: the items that are nearest to a sampled
+  item. Half of its queries are near the sampled item. The other queries are arbitrary, so that few of the items which
+  are near such a query are allowed.
+"""
+
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import dataclass
+from functools import partial
+from itertools import islice
+
+import faiss
+import numpy as np
+
+from pipeline.compute.multivectors import MultiVectors
+from pipeline.errors import UsageError
+from pipeline.index.exact import Neighbours, Vectors, evenly_spaced, search_exact
+from pipeline.index.faiss_types import NO_DIRECT_MAP
+from pipeline.index.filtering import search_among
+from pipeline.index.gallery import MultiVectorGallery
+from pipeline.index.tuning import MAX_TIED_NEIGHBOURS, NEIGHBOURS, questions_of, recall_of, stages_of
+from pipeline.storage.card import ConditionCard
+
+SHARES = (0.5, 0.1, 0.01, 0.001)
+"""Shares of the items that the sampled conditions allow, in descending order."""
+RANDOM_QUERIES = 40
+"""Number of queries of the uncorrelated conditions, and of the conditions of a multi-vector model."""
+ANCHORS = 4
+"""Number of items around which correlated conditions are sampled."""
+ANCHOR_QUERIES = 10
+"""Number of queries of a correlated condition."""
+SCORE_TOLERANCE = 1e-5
+"""Largest relative difference of scores that counts as rounding."""
+
+
+@dataclass(frozen=True)
+class SampledCondition:
+    """Nested conditions, one for each of the SHARES, with their `queries` (q, c).
+
+    `levels` (n,) uint8 is the number of the SHARES that allow an item. The condition with the index i in SHARES allows
+    the items whose level is above i.
+    """
+
+    queries: np.ndarray
+    levels: np.ndarray
+
+
+def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
+    """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
+
+    `queries` (q, c) are vectors of the other modality, and `metric` is inner_product or euclidean. The result has no
+    conditions that would allow no vector, and is empty if this type of index cannot be searched with a condition.
+    """
+    conditions = _sample_conditions(vectors, queries, metric)
+    exact = _search_exactly(conditions, vectors, metric)
+    cards = []
+    with suppress(UsageError):
+        for number in range(int(conditions[0].levels.max())):
+            recalls = []
+            for condition, nearest in zip(conditions, exact, strict=True):
+                questions = questions_of(condition.queries, nearest[number])
+                found = search_among(index, condition.queries, questions.k, condition.levels > number)
+                recalls.append(recall_of(found.rows, questions))
+            cards.append(_card(number, recalls[:1], recalls[1:]))
+    if (inverted := stages_of(index).inverted) is not None:
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The search has made one, which the file must not contain.
+    return cards
+
+
+def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVectors) -> list[ConditionCard]:
+    """Measure the recall of the gallery of a multi-vector model under sampled conditions, compared with exact scores.
+
+    A correlated condition allows the items with the best scores for another query.
+    """
+    vectors = gallery.vectors()
+    asked = list(islice(queries.blocks(1), RANDOM_QUERIES))
+    scores = [gallery.score_all(query, vectors)[gallery.there] for query in asked]
+    randoms = np.random.default_rng(0).random((len(asked), len(gallery)))
+    levels = [[_count_shares(values) for values in kind] for kind in (randoms, [*scores[1:], scores[0]])]
+
+    def recall(number: int, query: MultiVectors, values: np.ndarray, levels: np.ndarray) -> float:
+        is_allowed = levels > number
+        allowed = np.zeros(len(gallery.outline.lengths), bool)
+        allowed[gallery.there[is_allowed]] = True
+        best = np.sort(values[is_allowed])[-NEIGHBOURS:]
+        found = gallery.search(query, len(best), allowed).scores[0]
+        return float(np.mean(found >= best.min() - SCORE_TOLERANCE * max(abs(float(best.max())), 1)))
+
+    cards = []
+    for number in range(int(levels[0][0].max())):
+        cards.append(_card(number, *(list(map(partial(recall, number), asked, scores, kind)) for kind in levels)))
+    return cards
+
+
+def _card(number: int, uncorrelated: Sequence[float], correlated: Sequence[float]) -> ConditionCard:
+    """Return the mean recalls for the condition with the index `number` in SHARES."""
+    means = {"uncorrelated": float(np.mean(uncorrelated)), "correlated": float(np.mean(correlated))}
+    return ConditionCard(share=SHARES[number], **means)
+
+
+def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> list[SampledCondition]:
+    """Sample an uncorrelated condition and the correlated conditions, in this order."""
+    rng = np.random.default_rng(0)
+    some = queries[evenly_spaced(len(queries), RANDOM_QUERIES)]
+    conditions = [SampledCondition(some, _count_shares(rng.random(vectors.count)))]
+    anchors = vectors.take(np.sort(rng.choice(vectors.count, min(ANCHORS, vectors.count), replace=False)))
+    nearness = np.concatenate([_nearness(block, anchors, metric) for block in vectors.blocks()])
+    order = np.argsort(-_nearness(queries, anchors, metric), axis=0, kind="stable")
+    others = queries[evenly_spaced(len(queries), ANCHOR_QUERIES // 2)]
+    for anchor in range(len(anchors)):
+        asked = np.concatenate([queries[order[: ANCHOR_QUERIES // 2, anchor]], others])
+        conditions.append(SampledCondition(asked, _count_shares(nearness[:, anchor])))
+    return conditions
+
+
+def _nearness(vectors: np.ndarray, anchors: np.ndarray, metric: str) -> np.ndarray:
+    """Return values (n, a) that are greater for `vectors` (n, c) that are nearer to each of the `anchors` (a, c)."""
+    products = vectors @ anchors.T
+    return 2 * products - np.square(vectors).sum(axis=1, keepdims=True) if metric == "euclidean" else products
+
+
+def _count_shares(values: np.ndarray) -> np.ndarray:
+    """Return how many of the SHARES each item is in, as (n,) uint8. The items with the greatest `values` (n,) are in
+    most of them."""
+    firsts = [len(values) - count for share in SHARES if (count := round(share * len(values)))]
+    thresholds = np.partition(values, firsts)[firsts] if firsts else []
+    return sum(((values >= threshold) for threshold in thresholds), np.zeros(len(values), np.uint8))
+
+
+def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
+    """Find the nearest allowed vectors of the queries, for each condition and each of the SHARES."""
+    numbers = range(len(SHARES))
+    exact = [
+        [Neighbours.none(len(one.queries), min(MAX_TIED_NEIGHBOURS, (one.levels > number).sum())) for number in numbers]
+        for one in conditions
+    ]
+    first = 0
+    for block in vectors.blocks():
+        for condition, nearest in zip(conditions, exact, strict=True):
+            levels = condition.levels[first : first + len(block)]
+            rows = np.arange(len(block))
+            for number in range(int(levels.max(initial=0))):
+                rows = rows[levels[rows] > number]
+                best = search_exact(condition.queries, [block[rows]], nearest[number].rows.shape[1], metric)
+                nearest[number] = nearest[number].merge(best.renumber(rows + first))
+        first += len(block)
+    return exact
