@@ -37,7 +37,7 @@ from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.json_files import Json
-from pipeline.storage.stored_index import StoredIndex
+from pipeline.storage.stored_index import StoredIndex, open_index
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
@@ -241,7 +241,7 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
 
     It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
     """
-    with suppress(OSError, sqlite3.Error):
+    with suppress(OSError, sqlite3.Error, JointspaceError):
         if (path := make_text_index(index)) is not None:
             os.utime(path)
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
@@ -256,8 +256,8 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
 def make_text_index(index: StoredIndex) -> Path | None:
     """Make the full-text index of an index unless it exists, and return its file.
 
-    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in, or if
-    it cannot be made.
+    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in. Raises
+    OSError, sqlite3.Error or JointspaceError if it cannot be made.
     """
     if (folder := state_folder("words")) is None:
         return None
@@ -265,27 +265,36 @@ def make_text_index(index: StoredIndex) -> Path | None:
     digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
     prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
     path = folder / f"{prefix}-{digest}.sqlite"
-    with suppress(OSError, sqlite3.Error, JointspaceError):
-        if path.exists():
-            return path
-        # Imported here, because most searches find the file and should start fast.
-        from pipeline.storage.locks import hold
+    if path.exists():
+        return path
+    # Imported here, because most searches find the file and should start fast.
+    from pipeline.storage.locks import hold
 
-        with hold(folder / digest, wait=True):
-            if not path.exists():
-                discard(prefix)
-                other = next(folder.glob(f"*-{digest}.sqlite"), None)
-                with suppress(OSError):  # for example, if the file system has no hard links
-                    if other is not None:
-                        os.link(other, path)
-                        return path
-                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
-                    database = _fill(sqlite3.connect(file.name), index)
-                    database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
-                    database.close()
-                os.replace(file.name, path)
-            return path
-    return None
+    with hold(folder / digest, wait=True):
+        if not path.exists():
+            discard(prefix)
+            other = next(folder.glob(f"*-{digest}.sqlite"), None)
+            with suppress(OSError):  # for example, if the file system has no hard links
+                if other is not None:
+                    os.link(other, path)
+                    return path
+            with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
+                database = _fill(sqlite3.connect(file.name), index)
+                database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
+                database.close()
+            os.replace(file.name, path)
+    return path
+
+
+def prepare_text_index(folder: Path) -> None:
+    """Make the full-text index of the index in `folder`, so that the first search does not wait for it.
+
+    A failure is only logged, because the index itself is complete, and the first search tries again.
+    """
+    try:
+        make_text_index(open_index(folder))
+    except Exception as error:
+        log.warning("The full-text index of %s was not made, and the first search makes it: %s", folder, error)
 
 
 def discard(prefix: str = "") -> None:
