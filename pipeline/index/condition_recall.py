@@ -54,7 +54,7 @@ class SampledCondition:
 def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
-    `queries` (q, c) are vectors of the other modality, and `metric` is inner_product or euclidean. The result has no
+    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has no
     conditions that would allow no vector, and is empty if this type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)

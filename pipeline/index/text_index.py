@@ -15,6 +15,7 @@ index. For an index of another user, the first search makes it.
 
 import base64
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -38,6 +40,7 @@ from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex, open_index
+from pipeline.storage.tables import RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
@@ -326,18 +329,48 @@ def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connectio
 
 def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, ...]]:
     """Yield the row of each photo, and the words of its file names, its captions and each of its columns `own`."""
-    captions = index.packed_table("sentences").unpack().sort_by("image_id")
-    texts = captions["text"]
-    owners = captions["image_id"].to_numpy()
-    row = 0
-    for group in index.packed_table("images").groups(["image_id", "path", "member", *own]):
+    groups = index.packed_table("images").groups(["path", "member", *own])
+    records = (record for group in groups for record in group.to_pylist())
+    for row, (record, captions) in enumerate(zip(records, _captions(index), strict=True)):
+        if record["path"] is not None:  # The columns of removed photos are null.
+            names = [record[name] for name in ("path", "member") if record[name] is not None]
+            values = ([str(record[name])] if record[name] is not None else [] for name in own)
+            stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
+            yield row, _stored(names, _keys_of_name), _stored(captions), *stored
+
+
+def _captions(index: StoredIndex) -> Iterator[list[str]]:
+    """Yield the captions of each photo.
+
+    All captions are in memory at once only if one of the tables is not sorted by the ids of the photos.
+    """
+    images, sentences = map(index.packed_table, MODALITIES)
+    ids = (number for group in images.groups(["image_id"]) for number in group["image_id"].to_pylist())
+    rows = (row for group in sentences.groups(["image_id", "text"]) for row in group.to_pylist())
+    captions = (
+        (owner, [row["text"] for row in own if row["text"] is not None])
+        for owner, own in itertools.groupby(rows, itemgetter("image_id"))
+    )
+    if not (_is_sorted(images) and _is_sorted(sentences)):
+        every: dict[int, list[str]] = {}
+        for number, some in captions:
+            every.setdefault(number, []).extend(some)
+        yield from (every.get(number, []) for number in ids)
+        return
+    owner: float = -1
+    texts: list[str] = []
+    for number in ids:
+        while owner < number:
+            owner, texts = next(captions, (math.inf, []))
+        yield texts if owner == number else []
+
+
+def _is_sorted(table: RowTable) -> bool:
+    """Return whether the rows of a table are in ascending order of their `image_id`."""
+    last = -1
+    for group in table.groups(["image_id"]):
         ids = group["image_id"].to_numpy()
-        spans = np.searchsorted(owners, ids).tolist(), np.searchsorted(owners, ids, "right").tolist()
-        for record, first, last in zip(group.to_pylist(), *spans, strict=True):
-            if record["path"] is not None:  # The columns of removed photos are null.
-                names = [record[name] for name in ("path", "member") if record[name] is not None]
-                said = [text for text in texts[first:last].to_pylist() if text is not None]
-                values = ([str(record[name])] if record[name] is not None else [] for name in own)
-                stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
-                yield row, _stored(names, _keys_of_name), _stored(said), *stored
-            row += 1
+        if (np.diff(ids, prepend=last) < 0).any():
+            return False
+        last = ids[-1] if len(ids) else last
+    return True

@@ -27,6 +27,7 @@ from pipeline.index import text_index
 from pipeline.index.search import MAX_FUSED, RANK_OFFSET, Searcher
 from pipeline.index.text_index import TextIndex, TextQuery
 from pipeline.run.runner import run_stage
+from pipeline.storage.card import Modality
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.stored_index import StoredIndex, open_index
 from stages.index.build_index import build_index
@@ -112,6 +113,21 @@ def test_matches_equal_those_of_a_scan(museum: Path, query: str) -> None:
     }  # fmt: skip
     assert matching == scan(index, query) | identified
     assert identified <= exact
+
+
+@pytest.mark.parametrize("modality", ["images", "sentences"])
+def test_tables_in_any_order_are_searched(museum: Path, tmp_path: Path, modality: Modality) -> None:
+    shard = IndexShard(museum)
+    writer = IndexWriter(tmp_path / "index")
+    writer.link(shard, but={f"{modality}.parquet"})
+    table = shard.table(modality)
+    writer.add_table(f"{modality}.parquet", table.take(np.random.default_rng(0).permutation(table.num_rows)))
+    writer.commit(source=shard.card)
+    index = open_index(tmp_path / "index")
+    for query in ("the big boat number 4", "number 3 horse", "nord zurich"):
+        parsed = TextQuery.parse(query)
+        assert parsed is not None
+        assert {*TextIndex(index).search(parsed).ranks} == scan(index, query) != set()
 
 
 def test_scan_finds_what_it_should(museum: Path) -> None:
