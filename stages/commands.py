@@ -132,22 +132,25 @@ STAGE_FORMER = {"--again": "--force", "--config": "--set-config"}
 
 
 def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the option `--output`, a folder. `what` is the help of the option.
+    """Return a decorator that adds the option `--output`, a folder that the command locks. `what` is its help."""
+    option = click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help=what)
+    return lambda function: option(lock_output(function))
 
-    The command locks the folder. A second command on the same folder fails, and its message names the first one.
+
+def lock_output(function: Callable[..., None]) -> Callable[..., None]:
+    """Decorate a command so that it locks the file or folder `output`.
+
+    A second command with the same output fails, and its message names the first one.
     """
 
-    def lock(function: Callable[..., None]) -> Callable[..., None]:
-        @wraps(function)
-        def locked(output: Path, **arguments: object) -> None:
-            from pipeline.storage.locks import hold
+    @wraps(function)
+    def locked(output: Path, **arguments: object) -> None:
+        from pipeline.storage.locks import hold
 
-            with hold(output):
-                function(output=output, **arguments)
+        with hold(output):
+            function(output=output, **arguments)
 
-        return click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help=what)(locked)
-
-    return lock
+    return locked
 
 
 def runnable(text: str) -> str:

@@ -6,12 +6,13 @@ The conditions of users are not known when an index is built. Two kinds of condi
 - A correlated condition allows similar items, as an album or a category does: the items that are nearest to a sampled
   item. Half of its queries are near the sampled item. The other queries are arbitrary, so that few of the items which
   are near such a query are allowed.
+
+The same items and queries always have the same conditions.
 """
 
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 
 import faiss
@@ -53,7 +54,7 @@ class SampledCondition:
 def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
-    `queries` (q, c) are vectors of the other modality, and `metric` is inner_product or euclidean. The result has no
+    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has no
     conditions that would allow no vector, and is empty if this type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
@@ -66,7 +67,7 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
                 questions = questions_of(condition.queries, nearest[number])
                 found = search_among(index, condition.queries, questions.k, condition.levels > number)
                 recalls.append(recall_of(found.rows, questions))
-            cards.append(_card(number, recalls[:1], recalls[1:]))
+            cards.append(_card(number, recalls[0], float(np.mean(recalls[1:]))))
     if (inverted := stages_of(index).inverted) is not None:
         inverted.set_direct_map_type(NO_DIRECT_MAP)  # The search has made one, which the file must not contain.
     return cards
@@ -75,32 +76,36 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
 def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVectors) -> list[ConditionCard]:
     """Measure the recall of the gallery of a multi-vector model under sampled conditions, compared with exact scores.
 
-    A correlated condition allows the items with the best scores for another query.
+    A correlated condition allows the items with the best scores for the previous query.
     """
     vectors = gallery.vectors()
+    rng = np.random.default_rng(0)
     asked = list(islice(queries.blocks(1), RANDOM_QUERIES))
-    scores = [gallery.score_all(query, vectors)[gallery.there] for query in asked]
-    randoms = np.random.default_rng(0).random((len(asked), len(gallery)))
-    levels = [[_count_shares(values) for values in kind] for kind in (randoms, [*scores[1:], scores[0]])]
 
-    def recall(number: int, query: MultiVectors, values: np.ndarray, levels: np.ndarray) -> float:
-        is_allowed = levels > number
+    def score(query: MultiVectors) -> np.ndarray:
+        return gallery.score_all(query, vectors)[gallery.there]
+
+    def recall(query: MultiVectors, scores: np.ndarray, is_allowed: np.ndarray) -> float:
         allowed = np.zeros(len(gallery.outline.lengths), bool)
         allowed[gallery.there[is_allowed]] = True
-        best = np.sort(values[is_allowed])[-NEIGHBOURS:]
+        best = np.sort(scores[is_allowed])[-NEIGHBOURS:]
         found = gallery.search(query, len(best), allowed).scores[0]
         return float(np.mean(found >= best.min() - SCORE_TOLERANCE * max(abs(float(best.max())), 1)))
 
-    cards = []
-    for number in range(int(levels[0][0].max())):
-        cards.append(_card(number, *(list(map(partial(recall, number), asked, scores, kind)) for kind in levels)))
-    return cards
+    recalls = []
+    other = score(asked[-1])
+    for query in asked:
+        scores = score(query)
+        levels = [_count_shares(values) for values in (rng.random(len(scores)), other)]
+        numbers = range(int(levels[0].max()))
+        recalls.append([[recall(query, scores, kind > number) for kind in levels] for number in numbers])
+        other = scores
+    return [_card(number, *means) for number, means in enumerate(np.mean(recalls, axis=0).tolist())]
 
 
-def _card(number: int, uncorrelated: Sequence[float], correlated: Sequence[float]) -> ConditionCard:
-    """Return the mean recalls for the condition with the index `number` in SHARES."""
-    means = {"uncorrelated": float(np.mean(uncorrelated)), "correlated": float(np.mean(correlated))}
-    return ConditionCard(share=SHARES[number], **means)
+def _card(number: int, uncorrelated: float, correlated: float) -> ConditionCard:
+    """Return the mean recalls under the conditions with the index `number` in SHARES."""
+    return ConditionCard(share=SHARES[number], uncorrelated=uncorrelated, correlated=correlated)
 
 
 def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> list[SampledCondition]:
@@ -119,7 +124,8 @@ def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> li
 
 
 def _nearness(vectors: np.ndarray, anchors: np.ndarray, metric: str) -> np.ndarray:
-    """Return values (n, a) that are greater for `vectors` (n, c) that are nearer to each of the `anchors` (a, c)."""
+    """Return how near the `vectors` (n, c) are to each of the `anchors` (a, c), as (n, a). Near vectors have greater
+    values."""
     products = vectors @ anchors.T
     return 2 * products - np.square(vectors).sum(axis=1, keepdims=True) if metric == "euclidean" else products
 

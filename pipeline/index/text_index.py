@@ -15,6 +15,7 @@ index. For an index of another user, the first search makes it.
 
 import base64
 import hashlib
+import itertools
 import logging
 import math
 import os
@@ -26,6 +27,7 @@ import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import Path
 from typing import NamedTuple
 
@@ -37,7 +39,8 @@ from pipeline.foreign.files import state_folder
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.json_files import Json
-from pipeline.storage.stored_index import StoredIndex
+from pipeline.storage.stored_index import StoredIndex, open_index
+from pipeline.storage.tables import RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
@@ -241,7 +244,7 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
 
     It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
     """
-    with suppress(OSError, sqlite3.Error):
+    with suppress(OSError, sqlite3.Error, JointspaceError):
         if (path := make_text_index(index)) is not None:
             os.utime(path)
             database = sqlite3.connect(f"{path.as_uri()}?mode=ro&immutable=1", uri=True, check_same_thread=False)
@@ -256,8 +259,8 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
 def make_text_index(index: StoredIndex) -> Path | None:
     """Make the full-text index of an index unless it exists, and return its file.
 
-    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in, or if
-    it cannot be made.
+    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in. Raises
+    OSError, sqlite3.Error or JointspaceError if it cannot be made.
     """
     if (folder := state_folder("words")) is None:
         return None
@@ -265,27 +268,36 @@ def make_text_index(index: StoredIndex) -> Path | None:
     digest = hashlib.sha256(" ".join((VERSION, *tables)).encode()).hexdigest()
     prefix = hashlib.sha256(os.path.realpath(index.folder).encode()).hexdigest()
     path = folder / f"{prefix}-{digest}.sqlite"
-    with suppress(OSError, sqlite3.Error, JointspaceError):
-        if path.exists():
-            return path
-        # Imported here, because most searches find the file and should start fast.
-        from pipeline.storage.locks import hold
+    if path.exists():
+        return path
+    # Imported here, because most searches find the file and should start fast.
+    from pipeline.storage.locks import hold
 
-        with hold(folder / digest, wait=True):
-            if not path.exists():
-                discard(prefix)
-                other = next(folder.glob(f"*-{digest}.sqlite"), None)
-                with suppress(OSError):  # for example, if the file system has no hard links
-                    if other is not None:
-                        os.link(other, path)
-                        return path
-                with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
-                    database = _fill(sqlite3.connect(file.name), index)
-                    database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
-                    database.close()
-                os.replace(file.name, path)
-            return path
-    return None
+    with hold(folder / digest, wait=True):
+        if not path.exists():
+            discard(prefix)
+            other = next(folder.glob(f"*-{digest}.sqlite"), None)
+            with suppress(OSError):  # for example, if the file system has no hard links
+                if other is not None:
+                    os.link(other, path)
+                    return path
+            with tempfile.NamedTemporaryFile(prefix=f"{prefix}-", dir=folder, delete=False) as file:
+                database = _fill(sqlite3.connect(file.name), index)
+                database.execute("VACUUM")  # Merging leaves free pages, which are up to half of the file.
+                database.close()
+            os.replace(file.name, path)
+    return path
+
+
+def prepare_text_index(folder: Path) -> None:
+    """Make the full-text index of the index in `folder`, so that the first search does not wait for it.
+
+    A failure is only logged, because the index itself is complete, and the first search tries again.
+    """
+    try:
+        make_text_index(open_index(folder))
+    except Exception as error:
+        log.warning("The full-text index of %s was not made, and the first search makes it: %s", folder, error)
 
 
 def discard(prefix: str = "") -> None:
@@ -317,18 +329,48 @@ def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connectio
 
 def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, ...]]:
     """Yield the row of each photo, and the words of its file names, its captions and each of its columns `own`."""
-    captions = index.packed_table("sentences").unpack().sort_by("image_id")
-    texts = captions["text"]
-    owners = captions["image_id"].to_numpy()
-    row = 0
-    for group in index.packed_table("images").groups(["image_id", "path", "member", *own]):
+    groups = index.packed_table("images").groups(["path", "member", *own])
+    records = (record for group in groups for record in group.to_pylist())
+    for row, (record, captions) in enumerate(zip(records, _captions(index), strict=True)):
+        if record["path"] is not None:  # The columns of removed photos are null.
+            names = [record[name] for name in ("path", "member") if record[name] is not None]
+            values = ([str(record[name])] if record[name] is not None else [] for name in own)
+            stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
+            yield row, _stored(names, _keys_of_name), _stored(captions), *stored
+
+
+def _captions(index: StoredIndex) -> Iterator[list[str]]:
+    """Yield the captions of each photo.
+
+    All captions are in memory at once only if one of the tables is not sorted by the ids of the photos.
+    """
+    images, sentences = map(index.packed_table, MODALITIES)
+    ids = (number for group in images.groups(["image_id"]) for number in group["image_id"].to_pylist())
+    rows = (row for group in sentences.groups(["image_id", "text"]) for row in group.to_pylist())
+    captions = (
+        (owner, [row["text"] for row in own if row["text"] is not None])
+        for owner, own in itertools.groupby(rows, itemgetter("image_id"))
+    )
+    if not (_is_sorted(images) and _is_sorted(sentences)):
+        every: dict[int, list[str]] = {}
+        for number, some in captions:
+            every.setdefault(number, []).extend(some)
+        yield from (every.get(number, []) for number in ids)
+        return
+    owner: float = -1
+    texts: list[str] = []
+    for number in ids:
+        while owner < number:
+            owner, texts = next(captions, (math.inf, []))
+        yield texts if owner == number else []
+
+
+def _is_sorted(table: RowTable) -> bool:
+    """Return whether the rows of a table are in ascending order of their `image_id`."""
+    last = -1
+    for group in table.groups(["image_id"]):
         ids = group["image_id"].to_numpy()
-        spans = np.searchsorted(owners, ids).tolist(), np.searchsorted(owners, ids, "right").tolist()
-        for record, first, last in zip(group.to_pylist(), *spans, strict=True):
-            if record["path"] is not None:  # The columns of removed photos are null.
-                names = [record[name] for name in ("path", "member") if record[name] is not None]
-                said = [text for text in texts[first:last].to_pylist() if text is not None]
-                values = ([str(record[name])] if record[name] is not None else [] for name in own)
-                stored = [_stored(value, lambda value: (key_of(value),)) for value in values]
-                yield row, _stored(names, _keys_of_name), _stored(said), *stored
-            row += 1
+        if (np.diff(ids, prepend=last) < 0).any():
+            return False
+        last = ids[-1] if len(ids) else last
+    return True

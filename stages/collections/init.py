@@ -94,6 +94,7 @@ def command(
     from pipeline.config.section import as_name
     from pipeline.errors import InputError, RejectLimitError, UsageError
     from pipeline.storage.batch import publish_text
+    from pipeline.storage.locks import hold
 
     if encoder and (weights or architecture):
         raise UsageError(
@@ -145,11 +146,12 @@ def command(
     if encoder or splits.keys() >= TRAINING_SPLITS:
         values = _configure(found, splits, seen["drawn"], encoder, weights, architecture, output)
         path = output or Path(f"{values['name']}.yaml")
-        if path.exists():
-            raise UsageError(f"{path} exists already. Give another file with --output, or remove this file.")
         head = "# Only what differs from config/default.yaml, where every key has a comment.\n"
         text = yaml.safe_dump(values, sort_keys=False, default_flow_style=None, allow_unicode=True)
-        publish_text(path, head + text)
+        with hold(path):
+            if path.exists():
+                raise UsageError(f"{path} exists already. Give another file with --output, or remove this file.")
+            publish_text(path, head + text)
         commands = [] if seen["refused"] else [["jointspace", "run", str(path)]]
     if as_json:
         ending = {"configuration": path and str(path), "next": next(iter(commands), None)}

@@ -7,7 +7,7 @@ import click
 
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable
-from stages.commands import FOLDER, PATH
+from stages.commands import PATH, output
 
 if TYPE_CHECKING:
     import numpy as np
@@ -16,10 +16,7 @@ if TYPE_CHECKING:
 @click.command("suggest")
 @click.argument("source", metavar="RUN|VECTORS", type=PATH)
 @click.option("-n", "--count", type=click.IntRange(min=10), default=100, show_default=True, help="Number of photos.")
-@click.option(
-    "-o", "--output", type=FOLDER, required=True, metavar="FOLDER",
-    help="Folder for captions.tsv and splits.tsv. It may be the folder of the photos.",
-)  # fmt: skip
+@output("Folder for captions.tsv and splits.tsv. It may be the folder of the photos.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random photos for dev and test.")
 def command(source: Path, count: int, output: Path, seed: int) -> None:
     """Suggest which photos to caption first.

@@ -39,12 +39,11 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     an index already has, or that were removed from it, are skipped. A running `serve` shows the change. Run the same
     command again to resume.
     """
-    from pipeline.index.text_index import make_text_index
+    from pipeline.index.text_index import prepare_text_index
     from pipeline.run.reading.application import RECORD, added_run
     from pipeline.run.reading.results import search_command
     from pipeline.storage.index_changes import changing, removed_photos
     from pipeline.storage.index_folder import indexes_of_run, is_index
-    from pipeline.storage.stored_index import open_index
 
     log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
     with ExitStack() as stack:
@@ -73,7 +72,7 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 f"; {folder} already has {'the others' if new else 'them'}" if total > new else f" to {folder}",
             )  # fmt: skip
     for folder in [output] if output else folders:
-        make_text_index(open_index(folder))
+        prepare_text_index(folder)
     say_next(lambda: search_command(output or index))
 
 

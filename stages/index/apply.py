@@ -33,6 +33,7 @@ def command(
     same command again to resume, or to index photos that were added to PHOTOS.
     """
     from pipeline.config import loading
+    from pipeline.index.text_index import prepare_text_index
     from pipeline.run.layout import Layout
     from pipeline.run.reading.application import apply_index
     from pipeline.run.reading.results import example_search, search_command
@@ -45,6 +46,7 @@ def command(
     model = plain(open_index(index_folder, added=False).card.model, index_folder)
     with hold(Layout(output).index(model).path):  # The lock keeps `add` and `remove` away.
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
+        prepare_text_index(output)
     assert shard is not None  # `ingest` refuses a folder without a readable photo
     count = shard.card.images.count if shard.card.images else 0
     logging.getLogger(__name__).info("%d photos", count)

@@ -77,15 +77,14 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     INDEX_SHARD is a model, or MODEL/NUMBER if the key index.bundles divides the index into several shards. The stage
     chooses the type of the FAISS index, measures its recall, and stores the encoders that queries need in the index.
     """
-    from pipeline.index.text_index import make_text_index
+    from pipeline.index.text_index import prepare_text_index
+    from pipeline.run.jobs import Jobs
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
     from pipeline.run.run import shards_of_part
-    from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import ADDED, numbered, remove_shard
     from pipeline.storage.locks import hold
     from pipeline.storage.pairs import split_ids
-    from pipeline.storage.stored_index import open_index
     from stages.catalogue import declared
 
     (model, number), count = _split(index_shard), run.config.index.bundles
@@ -102,16 +101,17 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
     # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of its shards can
-    # come here at the same time.
+    # come here in any order and at the same time, and only the job that completes the index goes on.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
-        if all((each / CARD).exists() for each in every):
+        jobs = Jobs(Run(run.root, run.config))
+        if all(jobs.is_done(jobs.job(build_index, (name,))) for name in run.config.bundle_names(model)):
             # Shards of an earlier value of index.bundles are removed. Other files in the folder are kept.
             for former in (folder, *folder.iterdir()):
                 if former not in every and (former == folder or _is_part(former, model)):
                     remove_shard(former)
             if (folder / ADDED).exists():
                 refresh_additions(declared(), folder)
-            make_text_index(open_index(folder))
+            prepare_text_index(folder)
 
 
 def _is_part(folder: Path, model: str) -> bool:

@@ -51,11 +51,10 @@ def command(
     """
     from pipeline.foreign.files import read_lines
     from pipeline.foreign.matching import some
-    from pipeline.index.text_index import discard, make_text_index
+    from pipeline.index.text_index import discard, prepare_text_index
     from pipeline.run.reading.results import search_command
     from pipeline.storage.index_changes import changing, photos_of
     from pipeline.storage.index_folder import indexes_of_run, is_index
-    from pipeline.storage.stored_index import open_index
 
     log = logging.getLogger(__name__)
     require_order(index, names, is_index, "remove")
@@ -83,7 +82,7 @@ def command(
         places = _remove(changes, found)
     discard()
     for place in [output] if output else places:
-        make_text_index(open_index(place))
+        prepare_text_index(place)
     listed = printable(some([photo.shown for photo in found], MAX_LISTED_PHOTOS))
     log.info("%s removed from %s: %s", counted(len(found), "photo"), ", ".join(map(str, places)), listed)
     say_next(lambda: search_command(output or index))

@@ -72,6 +72,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     from pipeline.run.runner import run_stage
     from pipeline.storage.batch import publish_text
     from pipeline.storage.decisions import CHOICES, latest, read_decisions
+    from pipeline.storage.locks import hold
     from pipeline.storage.tables import read_table
     from stages.catalogue import declared
 
@@ -99,7 +100,8 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
             pairs = counted(missing, "right or unsure pair")
             log.warning("%s has %s that the collection no longer has.", path, pairs)
     if exclude:
-        publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))
+        with hold(exclude):
+            publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))
         click.echo(
             f"wrote {exclude}. Less reliable findings are comments (#) in it. Check its lines, and set the key"
             " collection.takedown to its path. The next run then leaves out these photos and captions."

@@ -141,9 +141,12 @@ def migrate(
     other photos and rebuilds the models and indexes.
     """
     from pipeline.config import loading
+    from pipeline.storage.locks import hold
 
     if not config_path and Path(old).exists() and Path(new).exists():
-        _migrate_files(Path(old), Path(new), texts, output or Path(f"{Path(old).stem}-migrated"))
+        output = output or Path(f"{Path(old).stem}-migrated")
+        with hold(output):
+            _migrate_files(Path(old), Path(new), texts, output)
         return
     if missing := [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]:
         raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
@@ -177,7 +180,6 @@ def migrate(
 def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> None:
     """Migrate files of vectors to the new folder `output`, after printing how much recall is kept."""
     from pipeline.run.reading.migration import MigrationTask
-    from pipeline.storage.locks import hold
 
     if output.exists():
         raise UsageError(f"{output} already exists. Name a new folder with --output.")
@@ -187,8 +189,7 @@ def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> No
     say(f"Kept share of the {measure}, by cross-validation on {counted(migration.rows, 'row')} with both vectors:")
     say(f"  {migration.kept['gallery']:6.1%}  new queries, old vectors mapped to the new space")
     say(f"  {migration.kept['queries']:6.1%}  new queries mapped to the old space, old vectors unchanged")
-    with hold(output):
-        task.write(migration, output)
+    task.write(migration, output)
     say(f"{output} has images.npy ({counted(len(task.old), 'vector')} in the new space) and maps.npz (both maps).")
 
 

@@ -10,7 +10,7 @@ import click
 from pipeline.errors import UsageError
 from pipeline.printable import printable
 from pipeline.run import Run
-from stages.commands import FOLDER, RUN
+from stages.commands import FOLDER, RUN, lock_output
 
 if TYPE_CHECKING:
     from pipeline.models.bench import Bench
@@ -32,6 +32,7 @@ SEEDS = (0, 1, 2)
 @click.option("--seed", "seeds", multiple=True, type=click.IntRange(min=0), default=SEEDS, show_default=True,
               help="Seed of a draw of the training pairs. Repeat for several.")  # fmt: skip
 @click.option("-o", "--output", type=FOLDER, default="bench", show_default=True, help="Folder of the results.")
+@lock_output
 def command(
     root: Path,
     encoders: tuple[str, ...],

@@ -11,7 +11,7 @@ import click
 from pipeline.errors import InputError, UsageError
 from pipeline.printable import printable
 from pipeline.run import Run
-from stages.commands import PATH
+from stages.commands import PATH, lock_output
 
 if TYPE_CHECKING:
     from pipeline.report.tables import ComparedSystem
@@ -24,6 +24,7 @@ log = logging.getLogger(__name__)
 @click.option("-o", "--output", type=PATH, default="compare.html", show_default=True, help="The HTML page to write.")
 @click.option("--split", default="test", show_default=True, help="Split whose evaluations are compared.")
 @click.option("--protocol", default="all-sentences", show_default=True, help="Protocol of the evaluations.")
+@lock_output
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
     """Compare the models of several runs with confidence intervals.
 

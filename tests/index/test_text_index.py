@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from synthetic_run import build_bundle, make_run, run_command, with_columns
+from synthetic_run import build_bundle, make_run, open_run, run_command, with_columns
 
 import jointspace
 from pipeline.errors import InputError, IntegrityError, UsageError
@@ -26,8 +26,11 @@ from pipeline.foreign.files import state_folder
 from pipeline.index import text_index
 from pipeline.index.search import MAX_FUSED, RANK_OFFSET, Searcher
 from pipeline.index.text_index import TextIndex, TextQuery
+from pipeline.run.runner import run_stage
+from pipeline.storage.card import Modality
 from pipeline.storage.index_shard import IndexShard, IndexWriter
 from pipeline.storage.stored_index import StoredIndex, open_index
+from stages.index.build_index import build_index
 from stages.index.search import command
 
 PLACES = ("Zürich", "Rome", "東京の港", "กรุงเทพมหานคร", "दिल्ली शहर", "Zurich\x00 Nord", "a\x07b \u202e c", None)
@@ -110,6 +113,21 @@ def test_matches_equal_those_of_a_scan(museum: Path, query: str) -> None:
     }  # fmt: skip
     assert matching == scan(index, query) | identified
     assert identified <= exact
+
+
+@pytest.mark.parametrize("modality", ["images", "sentences"])
+def test_tables_in_any_order_are_searched(museum: Path, tmp_path: Path, modality: Modality) -> None:
+    shard = IndexShard(museum)
+    writer = IndexWriter(tmp_path / "index")
+    writer.link(shard, but={f"{modality}.parquet"})
+    table = shard.table(modality)
+    writer.add_table(f"{modality}.parquet", table.take(np.random.default_rng(0).permutation(table.num_rows)))
+    writer.commit(source=shard.card)
+    index = open_index(tmp_path / "index")
+    for query in ("the big boat number 4", "number 3 horse", "nord zurich"):
+        parsed = TextQuery.parse(query)
+        assert parsed is not None
+        assert {*TextIndex(index).search(parsed).ranks} == scan(index, query) != set()
 
 
 def test_scan_finds_what_it_should(museum: Path) -> None:
@@ -230,6 +248,48 @@ def test_build_index_makes_the_full_text_index(run: Path, monkeypatch: pytest.Mo
     index = build_bundle(run, {"index": {"bundles": bundles}}, output=f"words-{bundles}")
     monkeypatch.setattr(text_index, "_fill", lambda *_: pytest.fail("the first search makes it again"))
     assert Searcher(open_index(index)).images("horse 19", 1)[0].row["path"] == "horse-19.png"
+
+
+def test_only_the_job_that_completes_the_index_makes_its_full_text_index(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """The last two shards are built at the same time. Before the index of two shards, there are three shards."""
+    run = make_run(tmp_path / "run", images=40)
+    made: list[int] = []
+    monkeypatch.setattr(text_index, "make_text_index", lambda index: made.append(len(index.shards)))
+    for count in (3, 2):
+        opened = open_run(run, {"index": {"bundles": count}})
+        first, *others = opened.config.bundle_names("ncca")
+        run_stage(opened, build_index, (first,))
+        assert not made
+        with ThreadPoolExecutor(2) as pool:
+            jobs = [pool.submit(run_stage, opened, build_index, (name,)) for name in reversed(others)]
+        assert all(job.result() == 0 for job in jobs)
+        assert {*made} == {count}
+        made.clear()
+    assert not [record for record in caplog.records if "full-text" in record.message]
+
+
+@pytest.mark.parametrize("bundles", [1, 3])
+@pytest.mark.parametrize("error", [sqlite3.OperationalError("disk I/O error"), OSError("full"), ValueError("other")])
+def test_a_build_without_a_full_text_index_succeeds(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception,
+    bundles: int,
+) -> None:  # fmt: skip
+    """One warning is logged, and the first search makes the full-text index."""
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
+
+    def fail(*_: object) -> sqlite3.Connection:
+        raise error
+
+    with monkeypatch.context() as patch:
+        patch.setattr(text_index, "_fill", fail)
+        index = build_bundle(run, {"index": {"bundles": bundles}}, output=f"failed-{bundles}")
+    warnings = [record.message for record in caplog.records if "full-text" in record.message]
+    assert len(warnings) == 1 and str(error) in warnings[0]
+    assert not [*tmp_path.rglob("*.sqlite")]
+    assert Searcher(open_index(index)).images("horse 19", 1)[0].row["path"] == "horse-19.png"
+    assert len([*tmp_path.rglob("*.sqlite")]) == 1
 
 
 def test_indexes_with_equal_tables_share_one_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
