@@ -137,7 +137,7 @@ def _audit_run(run: Run) -> Findings:
     source = ImageSources([Path(run.photographs.root)], run.config.collection.follow_links)
     limits = ImageLimits.from_settings(run.config.collection)
 
-    def draw_photos(finding: Mapping[str, Any]) -> str:
+    def draw_photos(finding: Mapping[str, Any]) -> str:  # Any: a row of the table
         pairs = [("image", "image_id"), ("other_image", "other_image_id")]
         lines = [f"{finding['kind']}, score {finding['score']:.3f}", *(finding["captions"] or ())]
         shown = [(finding[name], finding[key]) for name, key in pairs if finding[name]]
