@@ -67,7 +67,8 @@ def audit(
     - `rank`, `rivals`: the rank of the captions, from 1, when the photo is compared with them and `rivals` others.
     - `score`, `threshold`: a lower score is more suspicious. Captions with a score up to `threshold` are probably
       wrong. Further captions are listed because they have the lowest scores.
-    - `false_discovery_rate`: the estimated share of right captions among the findings of this kind up to this one.
+    - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
+      that includes the finding.
     - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
 
@@ -136,7 +137,7 @@ def _audit_run(run: Run) -> Findings:
     source = ImageSources([Path(run.photographs.root)], run.config.collection.follow_links)
     limits = ImageLimits.from_settings(run.config.collection)
 
-    def draw_photos(finding: Mapping[str, Any]) -> str:
+    def draw_photos(finding: Mapping[str, Any]) -> str:  # Any: a row of the table
         pairs = [("image", "image_id"), ("other_image", "other_image_id")]
         lines = [f"{finding['kind']}, score {finding['score']:.3f}", *(finding["captions"] or ())]
         shown = [(finding[name], finding[key]) for name, key in pairs if finding[name]]

@@ -77,13 +77,17 @@ def test_memory_mapped_vectors_give_the_same_findings_and_are_not_copied(pairs: 
 
 
 def test_equal_images_are_one_image(pairs: Pairs) -> None:
-    """Each image is there twice, and its copy has the same wrong text, which makes the wrong text less suspicious."""
+    """Each image is there twice, and its copy has the same wrong text.
+
+    The two equal texts agree with each other. They are therefore less suspicious than exchanged texts, with which they
+    are compared, and fewer of them are listed.
+    """
     images = np.concatenate([pairs.images, pairs.images])
     texts = np.concatenate([pairs.texts, pairs.texts])
     owners = np.concatenate([pairs.owners, pairs.owners + IMAGES])
     findings = jointspace.audit(image_vectors=images, text_vectors=texts, owners=owners)
     wrong = pairs.wrong | {row + len(pairs.texts) for row in pairs.wrong}
-    assert len(wrong & listed(findings)) >= 0.75 * len(wrong)
+    assert len(wrong & listed(findings)) >= max(0.6 * len(wrong), 0.9 * len(listed(findings)))
     whole = next(finding for finding in findings if finding["kind"] == "captions")
     assert whole["image_id"] < IMAGES and len(whole["captions"]) == 2 * TEXTS_EACH
 

@@ -242,8 +242,8 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
 
     Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
     MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. `false_discovery_rate`
-    is the estimated share of right items in the list that ends with the finding, which is `reliable` if this share is
-    at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
+    is the least estimated share of right items in a list that includes the finding, which is `reliable` if this share
+    is at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
     """
     import numpy as np
 

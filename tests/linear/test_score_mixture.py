@@ -23,10 +23,13 @@ def planted(seed: int, count: int, share: float, distance: float) -> tuple[Score
     return Scores(own, rng.standard_normal(count), np.empty((0, len(PAIR_COLUMNS)), int)), is_wrong
 
 
-@pytest.mark.parametrize("distance", [2.5, 4])
+@pytest.mark.parametrize("distance", [2.5, 4, 8])
 @pytest.mark.parametrize(("count", "share"), [(500, 0.05), (500, 0.2), (5000, 0.01), (5000, 0.05), (20_000, 0.2)])
 def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distance: float) -> None:
-    """Compares the power with the best list: the cut at which the two normal distributions give the promised rate."""
+    """Compares the power with the best list: the cut at which the two normal distributions give the promised rate.
+
+    With the distance 8, the scores of right and wrong pairs do not overlap.
+    """
     realised, power = [], []
     for seed in range(SEEDS):
         scores, is_wrong = planted(seed, count, share, distance)
@@ -34,16 +37,16 @@ def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distan
         listed = is_wrong[order[: np.searchsorted(rates, RATE, side="right")]]
         realised.append(1 - listed.mean() if len(listed) else 0)
         power.append(listed.sum() / is_wrong.sum())
-        assert (np.diff(rates) >= -1e-12).all()
+        assert (np.diff(rates) >= 0).all() and rates[-1] <= 1
     cuts = np.linspace(-6, 6, 2001)
     wrong, right = share * norm.cdf(cuts), (1 - share) * norm.cdf(cuts - distance)
     best = norm.cdf(cuts[right <= RATE * (wrong + right)][-1])
-    assert np.mean(realised) <= 0.12 if count > 500 else np.mean(realised) <= 0.15
-    assert np.mean(power) >= best - (0.05 if count > 500 else 0.15)
+    assert np.mean(realised) <= 0.12
+    assert np.mean(power) >= best - (0.05 if share * count > 50 else 0.25), "short lists must have fewer right pairs"
 
 
 @pytest.mark.parametrize("count", [250, 2500, 20_000])
-@pytest.mark.parametrize("distance", [1.5, 2.5, 4])
+@pytest.mark.parametrize("distance", [1.5, 2.5, 4, 8])
 def test_few_right_pairs_are_listed_if_no_pair_is_wrong(count: int, distance: float) -> None:
     listed = []
     for seed in range(SEEDS):
@@ -52,9 +55,10 @@ def test_few_right_pairs_are_listed_if_no_pair_is_wrong(count: int, distance: fl
     assert np.median(listed) == 0 and np.mean(listed) <= max(1, 0.001 * count)
 
 
+@pytest.mark.parametrize("distance", [3, 8])
 @pytest.mark.parametrize("share", [0.01, 0.05, 0.2, 0.5])
-def test_the_number_of_wrong_pairs_is_estimated(share: float) -> None:
-    estimates = [planted(seed, 20_000, share, 3)[0].wrong for seed in range(SEEDS)]
+def test_the_number_of_wrong_pairs_is_estimated(share: float, distance: float) -> None:
+    estimates = [planted(seed, 20_000, share, distance)[0].wrong for seed in range(SEEDS)]
     assert np.mean(estimates) == pytest.approx(20_000 * share, rel=0.05)
 
 

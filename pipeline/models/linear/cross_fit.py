@@ -93,12 +93,11 @@ class Scores:
     def lowest(self) -> tuple[np.ndarray, np.ndarray]:
         """Sort the pairs by score, the lowest first. Return their rows (k,) and the false discovery rates (k,).
 
-        The false discovery rate of a pair is the estimated share of right pairs in the list that ends with this pair.
-        The rates ascend.
+        The false discovery rate of a pair is the least estimated share of right pairs in a list of the lowest scores
+        that includes the pair. The rates ascend.
         """
         order = np.argsort(self.scores, kind="stable")
-        right = self.mixture.right_probability(self.scores[order])
-        return order, np.cumsum(right) / np.arange(1, len(order) + 1)
+        return order, self.mixture.false_discovery_rates(self.scores[order])
 
 
 def draw_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
