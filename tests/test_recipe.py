@@ -223,6 +223,7 @@ def test_recipe_centres_the_vectors_of_a_text_encoder(tmp_path: Path) -> None:
     side = RecipeSide(["tfidf"])
     side.add_centring({"tfidf": Parameters({f"{CENTRED}/mean": mean, f"{CENTRED}/matrix": matrix}, {}, "", {})})
     run_command("export", tmp_path / "index", "--recipe", tmp_path / "recipe")
+    assert 'recipe.embed("texts", {"tfidf": VECTORS}) ' in (tmp_path / "recipe/README.md").read_text()
     settings = json.loads((tmp_path / "recipe/recipe.json").read_text())
     settings["texts"] = side.settings
     (tmp_path / "recipe/recipe.json").write_text(json.dumps(settings))

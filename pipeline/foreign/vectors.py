@@ -197,7 +197,9 @@ def _read_names(source: Source) -> list[str]:
     """Read the list of names. Raises InputError if there is no list, or if two lists differ."""
     first, *others = _names_files(source)
     if not first.exists():
-        raise InputError(f"{first} does not exist. List the names there, one per line, or set `names`.")
+        raise InputError(
+            f"{first} does not exist. List the names of the rows of {source.path.name} there, one per line."
+        )
     names = read_lines(first)
     if source.of == "sentences" and all("\t" in name for name in names):
         return [name.partition("\t")[2] for name in names]

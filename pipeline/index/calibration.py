@@ -161,6 +161,8 @@ class Judgement:
     def remark(self) -> str:
         """A text for the user that says which of the results are likely matches."""
         share = f"{100 * self.coverage:.0f}%"
+        if not self.shown:
+            return "There are no results."
         if not self.likely:
             return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
         searched = f"In {share} of searches, the photo that you are looking for (if it is in the collection)"

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.compute import runtime
-from pipeline.errors import IntegrityError
+from pipeline.errors import IntegrityError, UsageError
 from pipeline.printable import counted
 from pipeline.run import Inputs, Job, Run, stage
 from pipeline.run.reading.inputs import feature_shards
@@ -76,6 +76,11 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     from pipeline.storage.tables import read_table
     from stages.catalogue import declared
 
+    if exclude and exclude.exists():
+        raise UsageError(
+            f"{exclude} already exists. A new list would not have the captions that the last run has left out. Name a"
+            " new file, and add its lines to the list that the run uses."
+        )
     run = Run(root)
     run_stage(run, audit, again=True)
     table, commit = read_table(run.layout.audit.path, "audit")

@@ -58,6 +58,8 @@ def command(
     methods = methods or tuple(METHODS)
     if unknown := [name for name in methods if name not in METHODS]:
         raise UsageError(f"The method {unknown[0]} is unknown. Choose from {', '.join(METHODS)}.")
+    if (output / "bench.csv").exists():
+        raise UsageError(f"{output / 'bench.csv'} already exists. Name another folder with --output.")
     bench = _read(run, encoders, text_encoders)
     output.mkdir(parents=True, exist_ok=True)
     measured = []

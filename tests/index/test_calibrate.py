@@ -149,6 +149,11 @@ def test_error_names_the_table_the_row_and_the_remedy(single: Path, tmp_path: Pa
 def test_tables_without_the_columns_are_refused(single: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="does not exist. Write it with the columns file and caption, or add --ask"):
         run_command("calibrate", single, tmp_path / "missing.csv")
+    (tmp_path / "header.csv").write_text("file,caption\n")
+    with pytest.raises(
+        InputError, match="header.csv has no rows with values. Write at least one row below the header."
+    ):
+        run_command("calibrate", single, tmp_path / "header.csv")
     with pytest.raises(InputError, match="has no column of captions. Name this column caption."):
         run_command("calibrate", single, write(tmp_path / "a.csv", written(), ("file", "number")))
     with pytest.raises(InputError, match="b.csv has no header, since its first line is about the photo dog-2.png"):

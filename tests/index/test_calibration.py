@@ -100,6 +100,7 @@ def test_caption_is_compared_with_the_background_without_its_own_photo() -> None
 
 def test_remarks_count_the_likely_photos() -> None:
     remarks = {
+        (0, 0, 0): "There are no results.",
         (0, 5, 3): "None of these results is a likely match. In 90% of searches, the right photo scores higher.",
         (1, 5, 1): f"{SEARCHED} is this one.",
         (2, 5, 2): f"{SEARCHED} is among these 2.",

@@ -110,5 +110,9 @@ def test_the_command_writes_a_table_and_a_page(tmp_path: Path) -> None:
     assert "asif, hubness: auto" in page and "<svg" in page and "colour, tfidf" in page
     with pytest.raises(UsageError, match=r"The method cka is unknown\. Choose from ncca"):
         run_command("bench", run, "--method", "cka")
+    before = (output / "bench.csv").read_bytes()
+    with pytest.raises(UsageError, match="bench.csv already exists. Name another folder with --output."):
+        run_command("bench", run, *options)
+    assert (output / "bench.csv").read_bytes() == before
     with pytest.raises(UsageError, match="eyes"):
-        run_command("bench", run, "--encoder", "eyes", "--output", output)
+        run_command("bench", run, "--encoder", "eyes", "--output", tmp_path / "other")

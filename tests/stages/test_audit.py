@@ -11,6 +11,7 @@ from scipy.ndimage import gaussian_filter
 from synthetic_run import by_hand, ingest, make_stage, open_run, run_command, write_config
 
 import jointspace
+from pipeline.errors import UsageError
 from pipeline.index.search import MAX_DRAWN
 from pipeline.report.tables import is_probable
 from pipeline.run.layout import Layout
@@ -88,6 +89,10 @@ def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out
     assert {line[2:] for line in lines if line.startswith("# ") and "\t" in line} == captions - reliable
     wrong = {f"{number}.png" for number in PARTLY_WRONG}
     assert len(reliable) > 1 and sum(line.partition("\t")[0] in wrong for line in reliable) >= 0.75 * len(reliable)
+
+    with pytest.raises(UsageError, match="out.txt already exists. A new list would not have the captions"):
+        run_command("audit", run, "--exclude", tmp_path / "out.txt")
+    assert (tmp_path / "out.txt").read_text().splitlines() == lines
 
     data = Path(open_run(run).config.data_root)
     ingest(tmp_path / "again", data, {"collection": {"takedown": str(tmp_path / "out.txt")}})

@@ -87,7 +87,7 @@ def test_rows_are_paired_by_names_in_any_order(tmp_path: Path) -> None:
     shown = run_command("migrate", old, new, "--output", tmp_path / "out")
     assert "120 rows" in shown and shown.count("%") == 2
     mapped = np.load(tmp_path / "out/images.npy")
-    assert (tmp_path / "out/images.txt").read_text().split() == NAMES
+    assert (tmp_path / "out/images.txt").read_text().split() == NAMES and "images.txt (their names)" in shown
     np.testing.assert_allclose(mapped[CHOSEN], unit(NEW[CHOSEN]), atol=1e-6)
     assert (mapped * unit(NEW)).sum(axis=1).min() > 0.999
     maps = np.load(tmp_path / "out/maps.npz")
@@ -105,7 +105,19 @@ def test_rows_without_names_are_paired_by_order_or_by_their_numbers(tmp_path: Pa
     texts = write(tmp_path / "texts.npy", NEW[:300], [f"{row}#0" for row in range(300)])
     shown = run_command("migrate", old, new, "--texts", texts, "--output", tmp_path / "some")
     assert "recall@10 of captions" in shown
+    assert "images.npy (400 vectors in the new space), and maps.npz" in shown
     assert (np.load(tmp_path / "some/images.npy") * unit(NEW)).sum(axis=1).min() > 0.999
+    for names, message in (
+        (None, "next to it: the row numbers, counted from 0, of the same photos in"),
+        (
+            [str(len(OLD)), *map(str, CHOSEN[1:])],
+            f"1 rows have names that are not row numbers of .*: {len(OLD)}. Correct",
+        ),
+    ):
+        (tmp_path / "new.txt").unlink(missing_ok=True)
+        write(tmp_path / "new.npy", NEW[CHOSEN], names)
+        with pytest.raises(InputError, match=message):
+            run_command("migrate", old, tmp_path / "new.npy", "--output", tmp_path / "bad")
 
 
 def test_the_old_vectors_may_be_an_index(tmp_path: Path) -> None:

@@ -142,7 +142,7 @@ def test_sentences_without_names_are_in_the_order_of_the_run(tmp_path: Path) -> 
         assert open_foreign(source).names == NAMES and foreign_files(source) == [path, tmp_path / "f.txt"]
         (tmp_path / "f.txt").unlink()
         assert open_foreign(source).names is None and foreign_files(source) == [path]
-        with pytest.raises(InputError, match="f.txt does not exist. List the names there"):
+        with pytest.raises(InputError, match="f.txt does not exist. List the names of the rows of "):
             read(path)
 
 

@@ -212,6 +212,8 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
     def mostly(fits: Callable[[str], bool]) -> list[str]:
         return [name for name, values in texts.items() if 2 * sum(map(fits, values)) > len(values)]
 
+    if not any(texts.values()):
+        raise InputError(f"{path} has no rows with values. Write at least one row below the header.")
     links = mostly(lambda value: "://" in value)
     named = [name for name in mostly(is_image) if name not in links]
     candidates = named or mostly(lambda value: without_zeros(value) in stems)

@@ -215,9 +215,10 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
     counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
     if names is None:
         if len(vectors) != len(gallery):
+            known = "names" if gallery.names else "row numbers, counted from 0"
             raise InputError(
                 f"{counts}, so they cannot be paired by order. List the names of the rows of {vectors.files[0]} in a"
-                f" text file next to it: the names in {gallery.files[0]}, or the row numbers there, counted from 0."
+                f" text file next to it: the {known}, of the same photos in {gallery.files[0]}."
             )
         return np.arange(len(vectors))
     known = gallery.names or list(map(str, range(len(gallery))))
@@ -225,8 +226,9 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
         raise InputError(f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Rename rows.")
     found = find_names(names, known).images
     if missing := [name for name, row in zip(names, found, strict=True) if row is None]:
+        lacking = "that {} does not have" if gallery.names else "that are not row numbers of {}, which has no names"
         raise InputError(
-            f"{counts}, but {len(missing):,} rows have names that {gallery.files[0]} does not have: {some(missing)}."
+            f"{counts}, but {len(missing):,} rows have names {lacking.format(gallery.files[0])}: {some(missing)}."
             " Correct the names, or remove the rows."
         )
     return np.array(found, np.int64)

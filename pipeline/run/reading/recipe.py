@@ -59,7 +59,8 @@ def export_recipe(index: Path, output: Path) -> None:
             np.savez_compressed(file, allow_pickle=False, **arrays)
         (folder / "recipe.json").write_text(json.dumps(settings, indent=1) + "\n", encoding="utf-8")
         (folder / "recipe.py").write_bytes(Path(recipe_program.__file__).read_bytes())
-        (folder / "README.md").write_text(README, encoding="utf-8")
+        vectors = ", ".join(f"{json.dumps(one['name'])}: VECTORS" for one in settings["texts"]["encoders"])
+        (folder / "README.md").write_text(README.replace('"ENCODER": VECTORS', vectors), encoding="utf-8")
 
 
 def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
