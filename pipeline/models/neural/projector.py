@@ -146,9 +146,8 @@ class Projector(RefinedCCA):
 
     heads: Mapping[str, np.ndarray]
 
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        return projected
+    def _finish(self, projected: np.ndarray) -> np.ndarray:
+        return projected if self.heads else super()._finish(projected)
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
         return self._head(0, super().embed_images(features))
@@ -157,10 +156,10 @@ class Projector(RefinedCCA):
         return self._head(1, super().embed_sentences(sentences))
 
     def _head(self, side: int, hidden: np.ndarray) -> np.ndarray:
-        if self.heads:
-            weight, bias = (torch.from_numpy(self.heads[f"heads.{side}.{name}"]) for name in ("weight", "bias"))
-            hidden = functional.linear(functional.gelu(torch.from_numpy(hidden)), weight, bias).numpy()
-        return unit_rows(hidden)
+        if not self.heads:
+            return hidden
+        weight, bias = (torch.from_numpy(self.heads[f"heads.{side}.{name}"]) for name in ("weight", "bias"))
+        return unit_rows(functional.linear(functional.gelu(torch.from_numpy(hidden)), weight, bias).numpy())
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
