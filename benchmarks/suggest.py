@@ -30,7 +30,7 @@ from pipeline.config.models import FitSettings  # noqa: E402
 from pipeline.encoders.tfidf import encode  # noqa: E402
 from pipeline.metrics.ranks import rank_scores  # noqa: E402
 from pipeline.metrics.retrieval import recall_sum  # noqa: E402
-from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
+from pipeline.models.linear.accumulation import sum_blocks  # noqa: E402
 from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
 from pipeline.models.linear.projection import unit_rows  # noqa: E402
 from pipeline.models.linear.selection import choose_photos, choose_representatives  # noqa: E402
@@ -145,9 +145,8 @@ def measure_selection(collection: Collection, train: np.ndarray, dev: np.ndarray
     }
     view = ImageView(("eyes",), (collection.x.shape[1],), ("l2",))
     text = TextView.of(pairs["train"].sentences, {"words": ("l2",)})
-    moments = MomentsAccumulator(view.dim, text.dim, runtime.threads())
-    moments.add(view.stack(pairs["train"].features), text.stack(pairs["train"].sentences), pairs["train"].owners)
-    tuned = tune(NormalizedCCA, view, text, PreparedViews(moments.result()), pairs["dev"], GRID)
+    moments = sum_blocks([pairs["train"]], view, text, runtime.threads())
+    tuned = tune(NormalizedCCA, view, text, PreparedViews(moments), pairs["dev"], GRID)
     x = tuned.model.embed_images({"eyes": collection.x[test]})
     y = tuned.model.embed_sentences({"words": vectors[captions]})
     reached = recall_sum(rank_scores(x @ y.T, owners))
