@@ -5,8 +5,8 @@
 
 `ncca` is fitted to one caption of each of some training photos. The caption is drawn at random among the captions of
 the photo. Without --text-encoder, the text vectors are tf-idf over the vocabulary of these captions alone. The first
-caption of each photo of the dev split chooses the parameters, as in benchmarks/baselines.py. With --tenths, the dev
-photos among the suggested photos choose them instead. The recalls are measured on all captions of the test split.
+caption of each photo of the dev split chooses the parameters. With --tenths, the dev photos among the suggested photos
+choose them instead. The recalls are measured on all captions of the test split.
 
 Each line has the sum of six recalls of a selection and a seed, which decides the drawn captions and the random photos.
 """
@@ -19,17 +19,33 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-import baselines  # before NumPy, because this module chooses the BLAS kernels
-import numpy as np
-from interleave import parse_options
+from pipeline.compute import runtime
 
-from pipeline.encoders.tfidf import encode
-from pipeline.models.linear.projection import unit_rows
-from pipeline.models.linear.selection import choose_photos, choose_representatives
-from pipeline.run import Run
-from pipeline.storage.features import FeatureRows
-from pipeline.text.tokens import LONGEST_NGRAM, TermSettings
-from pipeline.text.vocabulary import build_vocabulary
+runtime.configure()
+
+import numpy as np  # noqa: E402  after the BLAS kernels are chosen
+from interleave import parse_options  # noqa: E402
+
+from pipeline.config.models import FitSettings  # noqa: E402
+from pipeline.encoders.tfidf import encode  # noqa: E402
+from pipeline.metrics.ranks import rank_scores  # noqa: E402
+from pipeline.metrics.retrieval import recall_sum  # noqa: E402
+from pipeline.models.linear.accumulation import sum_blocks  # noqa: E402
+from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
+from pipeline.models.linear.projection import unit_rows  # noqa: E402
+from pipeline.models.linear.selection import choose_photos, choose_representatives  # noqa: E402
+from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune  # noqa: E402
+from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
+from pipeline.run import Run  # noqa: E402
+from pipeline.storage.features import FeatureRows  # noqa: E402
+from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
+from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
+
+RIDGES = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
+GRID = FitSettings(
+    dimensions=(32, 64, 128, 256), eigenvalue_power=(0.5, 1, 2, 4), image_ridge=RIDGES, text_ridge=RIDGES
+)
+"""The parameters of `ncca` to try."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -124,13 +140,18 @@ def measure_selection(collection: Collection, train: np.ndarray, dev: np.ndarray
         vectors = np.zeros((len(collection.captions), len(vocabulary.terms)), np.float32)
         vectors[used] = encode([collection.captions[int(row)] for row in used], vocabulary).toarray()
     pairs = {
-        name: baselines.Pairs(collection.x[images], vectors[rows], np.arange(len(images)))
+        name: PairArrays({"eyes": collection.x[images]}, {"words": vectors[rows]}, np.arange(len(images)))
         for name, (images, rows) in chosen.items()
     }
-    baselines.fit_ncca.cache_clear()
-    parameters, scorer = baselines.ncca(pairs["train"], pairs["dev"], seed)
-    recall_sum = baselines.measure(scorer, baselines.Pairs(collection.x[test], vectors[captions], owners))
-    return {"recall_sum": round(recall_sum, 1), "chosen": parameters}
+    view = ImageView(("eyes",), (collection.x.shape[1],), ("l2",))
+    text = TextView.of(pairs["train"].sentences, {"words": ("l2",)})
+    moments = sum_blocks([pairs["train"]], view, text, runtime.threads())
+    tuned = tune(NormalizedCCA, view, text, PreparedViews(moments), pairs["dev"], GRID)
+    x = tuned.model.embed_images({"eyes": collection.x[test]})
+    y = tuned.model.embed_sentences({"words": vectors[captions]})
+    reached = recall_sum(rank_scores(x @ y.T, owners))
+    axes = ("image_ridge", "text_ridge", "dimensions", "eigenvalue_power")
+    return {"recall_sum": round(reached, 1), "chosen": {axis: getattr(tuned.chosen, axis) for axis in axes}}
 
 
 def measure_all(

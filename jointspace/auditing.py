@@ -22,7 +22,7 @@ from pipeline.run.runner import run_stage
 from pipeline.storage.decisions import latest, pair_of, read_decisions
 from pipeline.storage.pairs import SplitRows
 from pipeline.storage.sources import ImageSources
-from pipeline.storage.tables import read_table
+from pipeline.storage.tables import Row, read_table
 from stages.operations.audit import BLOCK_ROWS, worst_captions
 from stages.operations.audit import audit as audit_stage
 
@@ -33,7 +33,7 @@ STEPS = ("l2",)
 class Findings(list[dict[str, Any]]):
     """The findings of `audit`, one dictionary per finding. A notebook shows the first of them with thumbnails."""
 
-    _draw: Callable[[Mapping[str, Any]], str] | None = None
+    _draw: Callable[[Row], str] | None = None
 
     def _repr_html_(self) -> str | None:
         return "".join(map(self._draw, self[:MAX_DRAWN])) if self._draw else None
@@ -137,7 +137,7 @@ def _audit_run(run: Run) -> Findings:
     source = ImageSources([Path(run.photographs.root)], run.config.collection.follow_links)
     limits = ImageLimits.from_settings(run.config.collection)
 
-    def draw_photos(finding: Mapping[str, Any]) -> str:  # Any: a row of the table
+    def draw_photos(finding: Row) -> str:
         pairs = [("image", "image_id"), ("other_image", "other_image_id")]
         lines = [f"{finding['kind']}, score {finding['score']:.3f}", *(finding["captions"] or ())]
         shown = [(finding[name], finding[key]) for name, key in pairs if finding[name]]

@@ -174,8 +174,10 @@ def command(
 
 
 def _lines(
-    seen: dict[str, Any], encoder: str | None, weights: Path | None
-) -> Iterator[str]:  # Any: the findings of the command, as --json prints them
+    seen: dict[str, Any],  # the findings of the command, as --json prints them
+    encoder: str | None,
+    weights: Path | None,
+) -> Iterator[str]:
     """Yield the lines that tell the user about the collection. `seen` has the findings of the command."""
     parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"

@@ -8,7 +8,7 @@ import scipy  # SciPy loads its parts on first use. Embedding does not need them
 
 from pipeline.models.linear.cca import MomentsModel
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.projection import Directions, UnitProjections
 
 if TYPE_CHECKING:
     from pipeline.models.linear.training import FitTask
@@ -36,7 +36,7 @@ class ProcrustesSolver:
         return self._directions.first(dimensions)
 
 
-class Procrustes(MomentsModel):
+class Procrustes(UnitProjections, MomentsModel):
     """The orthogonal map of images to sentences, compared by cosine similarity (Schönemann 1966).
 
     In the code, W is `directions.w` (D, c) and U is `directions.u` (d, c). With c = min(D, d), the score is the cosine
@@ -44,13 +44,7 @@ class Procrustes(MomentsModel):
     """
 
     solver = ProcrustesSolver
-    metric = "inner_product"
     uses_text_ridge = False
-
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, c) to unit length."""
-        return unit_rows(projected)
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":

@@ -172,6 +172,17 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return scale_to_unit_length(rows.copy())
 
 
+class UnitProjections:
+    """A base class of linear models whose embeddings are projections of unit length, compared by cosine."""
+
+    metric: str = "inner_product"
+
+    @staticmethod
+    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
+        """Scale the rows of `projected` (n, c) to unit length."""
+        return unit_rows(projected)
+
+
 @dataclass(frozen=True)
 class WordStart:
     """A fitted `ncca` and the words of its text view, from which a neural model takes its initial weights.

@@ -11,7 +11,7 @@ from pipeline.compute import runtime
 from pipeline.errors import InputError
 from pipeline.models.linear.cca import MomentsModel, top_eigenpairs
 from pipeline.models.linear.moments import Moments, sum_moments
-from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.projection import Directions, UnitProjections
 
 
 def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
@@ -69,16 +69,9 @@ class RidgeRegression(MomentsModel):
     uses_text_ridge = False
 
 
-class CosineRidge(RidgeRegression):
+class CosineRidge(UnitProjections, RidgeRegression):
     """Ridge regression from images to the text vectors, compared by the cosine of xW and yU. W and U are as in
     RidgeRegression."""
-
-    metric = "inner_product"
-
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, c) to unit length."""
-        return unit_rows(projected)
 
 
 # --- maps between encoders

@@ -15,7 +15,7 @@ from pipeline.errors import InputError
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.linear.feature_maps import project
-from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.projection import Directions, LinearModel, UnitProjections, unit_rows
 from pipeline.models.linear.training import FitTask
 from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations, training_correlations
 from pipeline.models.linear.views import as_sparse, shape_of
@@ -215,20 +215,14 @@ class _Weights:
         return Directions(self.w.copy(), self.u.copy(), np.ones(self.schedule.dimensions, np.float32))
 
 
-class WsabieSGD(LinearModel):
+class WsabieSGD(UnitProjections, LinearModel):
     """Wsabie by stochastic gradient descent, compared by cosine similarity (Gong et al. 2014, eq. 3 and 4).
 
     In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), alpha is `max_norm`, and c is `dimensions`.
     Training centres only the images. Embedding centres both views.
     """
 
-    metric = "inner_product"
     adaptive: ClassVar[bool] = False
-
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, c) to unit length."""
-        return unit_rows(projected)
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:

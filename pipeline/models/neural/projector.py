@@ -12,7 +12,7 @@ from torch.nn import functional
 from pipeline.config.models import ProjectorTrainSettings
 from pipeline.models.joint_model import Features, RegionSource, Sentences, Settings
 from pipeline.models.linear.projection import unit_rows
-from pipeline.models.linear.views import Rows, TextView, is_sparse, one_matrix, sum_by_owner
+from pipeline.models.linear.views import Rows, TextView, is_sparse, matrices_of, one_matrix
 from pipeline.models.neural.losses import Objective
 from pipeline.models.neural.refinement import SCALE_SAMPLE, Matrices, RefinedCCA, RefinedTowers, take_sentences
 from pipeline.models.neural.task import TrainingTask
@@ -46,13 +46,12 @@ class ProjectionTowers(RefinedTowers):
         """Draw the weights, and measure the means and the scales on the training pairs of `task`."""
         captions = text.stack(task.train.sentences)
         owners = task.train.owners
-        mean_y = one_matrix(sum_by_owner(captions, np.zeros(len(owners), np.int64), 1))
-        mean_y = (mean_y.toarray() if is_sparse(mean_y) else mean_y)[0].astype(np.float32) / np.float32(len(owners))
+        mean_y = np.concatenate([block.mean(axis=0, dtype=np.float64) for block in matrices_of(captions)])
         width = settings.hidden if settings.layers == 2 else settings.dimensions
         with seeded(task.seed):
             w, u = (torch.randn(dim, width) / dim**0.5 for dim in (task.view.dim, text.dim))
             mean_x = torch.from_numpy(task.mean_image)
-            super().__init__(w, u, mean_x, torch.from_numpy(mean_y), text.dims, settings.dropout)
+            super().__init__(w, u, mean_x, torch.from_numpy(mean_y.astype(np.float32)), text.dims, settings.dropout)
             sides = range(2 if settings.layers == 2 else 0)
             self.heads = nn.ModuleList(nn.Linear(width, settings.dimensions) for _ in sides)
         self.register_buffer("scales", torch.ones(2))
@@ -146,9 +145,8 @@ class Projector(RefinedCCA):
 
     heads: Mapping[str, np.ndarray]
 
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        return projected
+    def _finish(self, projected: np.ndarray) -> np.ndarray:
+        return projected if self.heads else super()._finish(projected)
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
         return self._head(0, super().embed_images(features))
@@ -157,10 +155,10 @@ class Projector(RefinedCCA):
         return self._head(1, super().embed_sentences(sentences))
 
     def _head(self, side: int, hidden: np.ndarray) -> np.ndarray:
-        if self.heads:
-            weight, bias = (torch.from_numpy(self.heads[f"heads.{side}.{name}"]) for name in ("weight", "bias"))
-            hidden = functional.linear(functional.gelu(torch.from_numpy(hidden)), weight, bias).numpy()
-        return unit_rows(hidden)
+        if not self.heads:
+            return hidden
+        weight, bias = (torch.from_numpy(self.heads[f"heads.{side}.{name}"]) for name in ("weight", "bias"))
+        return unit_rows(functional.linear(functional.gelu(torch.from_numpy(hidden)), weight, bias).numpy())
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:

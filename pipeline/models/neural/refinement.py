@@ -18,7 +18,7 @@ from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.linear.device import stack_on, unit_length
-from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.projection import Directions, LinearModel, UnitProjections
 from pipeline.models.linear.views import ImageView, Rows, TextView, is_sparse, matrices_of
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import TrainingTask
@@ -132,20 +132,13 @@ class RefinedTowers(nn.Module):
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
-class RefinedCCA(LinearModel):
+class RefinedCCA(UnitProjections, LinearModel):
     """Normalized CCA (Gong et al. 2014, eq. 2) whose projections are trained further by a contrastive loss.
 
     The maps start as W diag(lambda^t) and U diag(lambda^t) of a fitted model. Each is multiplied by a number, which
     does not change the scores. Weight decay pulls the maps towards this start. CCA uses only second moments, but the
     contrastive loss depends on the sentences with which an image is confused.
     """
-
-    metric = "inner_product"
-
-    @staticmethod
-    def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, c) to unit length."""
-        return unit_rows(projected)
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:

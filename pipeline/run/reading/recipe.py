@@ -8,11 +8,14 @@ from typing import Any
 import numpy as np
 from scipy import sparse
 
+from pipeline.compute.multivectors import one_vector_each
 from pipeline.encoders.centred import CENTRED
 from pipeline.errors import UsageError
 from pipeline.index.calibration import Calibration
 from pipeline.index.queries import QueryEncoder
+from pipeline.models.joint_model import JointModel
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
+from pipeline.models.linear.csa import CSA
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.feature_maps import FeatureMap
 from pipeline.models.linear.projection import LinearModel
@@ -25,6 +28,10 @@ CORRECTED_SIDES = {"images": "images", "texts": "sentences"}
 """Side of a recipe -> side of a hubness correction."""
 SPARSE_PARTS = ("data", "indices", "indptr")
 """Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
+CHECKED_ROWS = 8
+"""Number of random vectors of each side that a new recipe embeds."""
+TOLERANCE = 1e-3
+"""Largest difference by rounding between the vectors of a recipe and of its model, relative to the greatest number."""
 README = """# A recipe for queries
 
 These files embed queries for an index of jointspace, and score them, with NumPy alone. recipe.json has the settings of
@@ -45,10 +52,12 @@ the model and the names of its encoders, and recipe.npz has its arrays. The vect
 def export_recipe(index: Path, output: Path) -> None:
     """Write the recipe of an index to the new folder `output`.
 
-    Raises UsageError if `output` exists, or if the model is not a linear model that comes with jointspace.
+    Raises UsageError if `output` exists, if the model is not a linear model that comes with jointspace, or if the
+    recipe does not compute the vectors of the model.
     """
     stored = open_index(index)
-    settings, arrays = describe_model(stored)
+    model = QueryEncoder(stored).model
+    settings, arrays = describe_model(stored, model)
     calibration = Calibration.of_index(stored)
     if calibration:
         arrays["background"] = calibration.background
@@ -61,14 +70,14 @@ def export_recipe(index: Path, output: Path) -> None:
         (folder / "recipe.py").write_bytes(Path(recipe_program.__file__).read_bytes())
         vectors = ", ".join(f"{json.dumps(one['name'])}: VECTORS" for one in settings["texts"]["encoders"])
         (folder / "README.md").write_text(README.replace('"ENCODER": VECTORS', vectors), encoding="utf-8")
+        require_same_vectors(stored.card.model, model, folder)
 
 
-def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
+def describe_model(stored: StoredIndex, model: JointModel) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
     """Return the settings and the arrays of the model of an index, for a recipe.
 
     Raises UsageError if the model is not a linear model that comes with jointspace.
     """
-    model = QueryEncoder(stored).model
     correction = model.correction if isinstance(model, HubCorrected) else None
     model = model.model if isinstance(model, HubCorrected) else model
     if isinstance(model, ZeroShot):
@@ -79,8 +88,11 @@ def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.nd
         ones = np.ones((1, len(values)))
         factors = model.finish(ones, values, model.eigenvalue_power)
         settings = {"unit": np.allclose(model.finish(2 * ones, values, model.eigenvalue_power), factors)}
-        images = {"mean": model.mean_x, "matrix": (model.directions.w * factors).astype(np.float32)}
-        texts = {"mean": model.mean_y, "matrix": (model.directions.u * factors).astype(np.float32)}
+        scales: dict[str, np.ndarray] = {}
+        if isinstance(model, CSA):  # The columns are scaled after the rows have unit length.
+            factors, scales = ones, {"scales": np.sqrt(model.directions.values)}
+        images = {"mean": model.mean_x, "matrix": (model.directions.w * factors).astype(np.float32), **scales}
+        texts = {"mean": model.mean_y, "matrix": (model.directions.u * factors).astype(np.float32), **scales}
         sides = {
             "images": RecipeSide(model.encoders, model.view.steps_of_each, None, images, model.maps.image),
             "texts": RecipeSide(model.text_encoders, model.text.steps, model.text.weights, texts, model.maps.text),
@@ -99,6 +111,31 @@ def describe_model(stored: StoredIndex) -> tuple[dict[str, Any], dict[str, np.nd
         settings[side] = own.settings
         arrays |= {f"{side} {name}": array for name, array in own.arrays.items()}
     return settings, arrays
+
+
+def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
+    """Raise UsageError unless the recipe in a folder embeds random vectors like the model `name`, if it is linear."""
+    linear = model.model if isinstance(model, HubCorrected) else model
+    if not isinstance(linear, LinearModel):
+        return
+    recipe = recipe_program.Recipe(folder)
+    rng = np.random.default_rng(0)
+    sides = (("images", linear.view, model.embed_images), ("texts", linear.text, model.embed_sentences))
+    for side, view, embed in sides:
+        for encoder in recipe.settings[side]["encoders"]:
+            encoder["centring"] = []  # The model reads vectors that are centred already.
+        dims = zip(view.encoders, view.dims, strict=True)
+        vectors = {encoder: rng.standard_normal((CHECKED_ROWS, dim)).astype(np.float32) for encoder, dim in dims}
+        expected = one_vector_each(embed(vectors))
+        try:
+            is_same = np.allclose(recipe.embed(side, vectors), expected, 0, TOLERANCE * np.abs(expected).max())
+        except ValueError:  # The vectors have another number of columns.
+            is_same = False
+        if not is_same:
+            raise UsageError(
+                f"A recipe cannot compute the vectors of the model {name}, because this model does more than project"
+                " vectors and scale them. Export the recipe of another index, such as an index of ncca."
+            )
 
 
 class RecipeSide:

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 
 Arrays = dict[str, np.ndarray]
+Settings = dict[str, Any]
+"""An object of recipe.json."""
 
 
 class Recipe:
@@ -30,6 +32,8 @@ class Recipe:
             rows = (rows - arrays["mean"]) @ arrays["matrix"]
         if self.settings["unit"]:
             rows = unit(rows)
+        if "scales" in arrays:
+            rows = fill(rows * arrays["scales"], side)
         return add_bias(rows, side, settings["hubness"], arrays)
 
     def score(self, queries: np.ndarray, vectors: np.ndarray) -> np.ndarray:
@@ -54,7 +58,14 @@ def unit(rows: np.ndarray) -> np.ndarray:
     return rows / np.where(lengths > 0, lengths, 1)
 
 
-def normalise(rows: np.ndarray, encoder: dict[str, Any], arrays: Arrays) -> np.ndarray:
+def fill(rows: np.ndarray, side: str) -> np.ndarray:
+    """Append two columns to rows (n, c) that make their length 1, and do not change products of images and texts."""
+    missing = np.sqrt(np.maximum(1 - (rows**2).sum(axis=1), 0))
+    zeros = np.zeros(len(rows))
+    return np.column_stack([rows, missing, zeros] if side == "images" else [rows, zeros, missing])
+
+
+def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray:
     """Centre, normalise and weight the vectors (n, dim) of an encoder."""
     rows = np.asarray(rows, np.float32)  # as jointspace, so that both round in the same way
     for name in encoder["centring"]:  # A mean is subtracted, and then a matrix may be multiplied.
@@ -64,7 +75,7 @@ def normalise(rows: np.ndarray, encoder: dict[str, Any], arrays: Arrays) -> np.n
     return encoder["weight"] * rows
 
 
-def add_map(rows: np.ndarray, settings: dict[str, Any] | None, arrays: Arrays) -> np.ndarray:
+def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.ndarray:
     """Append the nonlinear columns of a model to rows (n, d). The columns of a kernel replace the rows."""
     if settings is None:
         return rows
@@ -87,7 +98,7 @@ def add_map(rows: np.ndarray, settings: dict[str, Any] | None, arrays: Arrays) -
     return np.hstack([rows, settings["weight"] * columns])
 
 
-def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: dict[str, Any]) -> np.ndarray:
+def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.ndarray:
     """Compute a kernel of scikit-learn between rows (n, d) and landmarks (m, d). Return (n, m)."""
     name, gamma = settings["kernel"], settings["gamma"]
     if name == "laplacian":
@@ -99,7 +110,7 @@ def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: dict[str, Any]) ->
     return (products / rows.shape[1] + 1) ** 3 if name == "polynomial" else products
 
 
-def add_bias(rows: np.ndarray, side: str, settings: dict[str, Any] | None, arrays: Arrays) -> np.ndarray:
+def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arrays) -> np.ndarray:
     """Append four columns to rows (n, c), which subtract the bias of hubs from scores, unless `settings` is None."""
     if settings is None:
         return rows
