@@ -5,6 +5,11 @@ has one byte for each axis (`int8`). After a random rotation, which spreads the 
 byte for each of several groups of axes: a product code (Jegou, Douze and Schmid 2011). The index compares by Euclidean
 distances. They rank vectors of unit length better than inner products do, because a product code represents a shorter
 vector.
+
+The vectors of a model with hubness correction end with the columns of the correction, in which a small error changes
+the scores more than in other columns. These columns are neither projected nor rotated. They have a byte each, or a
+group of their own. Such vectors are compared by inner products and are not scaled, because the weight of the correction
+depends on the length of the other columns.
 """
 
 import math
@@ -17,33 +22,51 @@ CODES = {"int8": (None, None), "pq64": (64, 128), "pq32": (32, 96), "pq16": (16,
 """
 CENTROIDS = 256
 """Number of centroids for each group of axes, one for each value of a byte."""
+CORRECTION_COLUMNS = 4
+"""Number of columns that pipeline.models.linear.corrected adds to a vector."""
+VARYING_COLUMNS = 2
+"""Number of these columns that differ between the vectors of a side. The others do not change an order of results."""
 MAX_TRAINING_ROWS = 1 << 16
 """Number of vectors from which codes are learned. FAISS uses at most 256 for each centroid."""
 
 
-def build_codes(vectors: np.ndarray, metric: str, code: str, dims: int | None = None) -> faiss.Index:
+def build_codes(
+    vectors: np.ndarray, metric: str, code: str, dims: int | None = None, corrected: bool = False
+) -> faiss.Index:
     """Make an index of the codes of vectors (n, c) float32, in their order. Its queries are vectors (q, c).
 
-    `metric` is the metric of the vectors, and `code` is a name in CODES. `dims` is the number of principal axes. The
-    same vectors have the same codes.
+    `metric` is the metric of the vectors, and `code` is a name in CODES. `dims` is the number of axes, which includes
+    the columns of the correction if the model of the vectors is `corrected` for hubs. The same vectors have the same
+    codes.
     """
     width = vectors.shape[1]
+    own = vectors[:, : width - CORRECTION_COLUMNS] if corrected else vectors
     size, usual_dims = CODES[code]
     kept = min(dims or usual_dims or width, width)
-    axes = np.linalg.eigh((vectors.T @ vectors).astype(np.float64))[1][:, : -kept - 1 : -1].T
+    group = math.ceil(kept / size) if size else 1
+    reserved = group * math.ceil(VARYING_COLUMNS / group) if corrected else 0
+    kept = min(max(kept - reserved, 1), own.shape[1])
+    axes = np.linalg.eigh((own.T @ own).astype(np.float64))[1][:, : -kept - 1 : -1].T
+    similarity = faiss.METRIC_INNER_PRODUCT if corrected else faiss.METRIC_L2
     if size is None:
-        codes = faiss.IndexScalarQuantizer(kept, faiss.ScalarQuantizer.QT_8bit, faiss.METRIC_L2)
+        codes = faiss.IndexScalarQuantizer(kept + reserved, faiss.ScalarQuantizer.QT_8bit, similarity)
     else:
-        padded = size * math.ceil(kept / size)  # A product code divides its axes into groups of the same size.
-        codes = faiss.IndexPQ(padded, size, 8, faiss.METRIC_L2)
+        # A product code divides its axes into groups of the same size.
+        codes = faiss.IndexPQ(size * group, size, 8, similarity)
         codes.pq.cp.min_points_per_centroid = 1  # Otherwise FAISS warns of small collections.
-        random = np.random.default_rng(0).standard_normal((padded, padded))
+        random = np.random.default_rng(0).standard_normal((codes.d - reserved, codes.d - reserved))
         axes = np.linalg.qr(random)[0][:, :kept] @ axes
+    matrix = np.zeros((codes.d, width), np.float32)
+    matrix[: len(axes), : own.shape[1]] = axes
+    if corrected:
+        added = vectors[:, own.shape[1] :]
+        varying = np.argsort(-((added - added[:1]) ** 2).sum(axis=0), kind="stable")[:VARYING_COLUMNS]
+        matrix[len(axes) + np.arange(VARYING_COLUMNS), own.shape[1] + varying] = 1
     projection = faiss.LinearTransform(width, codes.d, False)
-    faiss.copy_array_to_vector(axes.astype(np.float32).ravel(), projection.A)
+    faiss.copy_array_to_vector(matrix.ravel(), projection.A)
     projection.is_trained = True
     index = faiss.IndexPreTransform(codes)
-    if metric == "inner_product":
+    if metric == "inner_product" and not corrected:
         index.prepend_transform(faiss.NormalizationTransform(codes.d))
     index.prepend_transform(projection)
     training = vectors[:: math.ceil(len(vectors) / MAX_TRAINING_ROWS) or 1]

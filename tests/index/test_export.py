@@ -15,6 +15,8 @@ from synthetic_run import build_bundle, features_of, run_command
 
 from pipeline.index.codes import build_codes
 from pipeline.index.search import Searcher
+from pipeline.models.linear.corrected import HubnessCorrection
+from pipeline.models.linear.hubness import Bank, Term
 from pipeline.storage.embeddings import Embeddings
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.stored_index import open_index
@@ -89,6 +91,56 @@ def test_codes_of_few_vectors_find_each_vector(code: str, metric: str, count: in
     assert index.ntotal == count
     if count:
         assert index.search(vectors, 1)[1].ravel().tolist() == list(range(count))
+
+
+def draw_corrected_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
+    """Draw pairs of unit vectors, many of them near a common direction, and correct their scores for hubs."""
+    generator = np.random.default_rng(1)
+    images = generator.standard_normal((count, 60)) * 0.95 ** np.arange(60)
+    images[:, 0] += 3 * generator.random(count)
+    sentences = images + 1.5 * generator.standard_normal((count, 60)) * 0.95 ** np.arange(60)
+    images, sentences = (side / np.linalg.norm(side, axis=1, keepdims=True) for side in (images, sentences))
+    terms = [Term(0.75, "nearest", 20)]
+    correction = HubnessCorrection(Bank(images, sentences), {"images": terms, "sentences": terms})
+    return tuple(
+        correction.extend(side, items).astype(np.float32)
+        for side, items in (("images", images), ("sentences", sentences))
+    )
+
+
+@pytest.mark.parametrize("side", ["images", "sentences"])
+@pytest.mark.parametrize(
+    ("code", "dims", "size", "least"),
+    [("int8", None, 62, 9.7), ("int8", 40, 40, 9), ("pq64", 64, 64, 9), ("pq32", 64, 32, 8.5), ("pq16", 64, 16, 7)],
+)
+def test_codes_of_a_corrected_model_keep_the_corrections(
+    code: str, dims: int | None, size: int, least: float, side: str
+) -> None:
+    images, sentences = draw_corrected_pairs(2000)
+    vectors, queries = (images, sentences[:200]) if side == "images" else (sentences, images[:200])
+    index = build_codes(vectors, "inner_product", code, dims, corrected=True)
+    assert (index.sa_code_size(), index.ntotal, index.d) == (size, 2000, 64)
+    for column in (60, 62) if side == "images" else (61, 63):
+        only = np.zeros((1, 64), np.float32)
+        only[0, column] = 1  # The score of this query is the column.
+        found, rows = index.search(only, 2000)
+        assert np.abs(found[0] - vectors[rows[0], column]).mean() < 0.02 * vectors[:, column].std()
+    exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]
+    found = index.search(queries, 10)[1]
+    common = [len(np.intersect1d(*pair)) for pair in zip(found, exact, strict=True)]
+    assert np.mean(common) > least
+
+
+@pytest.mark.parametrize("code", ["int8", "pq64", "pq32", "pq16"])
+@pytest.mark.parametrize(("count", "dims"), [(0, None), (1, None), (5, None), (5, 1)])
+def test_codes_of_few_corrected_vectors_have_their_scores(code: str, count: int, dims: int | None) -> None:
+    images, sentences = (side[:count] for side in draw_corrected_pairs(100))
+    index = build_codes(images, "inner_product", code, dims, corrected=True)
+    assert index.ntotal == count
+    if count and dims is None:
+        scores, rows = index.search(sentences, count)
+        difference = scores - np.take_along_axis(sentences @ images.T, rows, axis=1)
+        np.testing.assert_allclose(difference, np.broadcast_to(difference[:, :1], difference.shape), atol=0.01)
 
 
 @pytest.mark.parametrize("name", ["bundle", "several"])

@@ -6,6 +6,7 @@ correction is tested alone, as a refit, and in ensembles.
 
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pytest
 from synthetic_run import THINGS, build_bundle, make_stage, open_run, run_command
@@ -203,3 +204,13 @@ def test_exported_vectors_give_the_corrected_order_by_product_and_by_distance(ru
     np.testing.assert_allclose(np.sort(vectors @ query)[::-1], corrected, atol=1e-5)
     distances = np.linalg.norm(vectors - query, axis=1)
     np.testing.assert_allclose(1 - np.sort(distances) ** 2 / 2, corrected, atol=1e-5)
+
+
+def test_exported_codes_give_the_corrected_scores_less_a_constant(run: Path, tmp_path: Path) -> None:
+    index = jointspace.load(build_bundle(run, model="ncca-csls", output="coded"))
+    run_command("export", run / "coded", "--to", "faiss", "--type", "pq16", "--output", tmp_path / "codes")
+    query = index.embed_text(f"a {THINGS[0]}")
+    corrected = [hit.score for hit in index.search(f"a {THINGS[0]}", k=100, match_text=False)]
+    scores = faiss.read_index(str(tmp_path / "codes/images.faiss")).search(query[None], len(corrected))[0][0]
+    # The run has fewer photos than a code has centroids, so that the codes are exact.
+    np.testing.assert_allclose(scores - scores[0], np.array(corrected) - corrected[0], atol=1e-5)

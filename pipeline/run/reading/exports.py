@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping
 from functools import partial
 from pathlib import Path
 
+import faiss
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -54,7 +55,9 @@ def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int |
         "fingerprint": card.fingerprint,
         "data_roots": [shard.card.data_root for shard in stored.shards],
     }
-    writers = {**WRITERS, "faiss": partial(_write_faiss, metric=card.metric, code=code, dims=dims)}
+    corrected = "hubness" in stored.first.model().settings
+    build = partial(build_codes, metric=card.metric, code=code, dims=dims, corrected=corrected)
+    writers = {**WRITERS, "faiss": partial(_write_faiss, build=build)}
     about |= {"type": code} if kind == "faiss" else {}
     with new_folder(output) as folder:
         for modality in MODALITIES:
@@ -87,10 +90,10 @@ def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]
         ) from error
 
 
-def _write_faiss(path: Path, vectors: np.ndarray, table: pa.Table, metric: str, code: str, dims: int | None) -> None:
-    """Write the codes of vectors (n, c) to the FAISS index `path`.faiss, and the rows of `table` to `path`.jsonl."""
+def _write_faiss(path: Path, vectors: np.ndarray, table: pa.Table, build: Callable[[np.ndarray], faiss.Index]) -> None:
+    """Write the index that `build` makes of vectors (n, c) to `path`.faiss, and the rows of `table` to `path`.jsonl."""
     with open(path.with_suffix(".faiss"), "wb") as file:
-        write_index(build_codes(vectors, metric, code, dims), file.write)
+        write_index(build(vectors), file.write)
     _write_rows(path, table)
 
 
