@@ -25,6 +25,8 @@ MAX_SHOWN = 3
 """Maximum number of rejected rows, of folders and of indexes that the command prints."""
 MAX_OPENED = 20
 """Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
+MIN_DIVIDED_IMAGES = 5
+"""Smallest number of photos with captions from which `place_images` draws a photo for dev."""
 TRAINING_SPLITS = {"train", "dev"}
 """Splits that a model needs to be fitted."""
 NAME_SPLITS = {
@@ -125,13 +127,18 @@ def command(
             "notes": [*found.notes, *intake.notes, *missing, *tally.describe(), *intake.own.describe()]
             + [
                 *_explain_captions(found, intake),
+                *_count_captions(intake, splits),
                 *_described_inside(found, intake),
                 *_name_unread_splits(intake, found.format),
             ],
             "filters": intake.own.schema().names,
             "splits": splits,
             "drawn": [split for split in splits if split not in given],
-            "rejects": [{"file": one.file, "row": one.row, "reason": one.reason} for one in intake.rejects],
+            "rejects": [
+                {"file": one.file, "row": one.row, "reason": one.reason}
+                for one in intake.rejects
+                if not (one.what == "sentences" and one.reason.startswith("empty"))
+            ],
             "refused": next(_refusals(intake), None),
         }
     if not as_json:
@@ -204,7 +211,12 @@ def _lines(
         elif {"dev", "test"} & splits.keys():
             lacking = "None of these photos is in the split train"
         if not encoder and seen["format"] == VECTORS and "train" not in splits:
-            yield "The collection has no vectors of captions. If CLIP's ViT-B-32 made the image vectors, run:"
+            texts = seen["files"].get("texts")
+            if texts:
+                yield f"No row of {texts} belongs to an image. Correct the file as the line above says."
+            else:
+                yield "The collection has no vectors of captions."
+            yield "If CLIP's ViT-B-32 made the image vectors, you can search them without captions:"
         elif not encoder:
             yield f"{lacking}. To search them with a pretrained model (605 MB):"
         elif "train" in splits:
@@ -331,6 +343,25 @@ def _explain_captions(found: "Detected", intake: "Intake") -> Iterator[str]:
     fault = "has no usable caption" if path.stat().st_size else "is empty"
     yield f"{intake.folder.label(path)} {fault}. Each line is a file name, one tab and a caption, as in:"
     yield f"  {name}<TAB>A dog runs on the beach."
+
+
+def _count_captions(intake: "Intake", splits: dict[str, int]) -> Iterator[str]:
+    """Yield lines for the user about empty captions, and about the captions that are missing to fit a model.
+
+    `splits` has the number of photos of each split.
+    """
+    if empty := intake.rejects.summarise(False).of("sentences", "empty"):
+        yield f"{empty:,} captions are empty and are ignored"
+    captioned = sum(splits.get(split, 0) for split in ("train", "dev", "test"))
+    if not captioned:
+        return
+    asked = dict(intake.tables.rows("SELECT asked, count(*) FROM placed WHERE usable GROUP BY asked"))
+    for split in sorted(TRAINING_SPLITS - splits.keys()):
+        if split in asked:
+            yield f"{captioned} photos have captions, but none of the {asked[split]} photos of {split} has one"
+            yield f"  a model needs a caption for at least 1 photo of {split}: write one, and run `init` again"
+        elif split == "dev":
+            yield f"{captioned} photos have captions, but a model needs at least {MIN_DIVIDED_IMAGES} such photos"
 
 
 def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:

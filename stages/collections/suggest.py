@@ -23,8 +23,9 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
 
     The command chooses photos by their features: of a RUN, which may have no captions, or of a file of VECTORS with the
     names of the photos (such as images.npy with images.txt). It writes captions.tsv, in which you write a caption after
-    the tab of each line, and splits.tsv. A tenth of the photos are random photos for dev, and a tenth for test. With
-    both files in the folder of the photos, `init` and `run` fit a model to your captions.
+    the tab of each line, and splits.tsv. Photos of the run with a caption are not suggested. A tenth of the photos are
+    random photos for dev, and a tenth for test. With both files in the folder of the photos, `init` and `run` fit a
+    model to your captions.
     """
     from pipeline.models.linear.selection import choose_photos
     from pipeline.storage.batch import publish_text
@@ -32,20 +33,28 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
     files = [output / name for name in ("splits.tsv", "captions.tsv")]
     if existing := [path for path in files if path.exists()]:
         raise UsageError(f"{existing[0]} exists already. Name another folder with --output, or move this file away.")
-    vectors, names = _read_vectors(source)
+    vectors, names, captioned = _read_vectors(source)
     if unusable := [name for name in names if "\t" in name or len(name.splitlines()) != 1]:
         raise InputError(f"The list cannot have the photo {unusable[0]!r}. Rename the file without tabs and line ends.")
-    chosen = choose_photos(vectors, count, seed)
+    chosen = choose_photos(vectors, count, seed, captioned)
     rows = [(names[row], split) for split, numbers in chosen._asdict().items() for row in numbers]
     output.mkdir(parents=True, exist_ok=True)
     publish_text(files[0], "".join(f"{name}\t{split}\n" for name, split in rows))
     publish_text(files[1], "".join(f"{name}\t\n" for name, _ in rows))
     click.echo(printable(f"Write a caption after the tab of each line of {files[1]}."))
-    click.echo("Then put both files into the folder of the photos, and run `jointspace init` with this folder.")
+    if len(captioned):
+        click.echo(f"{len(captioned):,} photos have captions already and are not suggested.")
+        click.echo(
+            "Then add the lines of both files to the lists of your collection, and run `jointspace init` with it."
+        )
+    else:
+        click.echo("Then put both files into the folder of the photos, and run `jointspace init` with this folder.")
 
 
-def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
-    """Read the vectors (n, D) of each image encoder of a run, or those of a file, and the names (n,) of the photos.
+def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.ndarray]":
+    """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file.
+
+    Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
 
     Raises UsageError if `source` is neither, or if the photos of the run are inside other files. Raises IntegrityError
     if the run has no features.
@@ -59,7 +68,7 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
 
     if source.is_file():
         given = open_foreign(Source(source, None, None))
-        return {"images": given.take(np.arange(len(given)))}, given.names or []
+        return {"images": given.take(np.arange(len(given)))}, given.names or [], np.zeros(0, np.int64)
     if not is_run(source):
         raise not_a_run(source)
     run = Run(source)
@@ -70,4 +79,5 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str]]":
         )
     ids = np.arange(run.manifest.n_images)
     encoders = [entry.name for entry in run.config.encoders]
-    return {name: FeatureRows(run.features, name, ids)[:] for name in encoders}, run.manifest.images["path"].to_pylist()
+    vectors = {name: FeatureRows(run.features, name, ids)[:] for name in encoders}
+    return vectors, run.manifest.images["path"].to_pylist(), np.unique(run.manifest.sentence_images)

@@ -181,7 +181,7 @@ def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> No
     """Migrate files of vectors to the new folder `output`, after printing how much recall is kept."""
     from pipeline.run.reading.migration import MigrationTask
 
-    if output.exists():
+    if os.path.lexists(output):
         raise UsageError(f"{output} already exists. Name a new folder with --output.")
     task = MigrationTask.open(old, new, texts)
     migration = task.fit(seed=0)

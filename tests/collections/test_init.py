@@ -7,6 +7,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
@@ -209,6 +210,33 @@ def test_photos_without_sentences_are_searched_with_a_pretrained_model(photos: P
     (photos / "captions.tsv").write_text("".join(f"{number:02d}.jpg\t0\ta dog\n" for number in range(4)))
     said = run_command("init", photos, "--encoder", "clip", "--output", "few.yaml")
     assert "Too few of these photos have captions to train on (4), so clip is used as it is" in said
+
+
+def test_empty_captions_are_ignored_and_missing_captions_are_counted(photos: Path) -> None:
+    names = [f"{number:02d}.jpg" for number in range(20)]
+    (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name < '04')}\n" for name in names))
+    said, _ = refuse(photos)
+    assert "rejected" not in said and "16 captions are empty and are ignored" in said
+    assert "4 photos have captions, but a model needs at least 5 such photos" in said
+    (photos / "splits.tsv").write_text("".join(f"{name}\t{'dev' if name > '17' else 'train'}\n" for name in names))
+    said, _ = refuse(photos)
+    assert "4 photos have captions, but none of the 3 photos of dev has one" in said
+    (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name > '16')}\n" for name in names))
+    assert "train 1, dev 3, gallery 16" in run_command("init", photos, "--output", "named.yaml")
+    (photos / "splits.tsv").unlink()
+    (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name < '05')}\n" for name in names))
+    assert "train 4, dev 1" in run_command("init", photos)
+
+
+def test_vectors_of_texts_that_cannot_be_paired_are_not_called_absent(tmp_path: Path) -> None:
+    for name, rows in (("images", 20), ("texts", 21)):
+        np.save(tmp_path / f"{name}.npy", np.eye(rows, 4, dtype=np.float32))
+    (tmp_path / "images.txt").write_text("".join(f"{number}.jpg\n" for number in range(20)))
+    said, _ = refuse(tmp_path)
+    assert "there are 21 for 20 images" in said and "No row of texts.npy belongs to an image. Correct the file" in said
+    assert "has no vectors of captions" not in said
+    (tmp_path / "texts.npy").unlink()
+    assert "The collection has no vectors of captions." in refuse(tmp_path)[0]
 
 
 def test_descriptions_inside_photos_are_reported(photos: Path) -> None:

@@ -13,6 +13,7 @@ import pyarrow.parquet as pq
 import pytest
 from synthetic_run import build_bundle, features_of, run_command
 
+from pipeline.errors import UsageError
 from pipeline.index.codes import build_codes
 from pipeline.index.search import Searcher
 from pipeline.models.linear.corrected import HubnessCorrection
@@ -54,6 +55,25 @@ def test_exported_numpy_arrays_and_json_lines_give_the_same_results(
         np.testing.assert_array_equal(np.load(folder / f"{modality}.npy"), stored.read(modality, np.arange(count)))
     rows = [json.loads(line) for line in (folder / "images.jsonl").read_text().splitlines()]
     assert [rows[at]["path"] for at in np.argsort(-(np.load(folder / "images.npy") @ query))[:3]] == right
+
+
+def test_an_exported_folder_is_a_collection_with_its_captions(run: Path, bundle: Path, tmp_path: Path) -> None:
+    folder = make(bundle, "npy", tmp_path / "out")
+    seen = json.loads(run_command("init", folder, "--json", "-o", tmp_path / "new.yaml"))
+    assert seen["counts"] == {"images": 24, "sentences": 48} and not seen["rejects"]
+    images = Manifest(run / "manifest").images["path"].to_pylist()
+    assert (folder / "images.txt").read_text().splitlines() == images
+    first = json.loads((folder / "sentences.jsonl").read_text().splitlines()[0])
+    line = f"{images[first['image_id']]}\t{first['text']}"
+    assert (folder / "sentences.txt").read_text().splitlines()[0] == line
+    run_command("suggest", folder / "images.npy", "--count", 10, "-o", tmp_path / "lists")
+    assert {line.split("\t")[0] for line in (tmp_path / "lists/captions.tsv").read_text().splitlines()} <= {*images}
+
+
+def test_more_dimensions_than_the_vectors_have_are_refused(bundle: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="have 8 dimensions. Give --dims a number from 1 to 8, not 1000"):
+        run_command("export", bundle, "--to", "faiss", "--dims", "1000", "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 def draw_vectors(count: int, metric: str, width: int = 40) -> np.ndarray:

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from synthetic_run import make_run, run_command, write_feature_shards
+from synthetic_run import ingest, make_run, run_command, write_feature_shards
 
 import jointspace
 from pipeline.errors import InputError, UsageError
@@ -15,13 +15,16 @@ from pipeline.run.layout import Layout
 from pipeline.storage.manifest import Manifest
 
 
-def choose_naively(features: np.ndarray, count: int) -> list[int]:
-    """Choose rows greedily, and compute the gains of all rows in every step."""
+def choose_naively(features: np.ndarray, count: int, known: np.ndarray | None = None) -> list[int]:
+    """Choose rows greedily, and compute the gains of all rows in every step. The rows of `known` count as chosen."""
     z = features - features.mean(axis=0)
     products = np.maximum(z @ z.T, 0)
+    first = np.zeros(len(z))
+    for row in features[:0] if known is None else known:
+        first = np.maximum(first, z @ (row - features.mean(axis=0)))
     chosen: list[int] = []
     for _ in range(count):
-        best = products[chosen].max(axis=0) if chosen else np.zeros(len(z))
+        best = np.vstack([first, products[chosen]]).max(axis=0)
         gains = [-1 if row in chosen else np.maximum(products[row], best).sum() for row in range(len(z))]
         chosen.append(int(np.argmax(gains)))
     return chosen
@@ -30,6 +33,19 @@ def choose_naively(features: np.ndarray, count: int) -> list[int]:
 def test_rows_are_those_of_a_naive_loop() -> None:
     features = np.random.default_rng(0).normal(size=(60, 12)).astype(np.float32)
     assert choose_representatives(features, 20).tolist() == choose_naively(features.astype(float), 20)
+
+
+def test_chosen_rows_complement_captioned_rows() -> None:
+    features = np.random.default_rng(8).normal(size=(60, 12)).astype(np.float32)
+    known = features[[3, 7, 11]] * 2
+    chosen = choose_representatives(features, 20, known=known).tolist()
+    assert chosen == choose_naively(features.astype(float), 20, known.astype(float))
+    assert chosen != choose_representatives(features, 20).tolist()
+    captioned = np.arange(0, 60, 2)
+    photos = choose_photos({"a": features}, 30, captioned=captioned)
+    assert sorted(np.concatenate(photos)) == list(range(1, 60, 2))
+    with pytest.raises(UsageError, match="Cannot choose 31 of 30 photos without captions"):
+        choose_photos({"a": features}, 31, captioned=captioned)
 
 
 def test_each_group_of_photos_is_represented() -> None:
@@ -83,10 +99,28 @@ def test_encoders_count_equally() -> None:
     assert scaled.train.tolist() == jointspace.suggest({"a": first, "b": second}, 20).train.tolist()
 
 
-def test_command_writes_lists_that_init_reads(tmp_path: Path) -> None:
-    run = make_run(tmp_path / "run", images=40)
+def make_partly_captioned_run(run: Path, captioned: int) -> Path:
+    """Make a run of 40 photos, of which the first `captioned` in the order of their names have a caption."""
+    photos = make_run(run, images=40) / "data"
+    names = sorted(path.name for path in photos.iterdir())
+    if captioned:
+        (photos / "captions.tsv").write_text("".join(f"{name}\ta thing\n" for name in names[:captioned]))
+    ingest(run, photos, {"collection": {"default_split": "gallery"}})
     write_feature_shards(Manifest(run / "manifest"), Layout(run).features("colour").folder)
-    photos = run / "data"
+    return photos
+
+
+def test_photos_with_captions_are_not_suggested(tmp_path: Path) -> None:
+    photos = make_partly_captioned_run(tmp_path / "run", 8)
+    text = run_command("suggest", tmp_path / "run", "--count", 32, "-o", tmp_path / "lists")
+    assert "8 photos have captions already and are not suggested." in text
+    lines = (tmp_path / "lists/captions.tsv").read_text().splitlines()
+    assert sorted(line.rstrip("\t") for line in lines) == sorted(path.name for path in photos.glob("*.png"))[8:]
+
+
+def test_command_writes_lists_that_init_reads(tmp_path: Path) -> None:
+    run = tmp_path / "run"
+    photos = make_partly_captioned_run(run, 0)
     text = run_command("suggest", run, "--count", 20, "-o", photos)
     assert f"each line of {photos / 'captions.tsv'}" in text
     lines = (photos / "captions.tsv").read_text().splitlines()

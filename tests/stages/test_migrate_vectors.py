@@ -9,7 +9,7 @@ import pytest
 from synthetic_run import run_command
 
 import jointspace
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, JointspaceError, UsageError
 
 COUNT = 400
 """Number of old vectors."""
@@ -161,15 +161,28 @@ def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Pa
 
 
 @pytest.mark.parametrize("row", [CHOSEN[0], np.setdiff1d(np.arange(COUNT), CHOSEN)[-1]])
-def test_a_row_that_is_not_finite_is_named_and_nothing_is_written(tmp_path: Path, row: int) -> None:
+@pytest.mark.parametrize(("value", "fault"), [(np.inf, "NaN or infinity"), (0, "only zeros")])
+def test_a_row_without_a_direction_is_named_and_nothing_is_written(
+    tmp_path: Path, row: int, value: float, fault: str
+) -> None:
     """The second row is not in the sample, so it is found only when the vectors are mapped."""
     damaged = OLD.copy()
-    damaged[row, 3] = np.inf
+    damaged[row] = value
     old = write(tmp_path / "old.npy", damaged, NAMES)
     new = write(tmp_path / "new.npy", NEW[CHOSEN], [NAMES[row] for row in CHOSEN])
-    with pytest.raises(InputError, match=rf"old.npy row {row} \(from 0\) contains NaN or infinity"):
+    with pytest.raises(InputError, match=rf"old.npy row {row} \(from 0\) contains {fault}"):
         run_command("migrate", old, new, "--output", tmp_path / "out")
     assert not [path for path in tmp_path.iterdir() if path.is_dir()]
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_vectors_are_read(tmp_path: Path) -> None:
+    (tmp_path / "file").touch()
+    (tmp_path / "link").symlink_to(tmp_path / "nowhere")
+    for path in (tmp_path / "old.npy", tmp_path / "new.npy"):
+        path.touch()  # Reading these files would be another error.
+    for output, message in (("file/out", "Cannot write"), ("link", "already exists. Name a new folder with --output")):
+        with pytest.raises(JointspaceError, match=message):
+            run_command("migrate", tmp_path / "old.npy", tmp_path / "new.npy", "--output", tmp_path / output)
 
 
 def test_a_missing_file_is_not_taken_for_an_encoder(tmp_path: Path) -> None:

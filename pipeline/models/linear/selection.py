@@ -26,26 +26,33 @@ class ChosenPhotos(NamedTuple):
     test: np.ndarray
 
 
-def choose_photos(views: Mapping[str, np.ndarray], count: int, seed: int = 0) -> ChosenPhotos:
+def choose_photos(
+    views: Mapping[str, np.ndarray], count: int, seed: int = 0, captioned: np.ndarray | None = None
+) -> ChosenPhotos:
     """Choose `count` of n photos by their features, encoder -> (n, D), of which a tenth each for dev and test.
 
     The features of each encoder are scaled to unit length. The photos for dev and test are random, so that they
-    represent the collection. `seed` decides them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or
-    greater than n.
+    represent the collection. `seed` decides them. The rows `captioned` (m,) are not chosen, and the chosen photos
+    complement them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than n - m.
     """
     features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
-    if not HELD_OUT_INTERVAL <= count <= len(features):
+    known = np.zeros(0, np.int64) if captioned is None else captioned
+    free = np.setdiff1d(np.arange(len(features)), known)
+    if not HELD_OUT_INTERVAL <= count <= len(free):
         raise UsageError(
-            f"Cannot choose {count} of {len(features)} photos. Choose at least {HELD_OUT_INTERVAL} photos, and at most"
-            " as many as there are."
+            f"Cannot choose {count} of {len(free)} photos without captions. Choose at least {HELD_OUT_INTERVAL}"
+            " photos, and at most as many as there are."
         )
     tenth = count // HELD_OUT_INTERVAL
-    dev, test, others = np.split(np.random.default_rng(seed).permutation(len(features)), [tenth, 2 * tenth])
+    dev, test, others = np.split(np.random.default_rng(seed).permutation(free), [tenth, 2 * tenth])
     others.sort()
-    return ChosenPhotos(others[choose_representatives(features[others], count - 2 * tenth, seed)], dev, test)
+    chosen = choose_representatives(features[others], count - 2 * tenth, seed, features[known])
+    return ChosenPhotos(others[chosen], dev, test)
 
 
-def choose_representatives(features: np.ndarray, count: int, seed: int = 0) -> np.ndarray:
+def choose_representatives(
+    features: np.ndarray, count: int, seed: int = 0, known: np.ndarray | None = None
+) -> np.ndarray:
     """Choose `count` rows of the `features` (n, D) that represent all rows. Returns their row numbers (count,).
 
     Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The chosen rows S
@@ -53,6 +60,7 @@ def choose_representatives(features: np.ndarray, count: int, seed: int = 0) -> n
     (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far from the mean. Rows are
     added one by one by the greedy algorithm, which only computes the gains of rows that can be the best (Minoux 1978).
     If there are more than MAX_COMPARED rows, a random sample of this size is compared, which `seed` decides.
+    The rows of `known` (m, D), of which at most MAX_COMPARED are compared, count as members of S from the start.
     """
     rows = np.arange(len(features))
     if len(rows) > (most := max(MAX_COMPARED, count)):
@@ -64,6 +72,9 @@ def choose_representatives(features: np.ndarray, count: int, seed: int = 0) -> n
     z = centred @ directions.astype(np.float32)
     products = np.maximum(z @ z.T, 0)
     best = np.zeros(len(rows), np.float32)
+    if known is not None and len(known):
+        known = np.random.default_rng(seed).permutation(known)[:MAX_COMPARED] - features[rows].mean(axis=0)
+        best = np.maximum(z @ (known @ directions.astype(np.float32)).T, 0).max(axis=1)
     bounds = [(-float(gain), row) for row, gain in enumerate(products.sum(axis=1))]
     heapq.heapify(bounds)
     chosen: list[int] = []

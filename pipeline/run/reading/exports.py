@@ -42,6 +42,10 @@ def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int |
     """
     stored, counts = open_index(index), {}
     card = stored.card
+    if dims and dims > card.dim:
+        raise UsageError(
+            f"The vectors have {card.dim} dimensions. Give --dims a number from 1 to {card.dim}, not {dims}."
+        )
     if card.kind == "fragments":
         raise UsageError(
             f"The model {card.model} has several vectors per image, which other programs cannot compare. Export the"
@@ -64,6 +68,8 @@ def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int |
             if card.index_of(modality):
                 vectors, table = _read(stored, modality)
                 writers[kind](folder / modality, vectors, table)
+                if kind == "npy":
+                    _write_names(folder / f"{modality}.txt", stored.table("images"), table)
                 counts[modality] = len(vectors)
         (folder / "export.json").write_text(json.dumps({**about, "kind": kind, "counts": counts}, indent=1) + "\n")
     return counts
@@ -104,6 +110,20 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
         np.lib.format.write_array_header_1_0(file, np.lib.format.header_data_from_array_1_0(vectors))
         file.write(np.ascontiguousarray(vectors).data)
     _write_rows(path, table)
+
+
+def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
+    """Write the names of the rows of `table`, one per line, as `open_foreign` reads them.
+
+    A line is the name of the photo, followed by a tab and the text if the row is a caption. A photo inside another file
+    has a name such as `a.tar/b.jpg`.
+    """
+    places = zip(*(images[column].to_pylist() for column in ("image_id", "path", "member")), strict=True)
+    names = {image_id: f"{file}/{member}" if member else file for image_id, file, member in places}
+    lines = [names[image_id] for image_id in table["image_id"].to_pylist()]
+    if "text" in table.column_names:
+        lines = [f"{name}\t{text}" for name, text in zip(lines, table["text"].to_pylist(), strict=True)]
+    path.write_text("".join(" ".join(line.splitlines()) + "\n" for line in lines), "utf-8")
 
 
 def _write_rows(path: Path, table: pa.Table) -> None:

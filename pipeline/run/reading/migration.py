@@ -104,8 +104,8 @@ class MigrationTask:
     def fit(self, seed: int) -> Migration:
         """Fit the maps, and measure the recall that they keep. `seed` draws the rows.
 
-        Raises InputError for fewer than MIN_ROWS rows, and for vectors that are not finite, constant, uncorrelated, or
-        of the wrong length.
+        Raises InputError for fewer than MIN_ROWS rows, and for vectors that are not finite, zero, constant,
+        uncorrelated, or of the wrong length.
         """
         rng = np.random.default_rng(seed)
         sample = rng.permutation(len(self.new))[:MAX_ROWS]
@@ -174,7 +174,7 @@ def migrate(
     ((500, 8), (500, 12), True)
 
     Raises InputError for fewer than 63 pairs, for row numbers that do not fit, and for vectors that are not finite,
-    constant, uncorrelated, or of the wrong length.
+    zero, constant, uncorrelated, or of the wrong length.
     """
     given = {"old": old, "new": new} | ({} if texts is None else {"texts": texts})
     opened = {name: assemble([(Path(name), np.asarray(array), None)]) for name, array in given.items()}
@@ -235,12 +235,14 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
 
 
 def _read(vectors: ForeignFeatures, rows: np.ndarray) -> np.ndarray:
-    """Read `rows` (k,) as (k, d) float32 of unit length. Raises InputError if a value is not finite."""
+    """Read `rows` (k,) as (k, d) float32 of unit length.
+
+    Raises InputError if a row is not finite or all zeros.
+    """
     block = vectors.take(rows)
-    for row in rows[~np.isfinite(block).all(axis=1)]:
-        raise InputError(
-            f"{vectors.where(row)} (from 0) contains NaN or infinity. Remove the row, or compute its vector again."
-        )
+    for row in rows[~(np.isfinite(block).all(axis=1) & block.any(axis=1))]:
+        fault = "contains NaN or infinity" if vectors.take(np.array([row])).any() else "contains only zeros"
+        raise InputError(f"{vectors.where(row)} (from 0) {fault}. Remove the row, or compute its vector again.")
     return scale_to_unit_length(block)
 
 
