@@ -72,8 +72,8 @@ def audit(
     - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
 
-    Captions of a run that were decided with `jointspace serve --review` are left out. `pandas.DataFrame(findings)` and
-    `pyarrow.Table.from_pylist(findings)` make tables of the findings.
+    Captions of a run that were decided with `jointspace serve --review` are left out. Near-duplicates always stay.
+    `pandas.DataFrame(findings)` and `pyarrow.Table.from_pylist(findings)` make tables of the findings.
 
     >>> rng = np.random.default_rng(0)
     >>> meaning = rng.normal(size=(500, 8))

@@ -28,6 +28,7 @@ from pipeline.index.chooser import Requirements
 from pipeline.index.exact import ArrayVectors
 from pipeline.models.neural.task import train
 from pipeline.run.reading.recipe import RecipeSide
+from pipeline.run.reading.recipe_program import Recipe
 from pipeline.storage.card import MeasuredIndexes
 from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import IndexWriter
@@ -264,6 +265,16 @@ def test_recipe_centres_the_vectors_of_a_text_encoder(tmp_path: Path) -> None:
     (found,) = run_recipes(tmp_path, (tmp_path / "recipe", {"gallery": case.images(), "texts/tfidf": vectors}))
     shifted = (vectors - mean) @ matrix
     assert_same_scores(found["texts"], searched(index, shifted / np.linalg.norm(shifted, axis=1, keepdims=True)))
+
+
+@pytest.mark.parametrize("features", [{"tf-idf": np.ones((1, 6))}, {"tfidf": np.array([[1, np.nan, 1, 1, 1, 1]])}])
+def test_recipe_refuses_other_encoders_and_vectors_that_are_not_finite(
+    calibrated: Path, features: dict[str, np.ndarray], tmp_path: Path
+) -> None:
+    run_command("export", calibrated / "bundle", "--recipe", tmp_path / "recipe")
+    passed = rf"Pass finite vectors of the encoder 'tfidf' for texts. You passed .{[*features][0]!r}"
+    with pytest.raises(ValueError, match=passed):
+        Recipe(tmp_path / "recipe").embed("texts", features)
 
 
 @pytest.mark.parametrize(

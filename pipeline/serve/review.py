@@ -48,11 +48,13 @@ class ReviewedPair:
 class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
+    The first `probable` pairs are probably wrong. The others fit worst among the other pairs of the collection.
     `command` is the command that leaves out the wrong captions.
     """
 
     gallery: ServedGallery
     pairs: Sequence[ReviewedPair]
+    probable: int
     path: Path
     command: str
 
@@ -95,7 +97,8 @@ def build_router(review: Review, page: str) -> APIRouter:
             for each in review.pairs
         ]
         decisions = await run_in_threadpool(review.decisions)
-        return {"pairs": pairs, "decisions": decisions, "file": str(review.path), "command": review.command}
+        settings = {"probable": review.probable, "file": str(review.path), "command": review.command}
+        return {"pairs": pairs, "decisions": decisions, **settings}
 
     @router.get("/api/review/photographs/{number}", response_class=Response)
     async def show_photograph(request: Request, number: int) -> Response:

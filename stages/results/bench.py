@@ -58,21 +58,30 @@ def command(
     methods = methods or tuple(METHODS)
     if unknown := [name for name in methods if name not in METHODS]:
         raise UsageError(f"The method {unknown[0]} is unknown. Choose from {', '.join(METHODS)}.")
-    if (output / "bench.csv").exists():
-        raise UsageError(f"{output / 'bench.csv'} already exists. Name another folder with --output.")
+    path = output / "bench.csv"
+    remedy = "A bench cannot be continued. Measure what is missing with --method, --pairs, --seed and a new --output."
+    if path.exists() and path.stat().st_size:
+        if not (output / "bench.html").exists():
+            raise UsageError(f"{path} has the measurements of a bench that did not finish. {remedy}")
+        raise UsageError(f"{path} already exists. Name another folder with --output.")
     bench = _read(run, encoders, text_encoders)
     output.mkdir(parents=True, exist_ok=True)
     measured = []
-    with (output / "bench.csv").open("w", newline="", encoding="utf-8") as file:
-        for one in compare_methods(bench, methods, pairs, seeds):
-            line = line_of(one)
-            writer = csv.DictWriter(file, list(line))
-            if not measured:
-                writer.writeheader()
-            writer.writerow(line)
-            file.flush()
-            measured.append(one)
-            log.info("%(method)s, hubness %(hubness)s, %(pairs)d pairs, seed %(seed)d: %(sum).1f", line)
+    try:
+        with path.open("w", newline="", encoding="utf-8") as file:
+            for one in compare_methods(bench, methods, pairs, seeds):
+                line = line_of(one)
+                writer = csv.DictWriter(file, list(line))
+                if not measured:
+                    writer.writeheader()
+                writer.writerow(line)
+                file.flush()
+                measured.append(one)
+                log.info("%(method)s, hubness %(hubness)s, %(pairs)d pairs, seed %(seed)d: %(sum).1f", line)
+    except KeyboardInterrupt:
+        if measured:
+            log.warning("%s has the %d finished measurements. %s", path, len(measured), remedy)
+        raise
     rows = summarise(measured, Bootstrap(run.config.evaluate.bootstrap, run.config.seed))
     lines = [Line(row.name, [(pairs, cell.mean) for pairs, cell in row.cells.items()]) for row in rows]
     chart = Chart("Recalls by the number of pairs", "training pairs", "sum of six recalls", lines, logarithmic=True)

@@ -278,7 +278,7 @@ def test_asking_is_continued_until_there_are_enough_captions(folder: Path, tmp_p
         assert list(csv.reader(file)) == [["file", "caption"], [first[0], "a dog"], [first[2], 'a, "big" cat']]
     assert open_index(folder).card.calibration is None
     second = shown(ask(folder, path, ""))
-    assert second == [first[1]], "the seed decides the order, and photos without a caption come again"
+    assert second == [first[3]], "the seed decides the order, and the skipped photo is not shown again now"
     assert shown(ask(folder, tmp_path / "other.csv", "a dog\n", "--seed", "1"))[0] != first[0]
     third = shown(ask(folder, path, "a dog\n" * 60))
     assert len(third) == 48 and not {first[0], first[2]} & {*third}

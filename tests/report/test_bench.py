@@ -1,6 +1,7 @@
 """`bench` compares ways to join frozen encoders."""
 
 import csv
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -87,7 +88,9 @@ def test_mutual_alignment_is_the_share_of_common_neighbours() -> None:
     assert mutual_alignment(sides[0], sides[0], 5) == 1
 
 
-def test_the_command_writes_a_table_and_a_page(tmp_path: Path) -> None:
+def test_the_command_writes_a_table_and_a_page(
+    measured: list[Measured], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     run = make_run(tmp_path / "run", images=48, held_out="dev+test")
     manifest = Manifest(run / "manifest")
     for number in range(manifest.n_shards):
@@ -116,3 +119,18 @@ def test_the_command_writes_a_table_and_a_page(tmp_path: Path) -> None:
     assert (output / "bench.csv").read_bytes() == before
     with pytest.raises(UsageError, match="eyes"):
         run_command("bench", run, "--encoder", "eyes", "--output", tmp_path / "other")
+
+    def interrupt_after(count: int) -> Iterator[Measured]:
+        yield from measured[:count]
+        raise KeyboardInterrupt
+
+    cut = tmp_path / "cut"
+    for count in (0, 3):  # A bench without any measurement can be started again in the same folder.
+        monkeypatch.setattr("pipeline.models.bench.compare_methods", lambda *_, count=count: interrupt_after(count))
+        with pytest.raises(AssertionError, match="Aborted"):
+            run_command("bench", run, *options[:-1], cut)
+        said = f"{cut / 'bench.csv'} has the 3 finished measurements. A bench cannot be continued."
+        assert (said in caplog.text) == (count == 3)
+    assert len((cut / "bench.csv").read_text().splitlines()) == 4
+    with pytest.raises(UsageError, match="has the measurements of a bench that did not finish. A bench cannot be"):
+        run_command("bench", run, *options[:-1], cut)

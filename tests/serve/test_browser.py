@@ -189,27 +189,32 @@ def test_suspicious_pairs_are_reviewed_by_key_and_by_button(page: Any, run: Path
     page.set_viewport_size({"width": width, "height": 800})
     with listening(serve(tmp_path, "--review", index="index/ncca")) as address:
         page.goto(f"{address}/review")
-        expect("1 of 3", "horse-3.png")
+        expect("1 of 2 probable", "horse-3.png")
         assert page.locator("#captions li").all_inner_texts() == ["a horse"]
         assert page.locator("#others li").all_inner_texts() == ["the big horse number 3"]
         assert page.locator("#photo").evaluate("image => image.decode().then(() => image.naturalWidth)") > 0
         page.keyboard.press("w")
-        expect("2 of 3 · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
+        expect("2 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
         page.keyboard.press("ArrowLeft")
-        expect("1 of 3 · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
+        expect("1 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
         playwright.expect(page.get_by_role("button", name="Wrong")).to_have_attribute("aria-pressed", "true")
         page.get_by_role("button", name="Unsure").click()
-        expect("2 of 3 · decided: 0 wrong, 0 right, 1 unsure", "house-5.png")
+        expect("2 of 2 probable · decided: 0 wrong, 0 right, 1 unsure", "house-5.png")
         page.keyboard.press("Control+z")
-        expect("1 of 3 · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
+        expect("1 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
         page.reload()  # The first pair without a decision is shown.
-        expect("2 of 3 · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
+        expect("2 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
         page.keyboard.press("r")
-        expect("3 of 3 · decided: 1 wrong, 1 right, 0 unsure", "cat-1.png")
+        expect("1 of 1 others", "cat-1.png")
+        done = "All probable pairs are decided. The remaining pairs (1) are the least fitting of the others."
+        going = "Go on with them, or stop the server and run: "
+        playwright.expect(page.locator("#notes")).to_contain_text(f"{done} {going}")
+        page.reload()
+        playwright.expect(page.locator("#notes")).to_contain_text(done)
         page.keyboard.press("u")
         playwright.expect(page.locator("#notes")).to_contain_text("All pairs are decided")
         page.get_by_role("button", name="Undo").click()
-        expect("3 of 3 · decided: 1 wrong, 1 right, 0 unsure", "cat-1.png")
+        expect("1 of 1 others", "cat-1.png")
     rows = (tmp_path / "audit/decisions.tsv").read_text().splitlines()
     assert [row.rpartition("\t")[0] for row in rows[1:]] == ["horse-3.png\ta horse\twrong", "house-5.png\t\tright"]
 

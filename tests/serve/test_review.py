@@ -50,6 +50,7 @@ def test_suspicious_pairs_are_shown_with_their_photo_and_its_other_captions(fold
             (NAMES[1], False, CAPTIONS[1][:1], CAPTIONS[1][1:]),
         )
     ]
+    assert answer["probable"] == 2, "the score of the third pair is above the threshold"
     assert answer["decisions"] == [None] * 3 and not (folder / "audit/decisions.tsv").exists()
     photos = [client.get(f"/api/review/photographs/{number}") for number in range(3)]
     for photo, image_id in zip(photos, (3, 5, 1), strict=True):

@@ -166,11 +166,15 @@ def training_photos(index: StoredIndex) -> set[int]:
 
 
 def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], seed: int) -> list[StoredPhoto]:
-    """Return the photos that are not `described` and did not train the model, in a random order that `seed` decides."""
+    """Return the photos that are not `described` and did not train the model, in a random order that `seed` decides.
+
+    The first is the photo after the last described photo, so that skipped photos come again only at the end.
+    """
     trained = training_photos(index)
     photos = [photo for photo in photos_of(index) if photo.image_id not in trained]
     order = np.random.default_rng(seed).permutation(len(photos)).tolist()
-    return [photos[number] for number in order if photos[number] not in described]
+    start = 1 + max((place for place, number in enumerate(order) if photos[number] in described), default=-1)
+    return [photos[number] for number in order[start:] + order[:start] if photos[number] not in described]
 
 
 def record_pair(path: Path, name: str, caption: str) -> None:

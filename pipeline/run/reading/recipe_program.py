@@ -22,9 +22,13 @@ class Recipe:
     def embed(self, side: str, features: Arrays) -> np.ndarray:
         """Embed n items of a side, `images` or `texts`, in the joint space. Return (n, c).
 
-        `features` maps each encoder to its vectors (n, dim), as the encoder returns them.
+        `features` maps each encoder to its vectors (n, dim), as the encoder returns them. Raises ValueError if the
+        vectors of an encoder are missing or not finite.
         """
         settings = self.settings[side]
+        for name in (one["name"] for one in settings["encoders"]):
+            if not np.isfinite(features.get(name, np.nan)).all():
+                raise ValueError(f"Pass finite vectors of the encoder {name!r} for {side}. You passed {[*features]}.")
         arrays = {name.removeprefix(f"{side} "): array for name, array in self.arrays.items() if name.startswith(side)}
         rows = np.hstack([normalise(features[one["name"]], one, arrays) for one in settings["encoders"]])
         rows = add_map(rows, settings["map"], arrays)

@@ -20,7 +20,7 @@ from pipeline.storage.tables import read_table
 def open_review(folder: Path, gallery: ServedGallery) -> Review:
     """Open the audit of the run that built the index in `folder`, which `gallery` shows.
 
-    The most suspicious captions come first. Photos that the index does not have, or no longer has, are left out.
+    The probable findings come first. Photos that the index does not have, or no longer has, are left out.
     Raises UsageError if the run has no audit, or if the index was built from another version of the collection, and
     IntegrityError if the folder of the audit is a link or contains one.
     """
@@ -32,7 +32,8 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     require_no_links(layout.root, layout.audit.path.parent)
     findings = read_table(layout.audit.path, "audit")[0].to_pylist()
     pairs = []
-    for finding in sorted(findings, key=lambda finding: (not finding["reliable"], not is_probable(finding))):
+    probable = 0
+    for finding in sorted(findings, key=lambda finding: (not is_probable(finding), not finding["reliable"])):
         if pair := pair_of(finding):
             with suppress(InputError):  # The index does not have the photo.
                 row = gallery.row(finding["image_id"])
@@ -41,4 +42,5 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
                     raise UsageError(f"The collection has changed since the audit of {layout.root}. Run `{command}`.")
                 others = [text for text in texts if text not in finding["captions"]]
                 pairs.append(ReviewedPair(pair, finding["image_id"], finding["captions"], others))
-    return Review(gallery, pairs, layout.decisions, shlex.join(["jointspace", "run", str(layout.config)]))
+                probable += is_probable(finding)
+    return Review(gallery, pairs, probable, layout.decisions, shlex.join(["jointspace", "run", str(layout.config)]))

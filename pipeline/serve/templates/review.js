@@ -1,22 +1,26 @@
-// The decisions are stored on the server only. The page begins with the first pair that has none.
+// The decisions are stored on the server only. The page begins with the first pair that has none. The probable pairs
+// come first, and have their own progress.
 const TOKEN = document.querySelector("meta[name=token]").content;
 const KEYS = { w: "wrong", r: "right", u: "unsure" };
 let review = null, here = 0, busy = false;
 
 function firstOpen(from) {
   const order = review.decisions.map((_, number) => (from + number) % review.decisions.length);
-  return order.find((number) => !review.decisions[number]);
+  const open = order.filter((number) => !review.decisions[number]);
+  return open.find((number) => number < review.probable) ?? open[0];
 }
 
 function show(number) {
-  const count = review.pairs.length, decided = review.decisions.filter(Boolean).length;
-  const counts = Object.values(KEYS).map((step) => `${review.decisions.filter((one) => one === step).length} ${step}`);
+  const all = review.pairs.length, probable = number < review.probable;
+  const [first, end] = probable ? [0, review.probable] : [review.probable, all], count = end - first;
+  const decisions = review.decisions.slice(first, end).filter(Boolean), decided = decisions.length;
+  const counts = Object.values(KEYS).map((step) => `${decisions.filter((one) => one === step).length} ${step}`);
   here = number;
-  at("pair").hidden = !count;
+  at("pair").hidden = !all;
   at("bar").max = count || 1;
   at("bar").value = decided;
-  at("progress").textContent = count ? `${here + 1} of ${count}${decided ? ` · decided: ${counts.join(", ")}` : ""}` : "The audit has listed no captions.";
-  if (!count) return;
+  at("progress").textContent = all ? `${here - first + 1} of ${count} ${probable ? "probable" : "others"}${decided ? ` · decided: ${counts.join(", ")}` : ""}` : "The audit has listed no captions.";
+  if (!all) return;
   const pair = review.pairs[here], decision = review.decisions[here], several = pair.captions.length > 1;
   const address = `/api/review/photographs/${here}`;
   if (at("photo").getAttribute("src") !== address) {
@@ -32,7 +36,12 @@ function show(number) {
   at("effect").textContent = `Wrong: the next run leaves out ${pair.whole ? "the photo" : "this caption"}.`;
   for (const one of document.querySelectorAll("[data-step]")) one.setAttribute("aria-pressed", one.dataset.step === decision);
   forget();
-  if (decided === count) note(`All pairs are decided, in ${review.file}. Stop the server and run: ${review.command}`);
+  const finish = `stop the server and run: ${review.command}`;
+  if (review.decisions.every(Boolean)) note(`All pairs are decided, in ${review.file}. To finish, ${finish}`);
+  else if (!probable && !decided && review.decisions.slice(0, first).every(Boolean)) {
+    const reached = review.probable ? "All probable pairs are decided" : "The audit has no probable pairs";
+    note(`${reached}. The remaining pairs (${count}) are the least fitting of the others. Go on with them, or ${finish}`);
+  }
 }
 
 // Sends one step at a time, so that a key always concerns the pair that is shown.
