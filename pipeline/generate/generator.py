@@ -18,7 +18,6 @@ from pipeline.models.joint_model import Features, JointModel
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.models.neural.training import Checkpoint, Training
-from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import join_words
@@ -40,9 +39,9 @@ UNKNOWN_SPELLING = "-"
 class JointSpace:
     """Embeds images, sentences and words as unit vectors in the joint space of an index's model."""
 
-    def __init__(self, index: StoredIndex, gpu: torch.device | None = None) -> None:
-        """Load the model of `index` onto `gpu` if it is given. Raises UsageError if the model does not compare by
-        cosine."""
+    def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
+        """Load the model of `index`, a StoredIndex, onto `gpu` if it is given. Raises UsageError if the model does not
+        compare by cosine."""
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
