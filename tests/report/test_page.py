@@ -100,7 +100,7 @@ def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
         assert row["index recall@10"] == f"{card['recall@10']:.3f}"
         assert row["measured with"] == {"images": "captions", "sentences": "images"}[row["vectors of"]]
         assert row["queries/s per core"] == f"{card['queries_per_second']:,.0f}"
-        assert row["under conditions"].split()[:8] == "50 %: 1.000 / 1.000 10 %: 1.000".split()
+        assert " ".join(row["under conditions"].split()).startswith("50 %: 1.000 / 1.000 10 %: 1.000")
 
 
 def test_published_tables_of_the_collection_are_shown_with_the_results_of_the_run(page: Outline, own: Path) -> None:
