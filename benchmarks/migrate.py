@@ -8,8 +8,8 @@ is recall@10 in the joint space of the old encoder. `ours` is recall@10 after a 
 that both encoders have encoded, for each seed, and `ratio` is the mean share of the reference that is kept:
 
 - `features`: features of the old encoder are mapped to features of the new one, as `jointspace migrate` does in a run,
-  for all photos or for every second photo, and embedded in the joint space of the new encoder;
-- `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does;
+  for all photos or for every second photo, and embedded in the joint space of the new encoder.
+- `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does.
 - `index` and `queries`: vectors in the old joint space, or normalised features of the old encoder, are migrated to the
   new joint space by `jointspace.migrate`, with and without the captions of all training photos. `index` is the mapped
   gallery, and `queries` is the adapter of queries. `estimated` is the mean share that the migration itself reports.

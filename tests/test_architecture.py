@@ -16,9 +16,9 @@ ROOT = Path(__file__).parents[1]
 LOOSE_MODULES = {"errors", "printable"}
 """The only modules of `pipeline` outside of its packages."""
 COMMON_MODULES = LOOSE_MODULES | {"compute", "config"}
-"""Modules and packages of `pipeline` that every package may import."""
+"""Modules and packages of `pipeline` that are open to all packages."""
 ALL_PACKAGES = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# The packages of `pipeline` that each package may import, in addition to COMMON_MODULES.
+# Package -> the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -38,7 +38,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "demo": set(),
     "reading": ALL_PACKAGES,  # pipeline.run.reading, which the other modules of `run` may not import
 }
-# Additional packages that each package may import for annotations only, under TYPE_CHECKING.
+# Package -> additional packages that it may import for annotations only, under TYPE_CHECKING.
 ANNOTATION_IMPORTS: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
 SHARED_BY_STAGES = {"catalogue", "commands"}
 """Modules of `stages` that a stage may import. It may not import another stage."""

@@ -116,7 +116,7 @@ def evaluate(folder: Path, topics: str, qrels: str, *arguments: object) -> str:
 
 
 def test_command_measures_an_index(index: Path, tmp_path: Path) -> None:
-    # The three dogs are found first for q1. Of the relevant photos of q2, one is a cat, and one is not in the index.
+    # The three dogs are found first for q1. One relevant photo of q2 is a cat, and the other is not in the index.
     topics = "q1\ta dog\nq2\ta cat\n"
     qrels = "q1 0 dog-0.png 1\nq1 0 id:8 1\nq1 0 dog-16.png 1\nq2 0 cat-1.png 1\nq2 0 missing.png 2\n"
     value = json.loads(evaluate(tmp_path, topics, qrels, index, index, "--json"))

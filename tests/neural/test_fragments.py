@@ -101,8 +101,8 @@ def make_network(matrix_of: list[int]) -> RelationNetwork:
 
 
 def test_vectors_of_relations_follow_the_equation_of_the_paper() -> None:
-    """The equation is s = f(W_R [W_e w1; W_e w2] + b_R). The relations of a sentence are in word order, and relations
-    that are unknown or rare are skipped."""
+    """The equation is s = f(W_R c + b_R), where c concatenates W_e w1 and W_e w2. The relations of a sentence are in
+    word order, and relations that are unknown or rare are skipped."""
     trees = draw_dependencies(np.random.default_rng(0), TREES, WORDS, LABELS)
     matrix_of = [1, -1, 2, 3, -1]
     network = make_network(matrix_of)

@@ -28,7 +28,7 @@ def gallery(run: Path) -> SplitGallery:
 
 
 def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
-    """Return a copy of the gallery in which each image has the vector of the image `shift` rows before it."""
+    """Return a copy of the gallery whose image vectors are moved down by `shift` rows."""
     moved = copy(gallery)
     moved.image_vectors = np.roll(gallery.image_vectors, shift, axis=0)
     return moved

@@ -1,4 +1,4 @@
-"""Tests that every registered text encoder must pass, and comparisons of each encoder with its definition."""
+"""Tests of all registered text encoders, and comparisons of each encoder with its definition."""
 
 from contextlib import suppress
 from functools import partial
