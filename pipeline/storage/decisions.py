@@ -43,8 +43,8 @@ class Decision(NamedTuple):
 
 
 def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
-    """Return the pair on which a person can decide, or None if the finding is a near-duplicate."""
-    if finding["captions"] is None:
+    """Return the pair on which a person can decide, or None for near-duplicates and names with line breaks."""
+    if finding["captions"] is None or len(finding["image"].splitlines()) > 1:
         return None
     return finding["image"], one_line(finding["captions"][0]) if finding["kind"] == "caption" else ""
 

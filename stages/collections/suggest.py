@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import InputError, UsageError
-from pipeline.printable import printable
-from stages.commands import PATH, output
+from stages.commands import PATH, output, say
 
 if TYPE_CHECKING:
     import numpy as np
@@ -17,7 +16,8 @@ if TYPE_CHECKING:
 @click.argument("source", metavar="RUN|VECTORS", type=PATH)
 @click.option("-n", "--count", type=click.IntRange(min=10), default=100, show_default=True, help="Number of photos.")
 @output("Folder for captions.tsv and splits.tsv. It may be the folder of the photos.")
-@click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random photos for dev and test.")
+@click.option("--seed", type=click.IntRange(min=0), default=0, show_default=True,
+              help="Seed of the random photos for dev and test.")  # fmt: skip
 def command(source: Path, count: int, output: Path, seed: int) -> None:
     """Suggest which photos to caption first.
 
@@ -41,14 +41,12 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
     output.mkdir(parents=True, exist_ok=True)
     publish_text(files[0], "".join(f"{name}\t{split}\n" for name, split in rows))
     publish_text(files[1], "".join(f"{name}\t\n" for name, _ in rows))
-    click.echo(printable(f"Write a caption after the tab of each line of {files[1]}."))
+    say(f"Write a caption after the tab of each line of {files[1]}.")
     if len(captioned):
-        click.echo(f"{len(captioned):,} photos have captions already and are not suggested.")
-        click.echo(
-            "Then add the lines of both files to the lists of your collection, and run `jointspace init` with it."
-        )
+        say(f"{len(captioned):,} photos have captions already and are not suggested.")
+        say("Then add the lines of both files to the lists of your collection, and run `jointspace init` with it.")
     else:
-        click.echo("Then put both files into the folder of the photos, and run `jointspace init` with this folder.")
+        say("Then put both files into the folder of the photos, and run `jointspace init` with this folder.")
 
 
 def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.ndarray]":
@@ -57,10 +55,11 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
     Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
 
     Raises UsageError if `source` is neither, or if the photos of the run are inside other files. Raises IntegrityError
-    if the run has no features.
+    if the run has no features, or if a vector of the file is not finite.
     """
     import numpy as np
 
+    from pipeline.compute.precision import require_finite
     from pipeline.foreign.vectors import Source, open_foreign
     from pipeline.run import Run
     from pipeline.run.run import is_run, not_a_run
@@ -68,7 +67,9 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
 
     if source.is_file():
         given = open_foreign(Source(source, None, None))
-        return {"images": given.take(np.arange(len(given)))}, given.names or [], np.zeros(0, np.int64)
+        vectors = given.take(np.arange(len(given)))
+        require_finite(source, "vectors", vectors)
+        return {"images": vectors}, given.names or [], np.zeros(0, np.int64)
     if not is_run(source):
         raise not_a_run(source)
     run = Run(source)

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.run import Run
-from stages.commands import FOLDER, Command, config_option, only_index, verify_option
+from stages.commands import FOLDER, Command, config_option, only_index, runnable, verify_option
 
 if TYPE_CHECKING:
     from PIL import Image
@@ -178,6 +178,7 @@ def serve(options: ServeOptions) -> None:
         if options.review:
             name = next(name for name, folder in named.items() if folder == options.folders[0])
             review = open_review(options.folders[0], indexes[name].gallery)
+            review = replace(review, command=runnable(review.command))
         app = build_app(
             indexes, limits, runtime.threads(), hosts, check, describers,
             warm=not options.lazy, originals=private if originals is None else originals, review=review,

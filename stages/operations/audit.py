@@ -247,8 +247,8 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
 
     Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
     MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. `false_discovery_rate`
-    is the least estimated share of right items in a list that includes the finding, which is `reliable` if this share
-    is at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
+    is the least estimated share of right items in a list that includes the finding. A finding is `reliable` if this
+    share is at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
     """
     import numpy as np
 
@@ -346,8 +346,8 @@ def _exclusions(findings: Iterable[Mapping[str, Any]], rate: float) -> Iterator[
     Of two near-duplicates, the list names the photo that SPLITS_BY_PRIORITY does not keep.
     """
     yield "# A run leaves out the photos on lines without #. A line PHOTO TAB CAPTION leaves out this caption only."
-    yield f"# About {rate:.0%} of these captions, or fewer, are right on average. This estimate assumes that each wrong"
-    yield "# caption belongs to another photo at random. Captions with a wrong detail are mostly not found."
+    yield f"# On average, at most about {100 * rate:g}% of these captions are right. This estimate assumes that each"
+    yield "# wrong caption belongs to another photo at random. Captions with a wrong detail are mostly not found."
     for title, below in groupby(findings, lambda finding: TITLES[finding["kind"]]):
         yield f"# {title}"
         for finding in below:
@@ -356,8 +356,9 @@ def _exclusions(findings: Iterable[Mapping[str, Any]], rate: float) -> Iterator[
                 case "copy" | "leak":
                     sides = [(finding["split"], finding["image_id"], finding["image"])]
                     sides.append((finding["other_split"], finding["other_image_id"], finding["other_image"]))
-                    yield max(sides, key=lambda side: (SPLITS_BY_PRIORITY.index(side[0]), side[1]))[2]
+                    line = max(sides, key=lambda side: (SPLITS_BY_PRIORITY.index(side[0]), side[1]))[2]
                 case "captions":
-                    yield f"{mark}{finding['image']}"
-                case "caption":
-                    yield f"{mark}{finding['image']}\t{' '.join(finding['captions'][0].split())}"
+                    line = f"{mark}{finding['image']}"
+                case _:
+                    line = f"{mark}{finding['image']}\t{' '.join(finding['captions'][0].split())}"
+            yield " ".join(line.splitlines())  # A name with a line break must not add a line.

@@ -148,8 +148,11 @@ def migrate(
         with hold(output):
             _migrate_files(Path(old), Path(new), texts, output)
         return
-    if missing := [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]:
+    missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
+    if missing and not config_path:  # The name of an encoder in CONFIG may contain a dot.
         raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
+    if texts or output:
+        raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
     config = loading.load(config_path)
     inputs = {encoder.name: encoder.spec.reads for encoder in config.encoders}
     encoders = [name for name, reads in inputs.items() if reads == "pixels"]

@@ -87,6 +87,8 @@ def command(
     chart = Chart("Recalls by the number of pairs", "training pairs", "sum of six recalls", lines, logarithmic=True)
     alignments = align_encoders(bench)
     publish_text(output / "bench.html", render_page("bench.html", rows=rows, chart=chart, alignments=alignments))
+    counts = " ".join(f"{count:8,}" for count in rows[0].cells)
+    click.echo(f"{'Sum of recalls by pairs':30}{counts}")
     for row in rows:
         cells = " ".join(f"{cell.mean:8.1f}" for cell in row.cells.values())
         click.echo(f"{row.name:30}{cells}")

@@ -8,7 +8,7 @@ import pytest
 from synthetic_run import ingest, make_run, run_command, write_feature_shards
 
 import jointspace
-from pipeline.errors import InputError, UsageError
+from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.models.linear import selection
 from pipeline.models.linear.selection import choose_photos, choose_representatives
 from pipeline.run.layout import Layout
@@ -147,4 +147,8 @@ def test_command_reads_a_file_of_vectors(tmp_path: Path) -> None:
         run_command("suggest", tmp_path, "-o", tmp_path / "more")
     (tmp_path / "images.txt").write_text("\n".join(["a\tb.jpg", *names[1:]]) + "\n")
     with pytest.raises(InputError, match="cannot have the photo"):
+        run_command("suggest", tmp_path / "images.npy", "-n", 10, "-o", tmp_path / "more")
+    vectors[3] = np.nan
+    np.save(tmp_path / "images.npy", vectors)
+    with pytest.raises(IntegrityError, match="images.npy: vectors row 3 is not finite"):
         run_command("suggest", tmp_path / "images.npy", "-n", 10, "-o", tmp_path / "more")

@@ -34,7 +34,7 @@ def test_findings_are_shown_only_if_they_belong_to_this_run(own: Path) -> None:
     headings = [
         "Single captions",
         "Photos with all their captions",
-        "lists the 1 photos of which about one in ten",
+        "lists the 1 photos of which at most about one in ten",
         "Near-duplicates",
     ]
     assert sorted(headings, key=text.index) == headings

@@ -12,7 +12,7 @@ from synthetic_run import THINGS, by_hand, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.serve.gallery import ServedGallery
-from pipeline.storage.decisions import read_decisions
+from pipeline.storage.decisions import pair_of, read_decisions
 from pipeline.storage.tables import read_table, write_table
 
 ORIGIN = {"Origin": "http://127.0.0.1"}
@@ -146,8 +146,12 @@ def test_other_machines_cannot_review(folder: Path, options: tuple[str, ...]) ->
 
 
 def test_a_review_needs_the_audit_of_the_present_collection(run: Path, folder: Path) -> None:
-    with pytest.raises(UsageError, match=r"needs the audit of the run that built .*bundle. Make the audit with"):
+    with pytest.raises(UsageError, match="needs an index in the folder of its run"):
         serve(run, "--review")
+    (folder / "audit").rename(folder / "kept")
+    with pytest.raises(UsageError, match=r"needs the audit of the run that built .*ncca. Make the audit with"):
+        serve(folder, "--review", index="index/ncca")
+    (folder / "kept").rename(folder / "audit")
     path = folder / "audit/audit.parquet"
     findings = read_table(path, "audit")[0].to_pylist()
     findings[2]["captions"] = ["a corrected caption"]
@@ -185,3 +189,17 @@ def test_a_row_that_is_no_decision_is_named(tmp_path: Path, row: str) -> None:
     path.write_text(f"image\tcaption\tdecision\ttime\n\na.png\t\twrong\t\n{row}\n")
     with pytest.raises(InputError, match=r"decisions.tsv row 4 is not a decision"):
         read_decisions(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r"])
+def test_the_name_of_a_photo_cannot_add_a_row(end: str) -> None:
+    finding = {"kind": "captions", "image": f"a.png\t\tright\tnow{end}b.png", "captions": ["a dog"]}
+    assert pair_of(finding) is None and pair_of({**finding, "image": "b.png"}) == ("b.png", "")
+
+
+def test_the_command_of_the_page_names_the_program_of_this_server(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("stages.commands._program", lambda name: f"'my clone/bin/{name}'")
+    command = open_page(folder)[0].get("/api/review").json()["command"]
+    assert command.startswith("'my clone/bin/jointspace' run ") and command.endswith("config.yaml")

@@ -19,6 +19,7 @@ from pipeline.storage.features import write_features
 from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import shard_path
 from pipeline.storage.tables import read_table
+from stages.operations.audit import _exclusions
 
 COLOURS = ("red", "green", "blue", "black", "white", "pink", "grey")
 THINGS = ("dog", "cat", "bird", "horse", "boat", "house", "tree", "car", "kite")
@@ -101,6 +102,11 @@ def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out
     left = Counter(captions_of(before)) - Counter(captions_of(after))
     assert {line for line in left if line.partition("\t")[0] not in gone} == reliable - gone
     assert after.summary["warnings"] == []
+
+
+def test_the_name_of_a_photo_cannot_add_a_line() -> None:
+    finding = {"kind": "captions", "image": "a.png\nb.png", "false_discovery_rate": 0.2}
+    assert [*_exclusions([finding], 0.1)][-1] == "# a.png b.png"
 
 
 def test_decided_pairs_are_not_listed_again_and_wrong_pairs_leave_the_collection(

@@ -81,6 +81,17 @@ def test_migrate_names_the_missing_encoder_or_features(tmp_path: Path, old: str,
         run_command("migrate", old, new, config)
 
 
+def test_a_run_is_migrated_without_files(tmp_path: Path) -> None:
+    """The name of an encoder may contain a dot. It is not taken for a missing file."""
+    config = tmp_path / "config.yaml"
+    encoders = [{**NEW, "name": "new.v2"}]
+    config.write_text(yaml.safe_dump({**CONFIG, "encoders": encoders, "results_root": str(tmp_path), "name": "mine"}))
+    with pytest.raises(UsageError, match="has no features of the encoder eye.v1"):
+        run_command("migrate", "eye.v1", "new.v2", config)
+    with pytest.raises(UsageError, match="--texts and --output are only for files of vectors"):
+        run_command("migrate", "eye.v1", "new.v2", config, "--output", tmp_path / "out")
+
+
 def test_an_interrupted_migration_says_how_to_continue(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def interrupt(*arguments: object, **options: object) -> int:
         raise KeyboardInterrupt

@@ -32,7 +32,7 @@ JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
 
-def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int | None = None) -> dict[str, int]:
+def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export an index to the new folder `output`, and return the numbers of its images and sentences.
 
     `kind` is `npy`, `parquet` or `faiss`. The vectors of `faiss` have the `code` and the number of axes `dims` (see

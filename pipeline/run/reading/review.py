@@ -21,13 +21,15 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     """Open the audit of the run that built the index in `folder`, which `gallery` shows.
 
     The probable findings come first. Photos that the index does not have, or no longer has, are left out.
-    Raises UsageError if the run has no audit, or if the index was built from another version of the collection, and
-    IntegrityError if the folder of the audit is a link or contains one.
+    Raises UsageError if the index is not in a run, if the run has no audit, or if the index was built from another
+    version of the collection, and IntegrityError if the folder of the audit is a link or contains one.
     """
     home = Path(os.path.abspath(home_of(shards_in(folder))))
     layout = Layout(Path(os.path.relpath(home.parents[1])))
     command = shlex.join(["jointspace", "audit", str(layout.root)])
-    if home.parent.name != "index" or not layout.audit.commit.exists():
+    if home.parent.name != "index":
+        raise UsageError(f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}.")
+    if not layout.audit.commit.exists():
         raise UsageError(f"--review needs the audit of the run that built {folder}. Make the audit with `{command}`.")
     require_no_links(layout.root, layout.audit.path.parent)
     findings = read_table(layout.audit.path, "audit")[0].to_pylist()

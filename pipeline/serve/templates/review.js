@@ -25,10 +25,10 @@ function show(number) {
   const address = `/api/review/photographs/${here}`;
   if (at("photo").getAttribute("src") !== address) {
     at("photo").hidden = false;
+    at("missing").hidden = true;
     at("photo").src = address;
   }
   at("photo").alt = at("image").textContent = pair.image;
-  at("missing").hidden = true;
   at("question").textContent = `Does ${several ? "any of these captions" : "this caption"} describe the photo?`;
   at("captions").replaceChildren(...pair.captions.map((text) => element("li", {}, tidy(text))));
   at("context").hidden = !pair.others.length;
@@ -36,7 +36,7 @@ function show(number) {
   at("effect").textContent = `Wrong: the next run leaves out ${pair.whole ? "the photo" : "this caption"}.`;
   for (const one of document.querySelectorAll("[data-step]")) one.setAttribute("aria-pressed", one.dataset.step === decision);
   forget();
-  const finish = `stop the server and run: ${review.command}`;
+  const finish = `stop the server and run \`${review.command}\``;
   if (review.decisions.every(Boolean)) note(`All pairs are decided, in ${review.file}. To finish, ${finish}`);
   else if (!probable && !decided && review.decisions.slice(0, first).every(Boolean)) {
     const reached = review.probable ? "All probable pairs are decided" : "The audit has no probable pairs";
