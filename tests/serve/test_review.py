@@ -12,7 +12,7 @@ from synthetic_run import THINGS, by_hand, run_command
 
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.serve.gallery import ServedGallery
-from pipeline.storage.decisions import read_decisions
+from pipeline.storage.decisions import Decision, read_decisions, write_decisions
 from pipeline.storage.tables import read_table, write_table
 
 ORIGIN = {"Origin": "http://127.0.0.1"}
@@ -177,6 +177,15 @@ def test_the_decisions_are_never_a_link(folder: Path) -> None:
     (folder / "audit").symlink_to(folder / "elsewhere")
     with pytest.raises(IntegrityError, match="audit is a link"):
         serve(folder, "--review", index="index/ncca")
+
+
+def test_a_name_with_line_breaks_and_tabs_is_one_row(tmp_path: Path) -> None:
+    """The name would otherwise be a decision about another photo."""
+    path = tmp_path / "decisions.tsv"
+    name = "a\r.png\ta dog\twrong\tnow\nb\t.png"
+    decisions = [Decision(name, "", "right", "now"), Decision("b.png", "a dog", "wrong", "now")]
+    write_decisions(path, decisions)
+    assert read_decisions(path) == decisions
 
 
 @pytest.mark.parametrize("row", ["a.png\ta dog\tmaybe\tnow", "a.png\twrong\tnow", "\ta dog\twrong\tnow", "words"])
