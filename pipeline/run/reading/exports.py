@@ -33,13 +33,13 @@ JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
 
-def export(index: Path, kind: str, output: Path, code: str = "pq32", dims: int | None = None) -> dict[str, int]:
+def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export an index to the new folder `output`, and return the numbers of its images and sentences.
 
     `kind` is `npy`, `parquet` or `faiss`. The vectors of `faiss` have the `code` and the number of axes `dims` (see
     pipeline.index.codes). The folder appears under its name only when all files in it are complete. Its file
-    export.json describes the model of the vectors. Raises UsageError if `output` exists, or if the vectors cannot be
-    exported, and JointspaceError if the files cannot be written.
+    export.json describes the model of the vectors. Raises UsageError if `output` exists, if the vectors cannot be
+    exported, or if they have fewer than `dims` dimensions, and JointspaceError if the files cannot be written.
     """
     stored, counts = open_index(index), {}
     card = stored.card
