@@ -57,6 +57,11 @@ def test_negative_grades_and_queries_without_relevant_photos_or_results() -> Non
     assert values["AP"].tolist() == [0, 1]
 
 
+def test_ids_of_queries_may_have_any_characters() -> None:
+    values = measure_queries({"q\0a": {"a": 1}, "q\0b": {"b": 1}, "": {"a": 1}}, {"q\0a": ["a"], "q\0b": ["b", "a"]})
+    assert values["AP"].tolist() == [1, 1, 0]
+
+
 def test_paired_interval_agrees_with_the_normal_interval_of_the_differences() -> None:
     rng = np.random.default_rng(1)
     first = rng.random(200)
