@@ -112,6 +112,22 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
+def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Make a run with a calibrated index, `bundle`, and the same index in two shards, `several`.
+
+    For the query `a dog`, the three photos of a dog are the likely matches. Tests must not change the run.
+    """
+    from synthetic_run import build_bundle, make_run
+
+    folder = make_run(tmp_path_factory.mktemp("calibrated") / "run", images=72, held_out="dev")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("pipeline.run.reading.indexes.MIN_DEV_IMAGES", 24)
+        build_bundle(folder)
+        build_bundle(folder, {"index": {"bundles": 2}}, output="several")
+    return folder
+
+
+@pytest.fixture(scope="session")
 def colours(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make the run that has learned the names of four colours, with its index in `bundle`. Tests must not change it."""
     from synthetic_colours import make_colours

@@ -13,7 +13,7 @@ import pytest
 from click.testing import CliRunner
 from scipy import sparse
 from small_settings import TRANSFER
-from synthetic_run import build_bundle, make_run, run_command
+from synthetic_run import run_command
 from synthetic_tasks import make_fit_task, make_task_of
 from test_models import FITTED, TRANSFERRED, Case, correct, make_case
 
@@ -214,17 +214,6 @@ def test_recipe_of_several_encoders_ranks_photos_with_several_captions(tmp_path:
         assert_same_scores(found["texts"], searched(index, queries))
         queries = index.embed(image_vectors={encoder: vectors[:7] for encoder, vectors in images.items()})
         assert_same_scores(found["images"], searched(index, queries))
-
-
-@pytest.fixture(scope="module")
-def calibrated(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with a calibrated index, `bundle`, and the same index in two shards, `several`."""
-    run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run.reading.indexes.MIN_DEV_IMAGES", 24)
-        build_bundle(run)
-        build_bundle(run, {"index": {"bundles": 2}}, output="several")
-    return run
 
 
 @pytest.mark.parametrize("name", ["bundle", "several"])

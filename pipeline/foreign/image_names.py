@@ -75,6 +75,19 @@ def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
     return "/".join(filter(None, (image["path"], image["member"])))
 
 
+def escape_line_breaks(text: str) -> str:
+    """Write each line break as a backslash and a letter, so that a name or a row with a name is one line of a file.
+
+    This is unambiguous, because the names of photos have no backslash.
+    """
+    return text.replace("\n", r"\n").replace("\r", r"\r")
+
+
+def restore_line_breaks(name: str) -> str:
+    """Return the name of a photo that `escape_line_breaks` has written."""
+    return name.replace(r"\n", "\n").replace(r"\r", "\r")
+
+
 def relative_name(name: str) -> str:
     """Convert the name of an image, which need not exist on this machine, to a relative path.
 

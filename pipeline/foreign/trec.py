@@ -7,6 +7,8 @@ from pipeline.foreign.files import read_lines
 
 Qrels = dict[str, dict[str, int]]
 """Query id -> name of a judged photo -> grade. A photo is relevant if its grade is at least 1."""
+MAX_GRADE = 1000
+"""Largest absolute value of a grade. TREC's program needs memory for each grade up to the largest, and may crash."""
 
 
 def read_topics(path: Path) -> dict[str, str]:
@@ -35,7 +37,8 @@ def read_qrels(path: Path) -> Qrels:
     """Read lines of the form QUERY-ID ITERATION PHOTO GRADE. The iteration is not used, and blank lines are ignored.
 
     Spaces or tabs separate the columns, and PHOTO may contain spaces. Raises InputError, with the line, if a column is
-    missing, if the grade is not a whole number, or if an earlier line has another grade for the same photo.
+    missing, if the grade is not a whole number from -MAX_GRADE to MAX_GRADE, or if an earlier line has another grade
+    for the same photo.
     """
     qrels: Qrels = {}
     for number, line in enumerate(read_lines(path), 1):
@@ -46,10 +49,12 @@ def read_qrels(path: Path) -> Qrels:
         try:
             value = int(grade)
         except ValueError:
+            value = None
+        if value is None or abs(value) > MAX_GRADE:
             raise InputError(
                 f"{path}, line {number}: write the id of a query, a 0, the name of a photo, and a grade that is a whole"
-                " number, with spaces or tabs between them."
-            ) from None
+                f" number from {-MAX_GRADE} to {MAX_GRADE}, with spaces or tabs between them."
+            )
         if qrels.setdefault(query, {}).setdefault(photo, value) != value:
             raise InputError(
                 f"{path}, line {number}: an earlier line has another grade for the photo {photo!r} and the query"

@@ -78,7 +78,7 @@ KEY_MARK = "\xb6"
 """Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
 that neighbouring words always belong to one value."""
 MAX_STORED_KEY_CHARACTERS = 16
-"""Number of characters of the longest key that is stored as it is. Of a longer key, a hash is stored."""
+"""Number of characters of the longest key that is stored as it is. A longer key is stored as a hash."""
 MAX_ENDING_WORDS = 3
 """Number of words in the longest ending of a file name. Letters and digits are separate words: `.j2k` has three."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")

@@ -30,10 +30,13 @@ def measure_queries(
         ) from error
     measures = {name: ir_measures.parse_measure(name) for name in MEASURES}
     # The order is passed as scores without ties, because TREC would order photos with equal scores by their names.
-    scores = {query: {photo: float(-place) for place, photo in enumerate(rankings.get(query, ()))} for query in qrels}
-    found = ir_measures.iter_calc(measures.values(), {query: dict(grades) for query, grades in qrels.items()}, scores)
+    ranked = ({photo: float(-place) for place, photo in enumerate(rankings.get(query, ()))} for query in qrels)
+    # The ids of queries are replaced by numbers, because TREC's program cuts an id at a character of value 0.
+    scores = {str(number): ranking for number, ranking in enumerate(ranked)}
+    grades = {str(number): dict(own) for number, own in enumerate(qrels.values())}
+    found = ir_measures.iter_calc(measures.values(), grades, scores)
     values = {(metric.measure, metric.query_id): float(metric.value) for metric in found}
-    return {name: np.array([values[measure, query] for query in qrels]) for name, measure in measures.items()}
+    return {name: np.array([values[measure, number] for number in scores]) for name, measure in measures.items()}
 
 
 def mean_difference(values: np.ndarray, reference: np.ndarray, bootstrap: Bootstrap) -> Difference:

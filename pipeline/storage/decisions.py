@@ -3,7 +3,7 @@
 `serve --review` writes this file, and `audit` and `ingest` read it. It has one row for each decision, in their order,
 with columns that are separated by tabs:
 
-- `image`: the name of a photo, as in a takedown list.
+- `image`: the name of a photo, as in a takedown list. A line break in it is a backslash and a letter.
 - `caption`: a caption of the photo with single spaces, or "" for the photo with all its captions.
 - `decision`: `wrong`, `right` or `unsure`.
 - `time`: the time of the decision in UTC.
@@ -19,6 +19,7 @@ from typing import Any, NamedTuple
 
 from pipeline.errors import InputError
 from pipeline.foreign.files import read_lines
+from pipeline.foreign.image_names import escape_line_breaks, restore_line_breaks
 from pipeline.storage.batch import publish_text
 
 HEADER = "image\tcaption\tdecision\ttime"
@@ -43,8 +44,8 @@ class Decision(NamedTuple):
 
 
 def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
-    """Return the pair on which a person can decide, or None for near-duplicates and names with line breaks."""
-    if finding["captions"] is None or len(finding["image"].splitlines()) > 1:
+    """Return the pair on which a person can decide, or None if the finding is a near-duplicate."""
+    if finding["captions"] is None:
         return None
     return finding["image"], one_line(finding["captions"][0]) if finding["kind"] == "caption" else ""
 
@@ -68,13 +69,14 @@ def read_decisions(path: Path) -> list[Decision]:
                     f"{path} row {number} is not a decision. A row has the columns image, caption, decision and time,"
                     f" separated by tabs, and the decision is {', '.join(CHOICES)}. Correct or remove the row."
                 )
-            decisions.append(Decision(image, one_line(rest[0]), *rest[1:]))
+            decisions.append(Decision(restore_line_breaks(image), one_line(rest[0]), *rest[1:]))
     return decisions
 
 
 def write_decisions(path: Path, decisions: Iterable[Decision]) -> None:
     """Replace the file atomically. Raises JointspaceError if it cannot be written."""
-    publish_text(path, "".join(f"{line}\n" for line in (HEADER, *map("\t".join, decisions))))
+    rows = (escape_line_breaks("\t".join(decision)) for decision in decisions)
+    publish_text(path, "".join(f"{line}\n" for line in (HEADER, *rows)))
 
 
 def latest(decisions: Iterable[Decision]) -> dict[Pair, str]:

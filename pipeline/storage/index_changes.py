@@ -18,7 +18,7 @@ import pyarrow as pa
 from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, JointspaceError
 from pipeline.foreign.files import read_lines
-from pipeline.foreign.image_names import StoredPhoto, listed_name
+from pipeline.foreign.image_names import StoredPhoto, escape_line_breaks, listed_name, restore_line_breaks
 from pipeline.storage.batch import Writer, new_folder
 from pipeline.storage.card import CARD, IndexCard, MeasuredIndexes, Modality
 from pipeline.storage.commit import CARRIED
@@ -178,17 +178,13 @@ def read_removed(shard: IndexShard) -> dict[str, str]:
 def parse_removed(lines: Iterable[str]) -> dict[str, str]:
     """Parse the lines of a list of removed photos, as name -> sha256. A missing sha256 is an empty text."""
     pairs = (match.groups("") for line in lines if (match := DIGEST.fullmatch(line)))
-    return {name.replace(r"\n", "\n").replace(r"\r", "\r"): digest for name, digest in pairs}
+    return {restore_line_breaks(name): digest for name, digest in pairs}
 
 
 def format_removed(removed: Mapping[str, str]) -> str:
-    """Format the list of removed photos that `parse_removed` reads.
-
-    A line break in a name is written as a backslash and a letter. This is unambiguous, because names have no
-    backslash.
-    """
+    """Format the list of removed photos that `parse_removed` reads."""
     lines = (f"{name}\t{digest}" if digest else name for name, digest in removed.items())
-    return "".join(line.replace("\n", r"\n").replace("\r", r"\r") + "\n" for line in lines)
+    return "".join(f"{escape_line_breaks(line)}\n" for line in lines)
 
 
 def removed_photos(shards: Iterable[IndexShard]) -> set[str]:

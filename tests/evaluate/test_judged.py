@@ -57,7 +57,12 @@ def test_negative_grades_and_queries_without_relevant_photos_or_results() -> Non
     assert values["AP"].tolist() == [0, 1]
 
 
-def test_paired_interval_is_that_of_the_differences() -> None:
+def test_ids_of_queries_may_have_any_characters() -> None:
+    values = measure_queries({"q\0a": {"a": 1}, "q\0b": {"b": 1}, "": {"a": 1}}, {"q\0a": ["a"], "q\0b": ["b", "a"]})
+    assert values["AP"].tolist() == [1, 1, 0]
+
+
+def test_paired_interval_agrees_with_the_normal_interval_of_the_differences() -> None:
     rng = np.random.default_rng(1)
     first = rng.random(200)
     gain = rng.normal(0.05, 0.1, 200)
@@ -78,7 +83,9 @@ def test_files_are_read_with_spaces_and_tabs(tmp_path: Path) -> None:
     assert read_topics(path) == {"q1": "a dog", "12": "two\tcats"}
 
 
-@pytest.mark.parametrize("line", ["q1 0 b.jpg", "q1 0 b.jpg high", "q1", "q1 0 a.jpg 1"])
+@pytest.mark.parametrize(
+    "line", ["q1 0 b.jpg", "q1 0 b.jpg high", "q1 0 b.jpg 1001", "q1 0 b.jpg -1001", "q1", "q1 0 a.jpg 1"]
+)
 def test_wrong_judgements_are_refused_with_their_line(line: str, tmp_path: Path) -> None:
     path = tmp_path / "qrels"
     path.write_text(f"q1 0 a.jpg 2\n{line}\n")
@@ -103,20 +110,18 @@ def test_empty_files_are_refused(tmp_path: Path) -> None:
 
 @pytest.fixture(scope="module")
 def index(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An index of 24 photos, in which photo i shows thing i mod 8 (0 is a dog and 1 is a cat)."""
+    """Build an index of 24 photos, in which photo i shows thing i mod 8 (0 is a dog and 1 is a cat)."""
     return build_bundle(make_run(tmp_path_factory.mktemp("run")))
 
 
 def evaluate(folder: Path, topics: str, qrels: str, *arguments: object) -> str:
     (folder / "topics.tsv").write_text(topics)
     (folder / "qrels").write_text(qrels)
-    return run_command(
-        "evaluate-queries", *arguments, "--queries", folder / "topics.tsv", "--qrels", folder / "qrels"
-    )  # fmt: skip
+    return run_command("evaluate-queries", *arguments, "--queries", folder / "topics.tsv", "--qrels", folder / "qrels")
 
 
 def test_command_measures_an_index(index: Path, tmp_path: Path) -> None:
-    # The three dogs are found first for q1. One relevant photo of q2 is a cat, and the other is not in the index.
+    # The three dogs are found first for q1. q2 has two relevant photos: a cat, and a photo that is not in the index.
     topics = "q1\ta dog\nq2\ta cat\n"
     qrels = "q1 0 dog-0.png 1\nq1 0 id:8 1\nq1 0 dog-16.png 1\nq2 0 cat-1.png 1\nq2 0 missing.png 2\n"
     value = json.loads(evaluate(tmp_path, topics, qrels, index, index, "--json"))

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from click.testing import CliRunner
-from synthetic_run import build_bundle, make_run, run_command
+from synthetic_run import run_command
 
 import jointspace
 from pipeline.errors import IntegrityError
@@ -125,19 +125,8 @@ def test_query_is_out_of_domain_by_its_unknown_words_or_by_its_distance(
     assert Judgement(1, 5, 1, 0.9, far, words, unknown).off_topic == off
 
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A calibrated index. For the query `a dog`, its three photos of a dog are the likely matches."""
-    run = make_run(tmp_path_factory.mktemp("run"), images=72, held_out="dev")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("pipeline.run.reading.indexes.MIN_DEV_IMAGES", 24)
-        build_bundle(run)
-        build_bundle(run, {"index": {"bundles": 2}}, output="several")
-    return run
-
-
-def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None:
-    index = jointspace.load(folder / "bundle")
+def test_search_reports_the_likely_matches(calibrated: Path, tmp_path: Path) -> None:
+    index = jointspace.load(calibrated / "bundle")
     answer = index.search("a dog", k=6, match_text=False)
     judged = answer.judgement
     assert (judged.likely, judged.shown, judged.off_topic) == (3, 6, False) and "among these 3" in judged.remark
@@ -150,13 +139,13 @@ def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None
     assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("None of these results")
     assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
     assert index.search(["a dog", "a zebra"], k=6, match_text=False)[0].judgement == judged
-    assert jointspace.load(folder / "several").search("a dog", k=6, match_text=False).judgement == judged
+    assert jointspace.load(calibrated / "several").search("a dog", k=6, match_text=False).judgement == judged
     assert index.search(vector=index.embed_text("a dog")).judgement is None
     encoded = index._searcher._forms.encoders["tfidf"].encode(["a dog"]).toarray()[0]
     by_vector = index.search(text_vector=encoded, k=6).judgement
     assert by_vector == replace(judged, words=0, unknown=0)  # A query by a text vector has no words to count.
 
-    arguments = ("--index", folder / "bundle", "--top-k", 6, "--no-match-text")
+    arguments = ("--index", calibrated / "bundle", "--top-k", 6, "--no-match-text")
     lines = run_command("search", *arguments, "a dog").splitlines()
     assert len(lines) == 7 and lines[3] == f"----  {judged.remark}"
     hits = json.loads(run_command("search", *arguments, "--json", "a dog"))
@@ -168,20 +157,20 @@ def test_search_reports_the_likely_matches(folder: Path, tmp_path: Path) -> None
     assert (shown.likely, shown.remark, shown.warning) == (3, judged.remark, None)
 
 
-def test_photos_with_the_words_of_the_query_are_likely_matches(folder: Path) -> None:
+def test_photos_with_the_words_of_the_query_are_likely_matches(calibrated: Path) -> None:
     """The texts of nine photos have the word, and only three of these photos are near the query."""
-    answer = jointspace.load(folder / "bundle").search("a dog", k=12)
+    answer = jointspace.load(calibrated / "bundle").search("a dog", k=12)
     things = [hit.row["path"].partition("-")[0] for hit in answer]
     assert answer.judgement.likely == 9 and things[:9] == ["dog"] * 9 and "dog" not in things[9:]
     assert [bool(hit.matches) for hit in answer] == [True] * 9 + [False] * 3
-    number = jointspace.load(folder / "bundle").search("dog number 64", k=1)
+    number = jointspace.load(calibrated / "bundle").search("dog number 64", k=1)
     assert number[0].row["path"] == "dog-64.png" and number.judgement.warning is None
-    plain = jointspace.load(folder / "bundle").search("dog 64 64", k=1, match_text=False)
+    plain = jointspace.load(calibrated / "bundle").search("dog 64 64", k=1, match_text=False)
     assert "of its 3 words are unknown" in plain.judgement.warning
 
 
-def test_index_without_a_calibration_is_reported_once(folder: Path, tmp_path: Path) -> None:
-    bundle = IndexShard(folder / "bundle")
+def test_index_without_a_calibration_is_reported_once(calibrated: Path, tmp_path: Path) -> None:
+    bundle = IndexShard(calibrated / "bundle")
 
     def rewrite(name: str, background: np.ndarray | None, **changes: object) -> Path:
         writer = IndexWriter(tmp_path / name)

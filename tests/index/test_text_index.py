@@ -320,7 +320,7 @@ def test_indexes_with_equal_tables_share_one_file(run: Path, tmp_path: Path, mon
 
 
 def test_long_identifiers_are_found_in_every_spelling(run: Path, tmp_path: Path) -> None:
-    """Of a long identifier, only a hash is stored."""
+    """A long identifier is stored as a hash."""
     numbers = [f"Staatliche Sammlungen, Inv. {number:04d}/1907" for number in range(24)]
     index = TextIndex(open_index(with_columns(run / "bundle", tmp_path / "index", number=numbers)))
     for query in ("staatliche sammlungen inv 0007/1907", "StaatlicheSammlungenInv.0007-1907"):

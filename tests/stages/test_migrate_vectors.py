@@ -10,6 +10,8 @@ from synthetic_run import run_command
 
 import jointspace
 from pipeline.errors import InputError, JointspaceError, UsageError
+from pipeline.storage.index_folder import COLUMNS
+from pipeline.storage.index_shard import IndexShard, IndexWriter
 
 COUNT = 400
 """Number of old vectors."""
@@ -133,6 +135,35 @@ def test_the_old_vectors_may_be_an_index(tmp_path: Path) -> None:
     run_command("migrate", tmp_path / "index", new, "--output", tmp_path / "out")
     assert (tmp_path / "out/images.txt").read_text().split() == NAMES
     assert (np.load(tmp_path / "out/images.npy") * vectors).sum(axis=1).min() > 0.999
+
+
+def test_photos_of_an_index_that_are_inside_shards_are_paired_by_their_own_names(tmp_path: Path) -> None:
+    space = jointspace.fit(OLD, NEW, dimensions=[8])
+    space.index(tmp_path / "plain", OLD, names=NAMES)
+    shard = IndexShard(tmp_path / "plain")
+    table = shard.table("images").select([*COLUMNS["images"].names]).to_pydict()
+    table |= {"path": ["photos.tar"] * COUNT, "member": NAMES}
+    writer = IndexWriter(tmp_path / "index")
+    writer.link(shard, but={"images.parquet"})
+    writer.add_table("images.parquet", pa.table(table, schema=COLUMNS["images"]))
+    writer.commit(source=shard.card)
+    new = write(tmp_path / "new.npy", NEW[CHOSEN], [f"photos.tar/{NAMES[row]}" for row in CHOSEN])
+    run_command("migrate", tmp_path / "index", new, "--output", tmp_path / "out")
+    assert (tmp_path / "out/images.txt").read_text().split() == [f"photos.tar/{name}" for name in NAMES]
+
+
+def test_an_index_with_several_vectors_per_photo_is_refused(run: Path, tmp_path: Path) -> None:
+    with pytest.raises(UsageError, match="The model dvsa has several vectors per image"):
+        run_command("migrate", run / "regions", write(tmp_path / "new.npy", NEW), "--output", tmp_path / "out")
+
+
+def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
+    names = [*NAMES[:-1], "two\nlines.jpg"]
+    old = write(tmp_path / "old.parquet", OLD, names)
+    new = write(tmp_path / "new.parquet", NEW[CHOSEN], [names[row] for row in CHOSEN])
+    with pytest.raises(InputError, match=r"old.parquet has the name 'two\\nlines.jpg', whose line break"):
+        run_command("migrate", old, new, "--output", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize(

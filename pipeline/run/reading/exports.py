@@ -12,6 +12,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from pipeline.errors import UsageError, brief
+from pipeline.foreign.image_names import listed_name
 from pipeline.index.codes import build_codes
 from pipeline.index.filtering import is_exact
 from pipeline.index.format import write_index
@@ -37,19 +38,14 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
 
     `kind` is `npy`, `parquet` or `faiss`. The vectors of `faiss` have the `code` and the number of axes `dims` (see
     pipeline.index.codes). The folder appears under its name only when all files in it are complete. Its file
-    export.json describes the model of the vectors. Raises UsageError if `output` exists, or if the vectors cannot be
-    exported, and JointspaceError if the files cannot be written.
+    export.json describes the model of the vectors. Raises UsageError if `output` exists, if the vectors cannot be
+    exported, or if they have fewer than `dims` dimensions, and JointspaceError if the files cannot be written.
     """
     stored, counts = open_index(index), {}
     card = stored.card
     if dims and dims > card.dim:
         raise UsageError(
             f"The vectors have {card.dim} dimensions. Give --dims a number from 1 to {card.dim}, not {dims}."
-        )
-    if card.kind == "fragments":
-        raise UsageError(
-            f"The model {card.model} has several vectors per image, which other programs cannot compare. Export the"
-            " index of another model."
         )
     about = {
         "model": card.model,
@@ -66,7 +62,7 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
     with new_folder(output) as folder:
         for modality in MODALITIES:
             if card.index_of(modality):
-                vectors, table = _read(stored, modality)
+                vectors, table = read_vectors(stored, modality)
                 writers[kind](folder / modality, vectors, table)
                 if kind == "npy":
                     _write_names(folder / f"{modality}.txt", stored.table("images"), table)
@@ -75,15 +71,23 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
     return counts
 
 
-def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
-    """Return the vectors (n, c) float32 of a modality and the table of their rows, without removed rows."""
+def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
+    """Return the vectors (n, c) float32 of a modality and the table of their rows, without removed rows.
+
+    Raises UsageError if the model has several vectors per image, or if the index cannot return its vectors.
+    """
+    if index.card.kind == "fragments":
+        raise UsageError(
+            f"The model {index.card.model} has several vectors per image, which other programs cannot compare. Use the"
+            " index of another model."
+        )
     table = index.table(modality)
     rows = np.flatnonzero(~is_removed(table))
     for shard in index.shards:
         card = shard.card.index_of(modality)
         if card and not is_exact(open_faiss(shard, modality)):
             log.warning(
-                "%s stores its %s compressed (%s), so the exported vectors are approximate. For exact vectors, set"
+                "%s stores its %s compressed (%s), so these vectors are approximate. For exact vectors, set"
                 " index.candidates to [Flat] and build the index again.",
                 shard.folder, modality, card.factory,
             )  # fmt: skip
@@ -92,7 +96,7 @@ def _read(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]
     except RuntimeError as error:
         raise UsageError(
             f"The vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
-            " index.candidates to another type of index, such as [Flat], build the index again, and export it."
+            " index.candidates to another type of index, such as [Flat], and build the index again."
         ) from error
 
 
@@ -118,8 +122,8 @@ def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
     A line is the name of the photo, followed by a tab and the text if the row is a caption. A photo inside another file
     has a name such as `a.tar/b.jpg`.
     """
-    places = zip(*(images[column].to_pylist() for column in ("image_id", "path", "member")), strict=True)
-    names = {image_id: f"{file}/{member}" if member else file for image_id, file, member in places}
+    rows = images.select(["image_id", "path", "member"]).to_pylist()
+    names = {image["image_id"]: listed_name(image) for image in rows}
     lines = [names[image_id] for image_id in table["image_id"].to_pylist()]
     if "text" in table.column_names:
         lines = [f"{name}\t{text}" for name, text in zip(lines, table["text"].to_pylist(), strict=True)]

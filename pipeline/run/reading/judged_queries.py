@@ -46,7 +46,8 @@ def measure_index(
             rankings[query] = [f"id:{hit.row['image_id']}" for hit in answer]
             if answer.error:
                 errors[query] = answer.error
-    for query, error in [*errors.items()][:1]:
+    if errors:
+        query, error = next(iter(errors.items()))
         log.warning(
             "The query %s counts as 0, because %s cannot answer it (queries of this kind: %d): %s",
             printable(query), index.folder, len(errors), printable(error),

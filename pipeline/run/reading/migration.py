@@ -12,22 +12,22 @@ import scipy
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.errors import InputError
 from pipeline.foreign import vectors as foreign
+from pipeline.foreign.image_names import listed_name
 from pipeline.foreign.matching import find_names, some
 from pipeline.foreign.vectors import ForeignFeatures, Source, assemble, open_foreign, owner_names
 from pipeline.index.exact import evenly_spaced
-from pipeline.index.gallery import open_gallery
 from pipeline.models.linear.ridge import FOLDS, MIN_PHOTOS, RIDGES, EncoderMap, fit_encoder_map
+from pipeline.run.reading.exports import read_vectors
 from pipeline.storage.batch import new_folder
-from pipeline.storage.index_changes import is_removed
 from pipeline.storage.index_folder import is_index
 from pipeline.storage.stored_index import open_index
 
 MIN_ROWS = MIN_PHOTOS * FOLDS // (FOLDS - 1) + 1
 """Minimum number of rows with both vectors, so that enough rows are left when a fold is held out."""
 MAX_ROWS = 20_000
-"""Maximum number of rows with both vectors to which the maps are fitted. Of more rows, this number is drawn."""
+"""Maximum number of rows with both vectors to which the maps are fitted. If there are more, this number is drawn."""
 MAX_CAPTIONS = 100_000
-"""Maximum number of captions to which the maps are fitted. Of more captions, this number is drawn."""
+"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn."""
 MAX_QUERIES = 2000
 """Maximum number of queries with which the kept recall is measured."""
 CUTOFF = 10
@@ -138,8 +138,15 @@ class MigrationTask:
     def write(self, migration: Migration, folder: Path) -> None:
         """Write a new folder: images.npy with the vector of each old row, their names in images.txt, and maps.npz.
 
-        Rows that have a new vector keep it. All other rows are mapped. Raises UsageError if the folder exists.
+        Rows that have a new vector keep it. All other rows are mapped. Raises UsageError if the folder exists, and
+        InputError if a name contains a line break.
         """
+        for name in self.old.names or ():
+            if "\n" in name or "\r" in name:
+                raise InputError(
+                    f"{self.old.files[0]} has the name {name!r}, whose line break would split a line of images.txt."
+                    " Rename the row."
+                )
         given = np.full(len(self.old), -1)
         given[self.rows] = np.arange(len(self.rows))
         with new_folder(folder) as temporary:
@@ -195,11 +202,9 @@ def migrate(
 def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignFeatures:
     """Open a file of vectors, or an index. A file that cannot contain names may be without names."""
     if is_index(path):
-        index = open_index(path)
-        table = index.table("images")
-        rows = np.flatnonzero(~is_removed(table))
-        names = table["path"].take(rows).to_pylist()
-        return ForeignFeatures(names, [open_gallery(index, "images").reconstruct(rows)], [path])
+        vectors, table = read_vectors(open_index(path), "images")
+        names = [listed_name(image) for image in table.select(["path", "member"]).to_pylist()]
+        return ForeignFeatures(names, [vectors], [path])
     source = Source(path, None, None, of)
     if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
         source = replace(source, of="sentences")  # Only sentences may be without names.
