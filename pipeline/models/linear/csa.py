@@ -5,7 +5,7 @@ import scipy  # SciPy loads its parts on first use. Embedding does not need them
 
 from pipeline.models.joint_model import Features, RegionSource, Sentences
 from pipeline.models.linear.cca import CCASolver, MomentsModel
-from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.projection import Directions, column_signs, unit_rows
 
 RANGE_TOLERANCE = 1e-7
 """Share of the greatest variance below which a principal direction of a view counts as constant."""
@@ -25,7 +25,7 @@ class CSASolver(CCASolver):
         t = white_x.T @ (self.moments.xy / self.moments.n) @ white_y
         left, correlations, right = scipy.linalg.svd(t, full_matrices=False, check_finite=False)
         w = white_x @ left if self._basis is None else self._basis @ (white_x @ left)
-        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        signs = column_signs(w)
         return Directions(w * signs, white_y @ right.T * signs, np.minimum(correlations, 1)).first(dimensions)
 
 
