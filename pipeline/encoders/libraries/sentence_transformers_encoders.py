@@ -71,6 +71,9 @@ class SentenceTransformersTexts(LibraryTexts):
     def fetch(
         cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
     ) -> "SentenceTransformersTexts":
+        from pipeline.config.encoders import SentenceTransformersEntry
+
+        assert isinstance(entry, SentenceTransformersEntry)
         whole = open_model(repository)
         modules = list(whole)
         while isinstance(modules[-1], Normalize):
@@ -78,9 +81,8 @@ class SentenceTransformersTexts(LibraryTexts):
         first = modules[0]
         if isinstance(first, Transformer) and not first.max_seq_length:
             first.max_seq_length = max_length(first.auto_model, first.tokenizer)
-        layer = getattr(entry, "layer", None)
-        if layer is not None and isinstance(first, Transformer):
-            keep_layers(first.auto_model, layer)
+        if entry.layer is not None and isinstance(first, Transformer):
+            keep_layers(first.auto_model, entry.layer)
         kept = SentenceTransformer(modules=modules, device="cpu").float()
         kept.default_prompt_name = whole.default_prompt_name
         return cls(kept, weights)

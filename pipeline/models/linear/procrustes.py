@@ -3,7 +3,6 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import scipy  # SciPy loads its parts on first use. Embedding does not need them.
 
 from pipeline.models.linear.cca import MomentsModel

@@ -92,7 +92,8 @@ class EncoderMap:
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y, where lambda is the relative `ridge` times n times the mean variance
     of x. If no feature of an encoder is negative, its square roots are mapped instead of its features, because models
     read square roots too. `roots` says for x and for y whether square roots are used. `loss` is the unexplained share
-    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of all ridges.
+    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges
+    that were tried.
     """
 
     weight: np.ndarray

@@ -23,8 +23,11 @@ HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "
 
 
 class ProjectedBatch(NamedTuple):
-    """The embedded images and sentences of n pairs, (n, c) each, and the cosines of their images with each other and of
-    their sentences with each other before the projection, (n, n) each, or None."""
+    """The embedded images and sentences of n pairs, (n, c) each.
+
+    `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
+    projection. They are None if the loss does not use them.
+    """
 
     images: Tensor
     sentences: Tensor
