@@ -70,7 +70,7 @@ TEXT_COMPONENTS = 400
 LEMON_SEEDS = 3
 LEMON_NEIGHBOURS = 30
 LEMON_WEIGHT = 5.0
-"""beta and gamma of LEMoN. These parameters are the fixed ones that its authors use without labelled pairs."""
+"""Value of beta and of gamma. All parameters of LEMoN have the values that its authors use without labelled pairs."""
 LEMON_TAU_1 = 0.1
 LEMON_TAU_2 = 5.0
 NOUNS = (
@@ -86,8 +86,8 @@ KNOWN_WRONG = {
     "3241965735_8742782a70.jpg": "A parachute caught on a tree with some people on the ground shining a light at it .",
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
-"""Photo of Flickr8k -> its wrong caption. All photos with one of the 32 captions, or one of the 32 sets of captions,
-with the lowest scores without exchange were looked at, and no other caption was wrong. These captions are left out."""
+"""Photo of Flickr8k -> its wrong caption, which is left out. The photos of the 32 captions, and of the 32 sets of
+captions, that have the lowest scores before any exchange were looked at. No other caption was wrong."""
 
 
 @dataclass(frozen=True)
