@@ -33,6 +33,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from interleave import parse_options
+
 from pipeline.compute import runtime
 
 runtime.configure()
@@ -396,14 +398,13 @@ def measure(run: Run, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="?")
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--half", choices=("first", "second"), default="second")
     parser.add_argument("--noise", nargs="*", default=["photos", "captions", "nearest", "noun"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--photos", type=int, help="number of photos")
     parser.add_argument("--captions", type=int, help="largest number of captions per photo")
     parser.add_argument("--copies", type=int, default=250)
-    options = parser.parse_args()
+    options = parse_options(parser, globals())
     lines = find_replaced(make_pairs(), 1, options.noise) if options.tiny else measure(Run(options.run), options)
     for line in lines:
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}), flush=True)

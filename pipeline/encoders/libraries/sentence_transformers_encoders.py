@@ -114,10 +114,10 @@ def keep_layers(network: nn.Module, count: int) -> None:
     config: Any = network.config
     depth = config.num_hidden_layers
     if count > depth:
-        raise ValueError(f"it has {depth} layers, and the key layer must be at most as great")
+        raise ValueError(f"it has {depth} layers, but the key layer is {count}")
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
     if len(stacks) != 1:
-        raise ValueError("its layers cannot be told from its other parts, so layer is not supported")
+        raise ValueError("its layers cannot be told from its other parts. Remove the key layer")
     del stacks[0][count:]
     config.num_hidden_layers = count
 
