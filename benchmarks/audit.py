@@ -33,6 +33,8 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from interleave import parse_options
+
 from pipeline.compute import runtime
 
 runtime.configure()
@@ -70,7 +72,7 @@ TEXT_COMPONENTS = 400
 LEMON_SEEDS = 3
 LEMON_NEIGHBOURS = 30
 LEMON_WEIGHT = 5.0
-"""beta and gamma of LEMoN. These parameters are the fixed ones that its authors use without labelled pairs."""
+"""Value of beta and of gamma. All parameters of LEMoN have the values that its authors use without labelled pairs."""
 LEMON_TAU_1 = 0.1
 LEMON_TAU_2 = 5.0
 NOUNS = (
@@ -86,8 +88,8 @@ KNOWN_WRONG = {
     "3241965735_8742782a70.jpg": "A parachute caught on a tree with some people on the ground shining a light at it .",
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
-"""Photo of Flickr8k -> its wrong caption. All photos with one of the 32 captions, or one of the 32 sets of captions,
-with the lowest scores without exchange were looked at, and no other caption was wrong. These captions are left out."""
+"""Photo of Flickr8k -> its wrong caption, which is left out. The photos of the 32 captions, and of the 32 sets of
+captions, that have the lowest scores before any exchange were looked at. No other caption was wrong."""
 
 
 @dataclass(frozen=True)
@@ -396,14 +398,13 @@ def measure(run: Run, options: argparse.Namespace) -> Iterator[dict[str, Any]]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="?")
-    parser.add_argument("--tiny", action="store_true")
     parser.add_argument("--half", choices=("first", "second"), default="second")
     parser.add_argument("--noise", nargs="*", default=["photos", "captions", "nearest", "noun"])
     parser.add_argument("--seeds", type=int, default=10)
     parser.add_argument("--photos", type=int, help="number of photos")
     parser.add_argument("--captions", type=int, help="largest number of captions per photo")
     parser.add_argument("--copies", type=int, default=250)
-    options = parser.parse_args()
+    options = parse_options(parser, globals())
     lines = find_replaced(make_pairs(), 1, options.noise) if options.tiny else measure(Run(options.run), options)
     for line in lines:
         print(json.dumps({k: round(v, 4) if isinstance(v, float) else v for k, v in line.items()}), flush=True)

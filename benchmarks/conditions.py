@@ -70,8 +70,8 @@ def main() -> None:
     seconds = time.process_time() - start
     start = time.process_time()
     measure_conditions(built.index, vectors, asked, "inner_product")
-    share = (time.process_time() - start) / seconds
-    report({"name": "card", **built.card.to_json(), "cpu_seconds": seconds, "share_of_conditions": share})
+    share_of_conditions = (time.process_time() - start) / seconds
+    report({"name": "card", **built.card.to_json(), "cpu_seconds": seconds, "share_of_conditions": share_of_conditions})
 
     rng = np.random.default_rng(1)
     columns = {"random": rng.random(given.vectors)}

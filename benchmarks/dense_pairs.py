@@ -75,9 +75,9 @@ def main() -> None:
     wall = sum(seconds.values())
     ours = seconds["moments"] + seconds["fit"]
     told = {
-        "name": "moments and fit of dense pairs over bare products", "ours": ours, "reference": seconds["products"],
-        "ratio": seconds["products"] / ours, "pairs": given.pairs, "dim": given.dim, "seconds": seconds,
-        "cpu_seconds": cpu_seconds,
+        "name": "moments and fit of dense pairs, compared with bare products", "ours": ours,
+        "reference": seconds["products"], "ratio": seconds["products"] / ours, "pairs": given.pairs,
+        "dim": given.dim, "seconds": seconds, "cpu_seconds": cpu_seconds,
         "correlations": np.round(found[0].values[[0, HIDDEN - 1, HIDDEN]], 3).tolist(),
         "cpu_over_wall": sum(cpu_seconds.values()) / wall,
     }  # fmt: skip

@@ -45,13 +45,13 @@ def compare(
     threads: int | None = None,
     warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time the functions `ours` and `reference` in turn, `pairs` times. If `warm_up`, call each once before that.
+    """Time two functions in turn, `pairs` times. If `warm_up`, call each function once before that.
 
     The result has the median wall seconds of both functions. `ratio` is the time of `reference` divided by the time of
-    `ours`, as the median over the pairs. `ours` is faster if it is above 1. `ours_cpu`, `reference_cpu` and `ratio_cpu`
-    are measured in CPU seconds, which are comparable on a busy machine as well. `cpu_over_wall` is the number of CPU
-    seconds divided by the number of wall seconds of all calls. If `threads` is given and `cpu_over_wall` is below 0.9 x
-    `threads`, the result is marked as `void`, because other programs used the machine.
+    `ours`, as the median over the pairs. If it is above 1, the first function is faster. `ours_cpu`, `reference_cpu`
+    and `ratio_cpu` are measured in CPU seconds, which are comparable on a busy machine as well. `cpu_over_wall` is the
+    number of CPU seconds of all calls divided by the number of wall seconds. If `threads` is given and `cpu_over_wall`
+    is below 0.9 x `threads`, the result is marked as `void`, because other programs used the machine.
     """
     if _tiny:
         pairs = 1

@@ -3,7 +3,7 @@
     python benchmarks/likely_matches.py results/flickr8k ncca
     python benchmarks/likely_matches.py results/flickr8k ncca ncca-csls --scores
 
-The photos are those of dev and test, which did not train the model, as one index. Each draw calibrates with one caption
+The index has the photos of dev and test, which did not train the model. Each draw calibrates with one caption
 for each of 50 random photos, and counts how often the photo of another caption is a likely match. Further lines divide
 the photos into kinds, by k-means on their vectors, and calibrate before one or several kinds are added to the index or
 removed from it. Their coverage is measured on all photos of the changed index.

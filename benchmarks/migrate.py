@@ -2,13 +2,13 @@
 
     python benchmarks/migrate.py results/flickr8k-frozen squeezenet1_0 efficientnet_lite2 [--pairs 1000]
 
-The run must have the features of both encoders. Joint spaces of both encoders are fitted to the training pairs, and
-captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder. `old`
-is recall@10 in the joint space of the old encoder. `ours` is recall@10 after a migration with `photographs` photos
-that both encoders have encoded, for each seed, and `ratio` is the mean share of the reference that is kept:
+The run must have the features of both encoders. A joint space of each encoder is fitted to the training pairs, and
+captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder, and
+`old` is recall@10 in the joint space of the old encoder. A migration uses `photographs` photos that both encoders have
+encoded. `ours` has its recall@10 for each seed, and `ratio` is the mean share of `reference` that is kept.
 
-- `features`: features of the old encoder are mapped to features of the new one, as `jointspace migrate` does in a run,
-  for all photos or for every second photo, and embedded in the joint space of the new encoder.
+- `features`: features of the old encoder are mapped to features of the new encoder, as `jointspace migrate` does in a
+  run, for all photos or for every second photo. They are embedded in the joint space of the new encoder.
 - `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does.
 - `index` and `queries`: vectors in the old joint space, or normalised features of the old encoder, are migrated to the
   new joint space by `jointspace.migrate`, with and without the captions of all training photos. `index` is the mapped
@@ -62,8 +62,8 @@ def main() -> None:
         to_float32(np.concatenate([run.features.open(name, number)["features"][:] for number in shards]))
         for name in (arguments.old, arguments.new)
     )
-    texts = run.layout.sentences(arguments.text)
-    sentences = np.concatenate([VectorShard(texts.shard(number)).matrix for number in shards])
+    stored = run.layout.sentences(arguments.text)
+    sentences = np.concatenate([VectorShard(stored.shard(number)).matrix for number in shards])
     train, test = run.pairs("train"), run.pairs(arguments.split)
     words, queries = (sentences[side.sentence_id].astype(np.float32) for side in (train, test))
 

@@ -14,6 +14,8 @@ import argparse
 import json
 from pathlib import Path
 
+from interleave import parse_options
+
 from pipeline.compute import runtime
 
 runtime.configure()
@@ -69,8 +71,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?")
     parser.add_argument("model", nargs="?", default="ncca")
     parser.add_argument("--split", default="test")
-    parser.add_argument("--tiny", action="store_true")
-    arguments = parser.parse_args()
+    arguments = parse_options(parser, globals())
     metric = "inner_product"
     corrected = False
     if arguments.tiny:

@@ -38,6 +38,7 @@ from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune  # noq
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.storage.features import FeatureRows  # noqa: E402
+from pipeline.storage.texts import VectorShard  # noqa: E402
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
@@ -69,9 +70,8 @@ class Collection:
     def rows_of(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the captions (k,) of some images, and the position (k,) of the image of each caption."""
         first, last = np.searchsorted(self.owners, images), np.searchsorted(self.owners, images, "right")
-        return np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)]), np.repeat(
-            np.arange(len(images)), last - first
-        )
+        rows = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
+        return rows, np.repeat(np.arange(len(images)), last - first)
 
 
 def read(run: Run, encoders: Sequence[str], text_encoder: str | None, captions: Path | None) -> Collection:
@@ -81,24 +81,15 @@ def read(run: Run, encoders: Sequence[str], text_encoder: str | None, captions: 
     x = np.hstack([unit_rows(FeatureRows(run.features, name, ids)[:].astype(np.float32)) for name in encoders])
     texts, owners, vectors = manifest.sentences["text"].to_pylist(), manifest.sentence_images, None
     if text_encoder:
-        shards = [run.layout.sentences(text_encoder).shard(number) for number in range(manifest.n_shards)]
-        vectors = read_vectors(shards)
+        stored = run.layout.sentences(text_encoder)
+        shards = [VectorShard(stored.shard(number)).matrix for number in range(manifest.n_shards)]
+        vectors = np.concatenate(shards).astype(np.float32)
     if captions:
         image_of = {Path(path).name: row for row, path in enumerate(manifest.images["path"].to_pylist())}
         lines = [line.split("\t") for line in captions.read_text("utf-8").splitlines()]
         known = sorted((image_of[name], text) for name, _, text in lines if name in image_of)
         owners, texts = np.array([image for image, _ in known]), [text for _, text in known]
     return Collection(x, manifest.splits.astype(str), texts, owners, vectors)
-
-
-def read_vectors(paths: Sequence[Path]) -> np.ndarray:
-    import h5py
-
-    parts = []
-    for path in paths:
-        with h5py.File(path) as file:
-            parts.append(np.asarray(file["vectors"], np.float32))
-    return np.concatenate(parts)
 
 
 def make_synthetic_collection() -> Collection:
@@ -182,7 +173,7 @@ def main() -> None:
     parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
     parser.add_argument("--encoders", nargs="+", help="Image encoders. [default: all encoders of the run]")
     parser.add_argument("--text-encoder", help="Text encoder with dense vectors. [default: tf-idf]")
-    parser.add_argument("--captions", type=Path, help="Captions that replace those of the run.")
+    parser.add_argument("--captions", type=Path, help="Captions that replace the captions of the run.")
     parser.add_argument("--tenths", action="store_true", help="Choose the parameters on a tenth of the photos.")
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 300], help="Numbers of photos.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])

@@ -99,7 +99,8 @@ class Measured:
     """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
 
     Sentence j of the test split belongs to the image in row `owners[j]`. `seconds` are the CPU seconds of the fit, with
-    the choice of the settings, and `chosen` are these settings.
+    the choice of the settings, but without the fit of the `ncca` from which a refinement starts. `chosen` are the
+    settings.
     """
 
     method: str
@@ -127,13 +128,14 @@ def compare_methods(
         pairs = bench.draw(count, seed)
         start: JointModel | None = None
         for name in methods:
-            started = time.process_time()
             method = METHODS[name]
-            if model_spec(method.model).made_by == "fit":
+            spec = model_spec(method.model)
+            if start is None and spec.starts_from:
+                start, _ = _fit(bench, METHODS["ncca"], pairs, seed)
+            started = time.process_time()
+            if spec.made_by == "fit":
                 model, chosen = _fit(bench, method, pairs, seed)
             else:
-                if start is None and model_spec(method.model).starts_from:
-                    start, _ = _fit(bench, METHODS["ncca"], pairs, seed)
                 searched = name not in settled or (seed == seeds[0] and count <= MAX_SEARCHED_PAIRS)
                 tried = _combinations(method) if searched else [settled[name]]
                 model, chosen = _train(bench, method, pairs, seed, start, tried)
@@ -179,7 +181,10 @@ def _train(
     rows = np.tile(np.arange(len(pairs.owners)), -(-MIN_STEPS * batch // len(pairs.owners)))
     repeated = {name: block[rows] for name, block in pairs.sentences.items()}
     dev = bench.splits["dev"]
-    sides = TrainingPairs(pairs.features, repeated, rows, rows), TrainingPairs(*vars(dev).values(), names=dev.owners)
+    sides = (
+        TrainingPairs(pairs.features, repeated, rows, rows),
+        TrainingPairs(dev.features, dev.sentences, dev.owners, dev.owners),
+    )
     steps = dict(zip(bench.text.encoders, bench.text.steps, strict=True))
     results = []
     for own in tried:

@@ -100,7 +100,8 @@ def test_timm_gives_the_features_of_the_library_from_a_folder_and_from_a_file(tm
 def test_an_inner_layer_of_timm_gives_its_mean_over_the_image(tmp_path: Path) -> None:
     """Compare with the feature maps, or the tokens, that the library itself returns for the layer."""
     timm = pytest.importorskip("timm")
-    for name, layer in (("test_resnet", "layer2"), ("test_vit", "blocks.2")):
+    for name, layer, pooled in (("test_resnet", "layer2", (2, 3)), ("test_mambaout", "stages.1", (1, 2)),
+                                ("test_mambaout", "stem.conv1", (2, 3)), ("test_vit", "blocks.2", 1)):  # fmt: skip
         theirs = timm.create_model(name, num_classes=7).eval()
         timm.models.save_for_hf(theirs, tmp_path / name, safe_serialization=True)
         transform = timm.data.create_transform(**timm.data.resolve_data_config({}, model=theirs))
@@ -110,9 +111,8 @@ def test_an_inner_layer_of_timm_gives_its_mean_over_the_image(tmp_path: Path) ->
         )
         with torch.inference_mode():
             theirs(torch.stack(list(map(transform, IMAGES))))
-        expected = found[0].mean(dim=(2, 3)) if found[0].ndim == 4 else found[0].mean(dim=1)
         encoder = prepare(tmp_path, "timm", architecture=name, layer=layer)
-        require_alike(encoder.encode(IMAGES), expected)
+        require_alike(encoder.encode(IMAGES), found[0].mean(dim=pooled))
     with pytest.raises(InputError, match="test_vit"):
         prepare(tmp_path, "timm", architecture="test_vit", layer="blocks.99")
 

@@ -35,8 +35,8 @@ def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_
 
 
 def test_scores_of_pairs_follow_the_definition() -> None:
-    """Computes the CSLS scores of own and exchanged pairs in plain loops. A photo has three neighbours, because there
-    are only four photos."""
+    """Computes the CSLS scores of the own and the exchanged pairs in plain loops. There are three neighbours, because
+    there are only four photos."""
     rng, owners = np.random.default_rng(1), np.array([0, 0, 1, 2, 2, 3])
     x, y = unit_rows(rng.standard_normal((4, 5))), unit_rows(rng.standard_normal((6, 5)))
     photographs, captions = score_rivals(Rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y))

@@ -64,19 +64,21 @@ def test_procrustes_scores_are_cosines_of_mapped_images() -> None:
     np.testing.assert_allclose(found, cosines(mapped, centred(y)), atol=1e-5)
 
 
-@pytest.mark.parametrize(("rank", "ridge"), [(6, 0.0), (3, 0.0), (6, 0.5)])
-def test_csa_scores_are_the_formula_of_the_paper(rank: int, ridge: float) -> None:
+@pytest.mark.parametrize(
+    ("rank", "image_ridge", "text_ridge"), [(6, 0.0, 0.0), (3, 0.0, 0.0), (6, 0.5, 0.5), (3, 0.5, 0.0), (3, 0.0, 0.5)]
+)
+def test_csa_scores_are_the_formula_of_the_paper(rank: int, image_ridge: float, text_ridge: float) -> None:
     """Compare with the generalised eigenproblem of CCA, solved in the principal components of the images."""
     x, y = draw_views(80, rank)
     moments = moments_of(x, y)
     model = CSA(
         view_of(8), TextView.of({"words": y}), moments.mean_x, moments.mean_y,
-        CSASolver(moments).solve(ridge, ridge, 3),
+        CSASolver(moments).solve(image_ridge, text_ridge, 3),
     )  # fmt: skip
     a = centred(x)
     b = centred(y)
-    ridges = [ridge * np.trace(side.T @ side) / side.shape[1] for side in (a, b)]
-    basis = linalg.svd(a, full_matrices=False)[2][:rank].T if not ridge else np.eye(8)
+    ridges = [image_ridge * np.trace(a.T @ a) / 8, text_ridge * np.trace(b.T @ b) / 6]
+    basis = linalg.svd(a, full_matrices=False)[2][:rank].T
     inner = basis.T @ a.T @ a @ basis + ridges[0] * np.eye(basis.shape[1])
     other = b.T @ b + ridges[1] * np.eye(6)
     cross = basis.T @ a.T @ b

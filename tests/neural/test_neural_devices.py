@@ -20,7 +20,7 @@ OWN = {
     "defrag": {"loss": "ranking", "margin": 1.0},
     "fragments": {"sum": "mean-words", "global_weight": 1.0},
 }
-FAMILIES = ("lstm", "ncca-refined", "sdtrnn", "hmlstm", "dvsa")
+FAMILIES = ("lstm", "ncca-refined", "projector", "sdtrnn", "hmlstm", "dvsa")
 """One model for each kind of computation, which the fake device trains. A real GPU trains all models."""
 SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, "weight_decay": 0.1}
 

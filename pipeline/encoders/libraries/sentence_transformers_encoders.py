@@ -71,6 +71,9 @@ class SentenceTransformersTexts(LibraryTexts):
     def fetch(
         cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
     ) -> "SentenceTransformersTexts":
+        from pipeline.config.encoders import SentenceTransformersEntry
+
+        assert isinstance(entry, SentenceTransformersEntry)
         whole = open_model(repository)
         modules = list(whole)
         while isinstance(modules[-1], Normalize):
@@ -78,9 +81,8 @@ class SentenceTransformersTexts(LibraryTexts):
         first = modules[0]
         if isinstance(first, Transformer) and not first.max_seq_length:
             first.max_seq_length = max_length(first.auto_model, first.tokenizer)
-        layer = getattr(entry, "layer", None)
-        if layer is not None and isinstance(first, Transformer):
-            keep_layers(first.auto_model, layer)
+        if entry.layer is not None and isinstance(first, Transformer):
+            keep_layers(first.auto_model, entry.layer)
         kept = SentenceTransformer(modules=modules, device="cpu").float()
         kept.default_prompt_name = whole.default_prompt_name
         return cls(kept, weights)
@@ -112,10 +114,10 @@ def keep_layers(network: nn.Module, count: int) -> None:
     config: Any = network.config
     depth = config.num_hidden_layers
     if count > depth:
-        raise ValueError(f"it has {depth} layers, and the key layer must be at most as great")
+        raise ValueError(f"it has {depth} layers, but the key layer is {count}")
     stacks = [part for part in network.modules() if isinstance(part, nn.ModuleList) and len(part) == depth]
     if len(stacks) != 1:
-        raise ValueError("its layers cannot be told from its other parts, so layer is not supported")
+        raise ValueError("its layers cannot be told from its other parts. Remove the key layer")
     del stacks[0][count:]
     config.num_hidden_layers = count
 

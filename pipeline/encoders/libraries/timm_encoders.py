@@ -27,10 +27,13 @@ class InnerLayer(nn.Module):
         """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""
         super().__init__()
         self.whole = whole
+        self.channels_last = getattr(whole, "output_fmt", "NCHW") == "NHWC"  # as in Swin transformers
         self.inner = timm.models.create_feature_extractor(whole.eval(), {layer: "features"})
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:
         output = self.inner(images)["features"]
+        if self.channels_last and output.ndim == 4 and output.shape[1] == output.shape[2]:
+            output = output.movedim(3, 1)
         return output.mean(dim=1) if output.ndim == 3 else output
 
 

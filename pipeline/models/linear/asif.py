@@ -76,11 +76,10 @@ class ASIF(LinearModel):
 
 
 def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
-    """Return the relative representation of n items, (n, a), from numbers (n, a) proportional to their cosines with a
-    anchors.
+    """Return the relative representations (n, a) of n items.
 
-    The `nonzero` greatest numbers of each row are kept, unless they are negative. They are raised to `power` and scaled
-    to unit length.
+    Row i of `cosines` (n, a) is proportional to the cosines of item i with the anchors. The `nonzero` greatest numbers
+    of each row are kept, unless they are negative. They are raised to `power` and scaled to unit length.
     """
     nonzero = min(nonzero, cosines.shape[1])
     kept = np.argpartition(cosines, -nonzero, axis=1)[:, -nonzero:]

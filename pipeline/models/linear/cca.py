@@ -7,7 +7,7 @@ import scipy  # SciPy loads its parts on first use. Embedding does not need them
 
 from pipeline.errors import InputError
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions, LinearModel, unit_rows
+from pipeline.models.linear.projection import Directions, LinearModel, column_signs, unit_rows
 
 if TYPE_CHECKING:
     from pipeline.models.linear.training import FitTask
@@ -74,7 +74,7 @@ class CCASolver:
         u = scipy.linalg.solve_triangular(ly, right, lower=True, trans="T", check_finite=False)
         if self._basis is not None:
             w = self._basis @ w
-        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        signs = column_signs(w)
         return Directions(w * signs, u * signs, correlations)
 
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:

@@ -79,7 +79,7 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def greatest_bias(self, side: str) -> float:
-        """Return B, the greatest possible bias of unit vectors of a side."""
+        """Return the greatest possible bias of unit vectors of a side, which is the B of `extend`."""
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         return sum(term.weight for term in self.terms[side]) * (1 + float(np.abs(balance).max()))
 

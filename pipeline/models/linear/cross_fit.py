@@ -255,7 +255,7 @@ def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> 
     counts = np.bincount(owners, minlength=n)
     siblings = (owner_matrix(owners, n) @ y)[owners] - y
     contexts = unit_rows(rivals.x[owners] + SIBLING_WEIGHT * siblings)
-    # The context of a rival leaves out a caption, too. It is therefore as exact as the context of the caption itself.
+    # The context of a photo leaves out its first caption, because the context of a caption leaves out this caption.
     r_context, r_y = _hub_corrections(contexts[np.searchsorted(owners, np.arange(n))] @ y.T, owners)
 
     def score_with(others: np.ndarray) -> np.ndarray:

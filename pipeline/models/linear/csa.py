@@ -5,7 +5,7 @@ import scipy  # SciPy loads its parts on first use. Embedding does not need them
 
 from pipeline.models.joint_model import Features, RegionSource, Sentences
 from pipeline.models.linear.cca import CCASolver, MomentsModel
-from pipeline.models.linear.projection import Directions, unit_rows
+from pipeline.models.linear.projection import Directions, column_signs, unit_rows
 
 RANGE_TOLERANCE = 1e-7
 """Share of the greatest variance below which a principal direction of a view counts as constant."""
@@ -20,23 +20,23 @@ class CSASolver(CCASolver):
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
         if image_ridge and text_ridge:
             return super().solve(image_ridge, text_ridge, dimensions)
-        white_x = _whiten(self.moments.xx / self.moments.n, image_ridge)
-        white_y = _whiten(self.moments.yy / self.moments.n, text_ridge)
+        white_x = _whiten(self.moments.xx / self.moments.n, image_ridge * self._scales["image"])
+        white_y = _whiten(self.moments.yy / self.moments.n, text_ridge * self._scales["text"])
         t = white_x.T @ (self.moments.xy / self.moments.n) @ white_y
         left, correlations, right = scipy.linalg.svd(t, full_matrices=False, check_finite=False)
         w = white_x @ left if self._basis is None else self._basis @ (white_x @ left)
-        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        signs = column_signs(w)
         return Directions(w * signs, white_y @ right.T * signs, np.minimum(correlations, 1)).first(dimensions)
 
 
 def _whiten(covariance: np.ndarray, ridge: float) -> np.ndarray:
     """Return a matrix (D, r) that maps a view with this covariance (D, D) to r uncorrelated columns of unit variance.
 
-    `ridge` is added to each variance, relative to the mean variance. r is the rank of the covariance.
+    `ridge` is added to each variance. r is the rank of the covariance.
     """
     variances, directions = scipy.linalg.eigh(covariance.astype(np.float64), check_finite=False)
     kept = variances > RANGE_TOLERANCE * variances[-1]
-    return directions[:, kept] / np.sqrt(variances[kept] + ridge * variances.mean())
+    return directions[:, kept] / np.sqrt(variances[kept] + ridge)
 
 
 class CSA(MomentsModel):

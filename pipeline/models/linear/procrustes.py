@@ -3,12 +3,11 @@
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
-import numpy as np
 import scipy  # SciPy loads its parts on first use. Embedding does not need them.
 
 from pipeline.models.linear.cca import MomentsModel
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.projection import Directions, UnitProjections
+from pipeline.models.linear.projection import Directions, UnitProjections, column_signs
 
 if TYPE_CHECKING:
     from pipeline.models.linear.training import FitTask
@@ -28,7 +27,7 @@ class ProcrustesSolver:
         constant or uncorrelated."""
         moments.require_correlation()
         w, values, u = scipy.linalg.svd(moments.xy / moments.n, full_matrices=False, check_finite=False)
-        signs = np.sign(w[np.abs(w).argmax(axis=0), np.arange(w.shape[1])])
+        signs = column_signs(w)
         self._directions = Directions(w * signs, u.T * signs, values)
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:

@@ -172,6 +172,11 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
     return scale_to_unit_length(rows.copy())
 
 
+def column_signs(matrix: np.ndarray) -> np.ndarray:
+    """Return the sign of the entry with the greatest absolute value in each column of `matrix` (D, c), as (c,)."""
+    return np.sign(matrix[np.abs(matrix).argmax(axis=0), np.arange(matrix.shape[1])])
+
+
 class UnitProjections:
     """A base class of linear models whose embeddings are projections of unit length, compared by cosine."""
 

@@ -11,7 +11,7 @@ from pipeline.compute import runtime
 from pipeline.errors import InputError
 from pipeline.models.linear.cca import MomentsModel, top_eigenpairs
 from pipeline.models.linear.moments import Moments, sum_moments
-from pipeline.models.linear.projection import Directions, UnitProjections
+from pipeline.models.linear.projection import Directions, UnitProjections, column_signs
 
 
 def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
@@ -51,7 +51,7 @@ class RidgeSolver:
     def _principal_directions(self, dimensions: int) -> tuple[np.ndarray, np.ndarray]:
         if self._principal is None or len(self._principal[1]) < dimensions:
             variances, u = top_eigenpairs(self.moments.yy / self.moments.n, min(dimensions, len(self.moments.yy)))
-            signs = np.sign(u[np.abs(u).argmax(axis=0), np.arange(u.shape[1])])
+            signs = column_signs(u)
             self._principal = u * signs, np.maximum(variances, 0)
         u, variances = self._principal
         return u[:, :dimensions], variances[:dimensions]
@@ -92,7 +92,8 @@ class EncoderMap:
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y, where lambda is the relative `ridge` times n times the mean variance
     of x. If no feature of an encoder is negative, its square roots are mapped instead of its features, because models
     read square roots too. `roots` says for x and for y whether square roots are used. `loss` is the unexplained share
-    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of all ridges.
+    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges
+    that were tried.
     """
 
     weight: np.ndarray

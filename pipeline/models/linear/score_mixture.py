@@ -6,8 +6,8 @@ be wrong. Right pairs have the density f1, and a share p of all pairs is wrong (
 
     f(s) = p f0(s) + (1 - p) f1(s)
 
-Here f0 is measured, and f1 is not known. A low score is much more likely for a wrong pair. The model therefore assumes
-that the logarithm of f1 / f0 is linear in the score, as it is for two normal densities with the same variance:
+Here f0 is measured, and f1 is not known. A right pair is more likely the higher the score is. The model assumes that
+the logarithm of f1 / f0 is linear in the score, as it is for two normal densities with the same variance:
 
     f(s) / f0(s) = p + exp(a + b s)
 
@@ -62,9 +62,10 @@ class ScoreMixture:
         return scipy.special.expit(logarithm - np.log(self.share))
 
     def false_discovery_rates(self, scores: np.ndarray) -> np.ndarray:
-        """Return the least estimated share of right pairs among the lists with each of all `scores` (k,), which ascend.
+        """Return the false discovery rates (k,) of all pairs, given their `scores` (k,), which ascend.
 
-        A list has the lowest scores up to some score. The shares (k,) ascend (the q-values of Storey 2002).
+        A list has the pairs with the lowest scores, up to some score. The rate of a pair is the least estimated share
+        of right pairs in a list that includes the pair. The rates ascend (the q-values of Storey 2002).
         """
         lengths = np.arange(1, len(scores) + 1)
         right = np.maximum(np.cumsum(self.right_probability(scores)), lengths - self.share * len(scores))

@@ -29,7 +29,7 @@ class ChosenPhotos(NamedTuple):
 def choose_photos(
     views: Mapping[str, np.ndarray], count: int, seed: int = 0, captioned: np.ndarray | None = None
 ) -> ChosenPhotos:
-    """Choose `count` of n photos by their features, encoder -> (n, D), of which a tenth each for dev and test.
+    """Choose `count` of n photos by their features `views`, encoder -> (n, D). A tenth each is for dev and for test.
 
     The features of each encoder are scaled to unit length. The photos for dev and test are random, so that they
     represent the collection. `seed` decides them. The rows `captioned` (m,) are not chosen, and the chosen photos
@@ -55,12 +55,14 @@ def choose_representatives(
 ) -> np.ndarray:
     """Choose `count` rows of the `features` (n, D) that represent all rows. Returns their row numbers (count,).
 
-    Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The chosen rows S
-    maximise the sum of max(0, max over i in S of z_i'z_j) over all rows j, which is a facility location problem
-    (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far from the mean. Rows are
-    added one by one by the greedy algorithm, which only computes the gains of rows that can be the best (Minoux 1978).
-    If there are more than MAX_COMPARED rows, a random sample of this size is compared, which `seed` decides.
-    The rows of `known` (m, D), of which at most MAX_COMPARED are compared, count as members of S from the start.
+    Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The sum of
+    max(0, max over i in S of z_i'z_j) over all rows j says how well the chosen rows S represent the rows, which is a
+    facility location problem (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far
+    from the mean. The greedy algorithm adds the row with the greatest gain in each step. It only computes the gains of
+    rows that can be the best (Minoux 1978).
+    If there are more than MAX_COMPARED rows, a random sample is compared, which `seed` decides. The sample has
+    MAX_COMPARED rows, or `count` rows if `count` is greater. At most MAX_COMPARED rows of `known` (m, D) are compared.
+    They count as members of S from the start.
     """
     rows = np.arange(len(features))
     if len(rows) > (most := max(MAX_COMPARED, count)):

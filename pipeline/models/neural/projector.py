@@ -14,7 +14,7 @@ from pipeline.models.joint_model import Features, RegionSource, Sentences, Setti
 from pipeline.models.linear.projection import unit_rows
 from pipeline.models.linear.views import Rows, TextView, is_sparse, matrices_of, one_matrix
 from pipeline.models.neural.losses import Objective
-from pipeline.models.neural.refinement import SCALE_SAMPLE, Matrices, RefinedCCA, RefinedTowers, take_sentences
+from pipeline.models.neural.refinement import Matrices, RefinedCCA, RefinedTowers, take_sample, take_sentences
 from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import Training, seeded
 
@@ -23,8 +23,11 @@ HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "
 
 
 class ProjectedBatch(NamedTuple):
-    """The embedded images and sentences of n pairs, (n, c) each, and the cosines of their images with each other and of
-    their sentences with each other before the projection, (n, n) each, or None."""
+    """The embedded images and sentences of n pairs, (n, c) each.
+
+    `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
+    projection. They are None if the loss does not use them.
+    """
 
     images: Tensor
     sentences: Tensor
@@ -45,7 +48,6 @@ class ProjectionTowers(RefinedTowers):
     def __init__(self, task: TrainingTask, text: TextView, settings: ProjectorTrainSettings) -> None:
         """Draw the weights, and measure the means and the scales on the training pairs of `task`."""
         captions = text.stack(task.train.sentences)
-        owners = task.train.owners
         mean_y = np.concatenate([block.mean(axis=0, dtype=np.float64) for block in matrices_of(captions)])
         width = settings.hidden if settings.layers == 2 else settings.dimensions
         with seeded(task.seed):
@@ -56,12 +58,9 @@ class ProjectionTowers(RefinedTowers):
             self.heads = nn.ModuleList(nn.Linear(width, settings.dimensions) for _ in sides)
         self.register_buffer("scales", torch.ones(2))
         self.to(task.device).eval()
-        sample = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
+        images, sentences = take_sample(task, text)
         with torch.no_grad():
-            firsts = (
-                RefinedTowers.project_images(self, task.images(sample)),
-                RefinedTowers.project_sentences(self, take_sentences(task, text, sample)),
-            )
+            firsts = (RefinedTowers.project_images(self, images), RefinedTowers.project_sentences(self, sentences))
             # The weights have a mean square of 1 / dim, so projected entries have the mean square of the inputs.
             for side, projected in enumerate(firsts):
                 self.scales[side] = projected.square().mean().rsqrt()

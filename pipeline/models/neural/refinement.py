@@ -67,6 +67,13 @@ def take_sentences(task: TrainingTask, text: TextView, rows: np.ndarray) -> Matr
     return tensors_of(text.stack({name: task.train.sentences[name][rows] for name in text.encoders}))
 
 
+def take_sample(task: TrainingTask, text: TextView) -> tuple[Tensor, Matrices]:
+    """Return the images (k, D) and the sentences of about SCALE_SAMPLE training pairs, on the device of the task."""
+    owners = task.train.owners
+    rows = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
+    return task.images(rows), move_tensors(take_sentences(task, text, rows), task.device)
+
+
 class RefinedTowers(nn.Module):
     """The network with the score s(x, y) = cos((x - mean_x) W, (y - mean_y) U).
 
@@ -118,7 +125,7 @@ class RefinedTowers(nn.Module):
         One learning rate then suits both maps and every start.
         """
         self.eval()
-        images = (x - self.mean_x) @ self.w
+        images = self.project_images(x)
         sentences = self.project_sentences(y)
         self.w /= images.square().sum(dim=1).mean().sqrt()
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
@@ -154,8 +161,7 @@ class RefinedCCA(UnitProjections, LinearModel):
             start.text.dims,
             task.settings.dropout,
         ).to(task.device)
-        sample = np.arange(len(task.train.owners))[:: max(1, len(task.train.owners) // SCALE_SAMPLE)]
-        towers.scale(task.images(sample), move_tensors(take_sentences(task, start.text, sample), task.device))
+        towers.scale(*take_sample(task, start.text))
         anchors = {name: parameter.detach().clone() for name, parameter in towers.named_parameters()}
         plan = cls.plan(
             task, start.text, towers, lambda rows: (task.draw_images(rows), take_sentences(task, start.text, rows))
