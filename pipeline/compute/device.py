@@ -143,7 +143,7 @@ class Arriving:
         if tensor.device.type == "cuda":
             self._here = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
             self._here.copy_(tensor, non_blocking=True)
-            self._copied = torch.cuda.Event()
+            self._copied = torch.cuda.Event(blocking=True)  # The waiting thread sleeps, so that decoders get its core.
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
