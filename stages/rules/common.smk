@@ -183,14 +183,5 @@ def threads(stage):
 
 
 def memory(stage):
-    """Return the function for the megabytes that a job of a stage needs. Each retry asks for more.
-
-    The memory that a stage declares is for one GPU and the declared number of threads.
-    """
-
-    def megabytes(wildcards, attempt, threads):
-        gpus = shared_gpus(stage)
-        scale = max(gpus, threads // STAGES[stage].threads) if gpus else 1
-        return STAGES[stage].memory * attempt * scale
-
-    return megabytes
+    """Return the function for the megabytes that a job of a stage needs. Each retry asks for more."""
+    return lambda wildcards, attempt: STAGES[stage].memory * attempt
