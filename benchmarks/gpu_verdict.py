@@ -31,10 +31,8 @@ TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine with the present features that another decoder must reach to be usable."""
-LEAST_SAME_REGIONS = 0.9
-"""Share of the detector's regions in float32 that it must find again in TF32."""
 BESIDE = (
-    "of_floor", "bound", "cosine", "pixel_levels", "same_regions", "decode", "forward", "busy", "main_us", "failed",
+    "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed",
     "not_run", "error", "skipped", "missing", "Model name", "Thread(s) per core", "torch",
 )  # fmt: skip
 """Keys that the table shows after a value."""
@@ -113,13 +111,9 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         rate, variant = best(name)
         gain = f"{variant} is the fastest, {rate / get(name, 'as extract'):.2f} times"
         said.append(f"The forward pass of {network} runs at {share}, and {gain}.")
-    float32, fast = get("detector", "float32"), get("detector", "tf32")
-    shares = [f"{get('detector', name, 'same_regions'):.1%} of its regions in {name}" for name in ("tf32", "bfloat16")]
-    agrees = get("detector", "tf32", "same_regions") >= LEAST_SAME_REGIONS
-    worth = "keep TF32" if agrees else "make it compute in float32"
-    said.append(
-        f"The detector is {fast / float32:.2f} times as fast in TF32, and finds {' and '.join(shares)}: {worth}."
-    )
+    base = get("detector", "float32")
+    gains = [f"{get('detector', name) / base:.2f} times as fast in {name}" for name in ("tf32", "bfloat16")]
+    said.append(f"The detector is {' and '.join(gains)} as in float32.")
     key = "moments of a shard", "5 captions per photo"
     sums, storing = get(*key), get(key[0], "storing")
     limit = "storing limits it" if storing > sums else "the sums limit it"
