@@ -81,8 +81,8 @@ if PIXELS:
         params: decides=decides("extract", every_pixel_encoder)
         log: LOGS / "extract.{part}.log"
         benchmark: BENCHMARKS / "extract/{part}.tsv"
-        threads: STAGES["extract"].threads
-        resources: mem_mb=memory("extract"), gpu=GPU
+        threads: threads("extract")
+        resources: mem_mb=memory("extract"), gpu=gpus("extract")
         shell: on_gpu("extract --part {wildcards.part}")
 
 
@@ -94,8 +94,8 @@ rule extract_more:
     params: decides=decides("extract")
     log: LOGS / "extract.{encoder}.{part}.log"
     benchmark: BENCHMARKS / "extract_more/{encoder}.{part}.tsv"
-    threads: STAGES["extract"].threads
-    resources: mem_mb=memory("extract"), gpu=GPU
+    threads: threads("extract")
+    resources: mem_mb=memory("extract"), gpu=gpus("extract")
     shell: on_gpu("extract {wildcards.encoder:q} --part {wildcards.part}")
 
 

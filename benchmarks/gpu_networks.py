@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable
+from contextlib import nullcontext
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -9,14 +10,17 @@ from typing import Any
 import numpy as np
 import torch
 from gpu_parts import Bench, agreement
-from gpu_pixels import make_encoder
+from gpu_pixels import LIMITS, make_encoder, make_jpegs
 from pairs import DIM_X, DIM_Y, make_pairs
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 from torch.utils.flop_counter import FlopCounterMode
-from torchvision.models import VisionTransformer
+from torchvision.models import VisionTransformer, get_model
 
 from pipeline.compute.precision import fast_at_float64
+from pipeline.encoders.detectors import build_detector, detect
+from pipeline.images.boxes import Candidates
+from pipeline.images.decode import decode
 from pipeline.index.exact import search_exact
 from pipeline.models.linear.device import DeviceAccumulator
 from pipeline.models.linear.moments import BLOCK_ROWS, Moments
@@ -76,6 +80,26 @@ def exact_search(bench: Bench) -> None:
 
     for k in (10, 100):
         bench.measure("exact search", f"k = {k}", "ms", "float32", exact, k)
+
+
+def detector(bench: Bench) -> None:
+    """Measure the detector in three precisions. A test compares the regions of a trained network in TF32."""
+    name = bench.size("fasterrcnn_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_320_fpn")
+    count = bench.size(32, 2)
+    images = [np.array(decode(data, LIMITS)) for data in make_jpegs(bench.size(500, 5))[:count]]
+    state = get_model(name, weights=None, weights_backbone=None).state_dict()
+    network = build_detector(name, state, name)
+
+    def find(precision: str) -> list[Candidates]:
+        rounding = torch.autocast(bench.device.type, torch.bfloat16) if precision == "bfloat16" else nullcontext()
+        with rounding:
+            return list(detect(network, images, bench.device, "detections", 16, precision == "tf32"))
+
+    def rate(precision: str) -> dict[str, Any]:
+        return {"value": count / bench.seconds(lambda: find(precision), 3)}
+
+    for precision in ("float32", "tf32", "bfloat16"):
+        bench.measure("detector", precision, "images/s", precision, rate, precision)
 
 
 class Traffic(TorchDispatchMode):

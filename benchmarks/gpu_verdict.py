@@ -18,6 +18,7 @@ PROCESSES = {
     "pixels": {"extraction": ("gpu_pixels", 230), "decoders": ("gpu_pixels", 130)},
     "networks": {
         "accumulation": ("gpu_networks", 30), "exact_search": ("gpu_networks", 45), "forward": ("gpu_networks", 170),
+        "detector": ("gpu_networks", 40),
     },
 }  # fmt: skip
 """Process -> its parts in their order, each a function of a module with a time limit in seconds."""
@@ -31,8 +32,8 @@ NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
 """Median cosine with the present features that another decoder must reach to be usable."""
 BESIDE = (
-    "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed", "not_run", "error",
-    "skipped", "missing", "Model name", "Thread(s) per core", "torch",
+    "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed",
+    "not_run", "error", "skipped", "missing", "Model name", "Thread(s) per core", "torch",
 )  # fmt: skip
 """Keys that the table shows after a value."""
 
@@ -110,6 +111,9 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         rate, variant = best(name)
         gain = f"{variant} is the fastest, {rate / get(name, 'as extract'):.2f} times"
         said.append(f"The forward pass of {network} runs at {share}, and {gain}.")
+    base = get("detector", "float32")
+    gains = [f"{get('detector', name) / base:.2f} times as fast in {name}" for name in ("tf32", "bfloat16")]
+    said.append(f"The detector is {' and '.join(gains)} as in float32.")
     key = "moments of a shard", "5 captions per photo"
     sums, storing = get(*key), get(key[0], "storing")
     limit = "storing limits it" if storing > sums else "the sums limit it"

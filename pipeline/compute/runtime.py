@@ -19,6 +19,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
+DECODERS_VARIABLE = "JOINTSPACE_DECODERS"
+"""Environment variable with the number of decoding processes that one of several processes on GPUs starts."""
 KEPT_BYTES = 1 << 30
 """Maximum size of a freed block that the process keeps for its next arrays. Larger blocks are returned to the
 system."""

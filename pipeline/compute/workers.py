@@ -10,11 +10,11 @@ import threading
 from collections import deque
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, suppress
 from functools import cache, partial
 from itertools import islice
+from multiprocessing import get_context
 from multiprocessing.connection import Connection
-from multiprocessing.context import ForkServerContext, ForkServerProcess, SpawnContext, SpawnProcess
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 from queue import SimpleQueue
@@ -40,59 +40,6 @@ MAX_WAITING_ITEMS = 4
 """Maximum number of unfinished items in `behind`. With more, the caller waits for the first of them."""
 _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
-
-
-@contextmanager
-def _without_script() -> Iterator[None]:
-    """Make processes that start within the block not import the user's script.
-
-    A process of multiprocessing imports the script of its parent. If the script lacks `if __name__ == "__main__"`, each
-    process would run it again.
-    """
-    with _PROCESSES:
-        main = sys.modules["__main__"]
-        sys.modules["__main__"] = ModuleType("__main__")
-        try:
-            yield
-        finally:
-            sys.modules["__main__"] = main
-
-
-class _PackageProcess(SpawnProcess):
-    @staticmethod
-    def _Popen(process_obj: BaseProcess):
-        with _without_script():
-            return SpawnProcess._Popen(process_obj)
-
-
-class PackageContext(SpawnContext):
-    """A multiprocessing context whose processes import only modules, so that functions of a script cannot be sent to
-    them.
-
-    Processes are spawned, because a forked process would inherit locks that other threads of this process hold.
-    """
-
-    Process = _PackageProcess
-
-
-class _ForkedProcess(ForkServerProcess):
-    @staticmethod
-    def _Popen(process_obj: BaseProcess):
-        with _without_script():
-            return ForkServerProcess._Popen(process_obj)
-
-
-class ForkingContext(ForkServerContext):
-    """A context whose processes are forked from one process without further threads, which has imported some modules.
-
-    Importing torch takes seconds. The forks share the import and its memory.
-    """
-
-    Process = _ForkedProcess
-
-
-CONTEXT = PackageContext()
-FORKING_CONTEXT = ForkingContext()
 
 
 def isolated_map(
@@ -241,20 +188,27 @@ def start_process(
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
     The environment `variables` are set before the process receives anything. They include the number of threads, which
-    NumPy reads when the unpickling of a function imports it. With `preload`, the process is forked from a process that
-    has imported these modules. The first call with `preload` starts that process, so later calls cannot add modules to
-    it. `daemon` is the argument of multiprocessing.Process.
+    NumPy reads when the unpickling of a function imports it. `daemon` is the argument of multiprocessing.Process.
+
+    The process is spawned, because a forked process would inherit locks that other threads of this process hold. With
+    `preload`, it is forked from a process without further threads that has imported these modules, so that all
+    processes share the imports and their memory. The first call with `preload` starts that process, so later calls
+    cannot add modules to it.
     """
-    context = FORKING_CONTEXT if preload else CONTEXT
+    context = get_context("forkserver") if preload else get_context("spawn")
     connection, child_connection = context.Pipe()
     process = context.Process(target=begin, args=(serve, child_connection, dict(variables)), daemon=daemon)
     with _PROCESSES:
         if preload:
-            FORKING_CONTEXT.set_forkserver_preload(list(preload))
+            context.set_forkserver_preload(list(preload))
         before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+        script = sys.modules["__main__"]
+        # A process imports the script of its parent, and a script without `if __name__ == "__main__"` would run again.
+        sys.modules["__main__"] = ModuleType("__main__")
         try:
             process.start()  # SIGINT is blocked, so that the process ignores Ctrl-C from its start.
         finally:
+            sys.modules["__main__"] = script
             signal.pthread_sigmask(signal.SIG_SETMASK, before)
     child_connection.close()
     return process, connection

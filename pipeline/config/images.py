@@ -40,7 +40,8 @@ class ExtractSettings(Section):
         1024, "Number of images between two checkpoints. A killed job repeats about this many images."
     )
     decode_workers: Count | None = key(
-        None, "Number of decoding processes. null: 2 on a CPU, and the threads of the job less 2 if it has a GPU."
+        None,
+        "Number of decoding processes of a job. null: 2 on a CPU, and the threads of the job less 2 if it has GPUs.",
     )
     storage: Literal["float16", "float32"] = key("float16", "Number type of stored features: float16 | float32.")
     mapped: dict[Name, Name] = key(

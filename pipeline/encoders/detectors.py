@@ -16,7 +16,7 @@ from torchvision.models import get_model
 from torchvision.models.detection.image_list import ImageList
 from torchvision.models.detection.rpn import concat_box_prediction_layers
 
-from pipeline.compute.device import OomBatcher, full_float32, upload
+from pipeline.compute.device import OomBatcher, full_float32, tf32, upload
 from pipeline.compute.workers import Failure
 from pipeline.encoders.weights import State, select
 from pipeline.errors import InputError
@@ -94,7 +94,12 @@ def build_detector(architecture: str, state: State, source: str) -> Detector:
 
 
 def detect(
-    network: Detector, images: Iterable[np.ndarray | Failure], device: torch.device, stage: str, most: int
+    network: Detector,
+    images: Iterable[np.ndarray | Failure],
+    device: torch.device,
+    stage: str,
+    most: int,
+    in_tf32: bool = False,
 ) -> Iterator[Candidates]:
     """Yield region proposals for each image (height, width, 3) uint8, the best first, in pixels of the image.
 
@@ -104,7 +109,7 @@ def detect(
 
     `most` images are read at once. Images of the same shape go through the network together, or fewer of them if the
     memory of the GPU is full. Images of different shapes would be padded by torchvision, which changes the results near
-    the edges.
+    the edges. With `in_tf32`, a GPU rounds the factors of products to TF32.
     """
     network = network.to(device)
     batcher, waiting = OomBatcher(most, "image"), iter(images)
@@ -118,7 +123,8 @@ def detect(
 
             def look(rows: slice, seen: list[tuple[int, np.ndarray]] = seen) -> list[Candidates]:
                 pixels = upload(np.stack([pixels for _, pixels in seen[rows]]), device)
-                return _look(network, pixels.permute(0, 3, 1, 2).float() / 255, stage)
+                with torch.inference_mode(), tf32() if in_tf32 else full_float32():
+                    return _look(network, pixels.permute(0, 3, 1, 2).float() / 255, stage)
 
             found = chain.from_iterable(batcher.map(look, len(seen)))
             for (number, _), candidates in zip(seen, found, strict=True):
@@ -134,15 +140,14 @@ def _is_seen(network: Detector, pixels: np.ndarray) -> bool:
 
 def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidates]:
     """Return the proposals in each of the images (n, 3, height, width), whose values are in [0, 1]."""
-    with torch.inference_mode(), full_float32():
-        if stage == "rpn":
-            detections = _objects(network, images)
-        else:
-            detections = list(map(itemgetter("boxes", "scores"), network(list(images))))
+    if stage == "rpn":
+        detections = _objects(network, images)
+    else:
+        detections = list(map(itemgetter("boxes", "scores"), network(list(images))))
     ordered = []
     for boxes, scores in detections:
         order = scores.argsort(descending=True, stable=True)
-        ordered.append(Candidates(boxes[order].cpu().numpy(), scores[order].float().cpu().numpy()))
+        ordered.append(Candidates(boxes[order].float().cpu().numpy(), scores[order].float().cpu().numpy()))
     return ordered
 
 

@@ -111,23 +111,36 @@ class Extractor:
 
 
 class _Batches:
-    """Collects images into batches for an extractor, and collects their features."""
+    """Collects images into batches for an extractor, and collects their features.
 
-    def __init__(self, extractor: Extractor) -> None:
+    Each image is copied once, into its row of the batch. If the extractor uses a GPU, the batch is in pinned memory,
+    from which the GPU copies it while the CPU continues. There are at most `count` images, if it is given.
+    """
+
+    def __init__(self, extractor: Extractor, count: int | None = None) -> None:
         self.extractor = extractor
-        self.images: list[np.ndarray] = []
+        self.count = count
+        self.rows: torch.Tensor | None = None
+        self.filled = 0
         self.started: list[Arriving] = []
 
     def add(self, image: np.ndarray) -> None:
-        self.images.append(image)
-        if len(self.images) >= self.extractor.plan.batch_size:
+        plan = self.extractor.plan
+        if self.rows is None:
+            rows = min(plan.batch_size, self.count or plan.batch_size)
+            dtype = torch.from_numpy(np.empty(0, image.dtype)).dtype
+            self.rows = torch.empty((rows, *image.shape), dtype=dtype, pin_memory=plan.device.type == "cuda")
+        self.rows.numpy()[self.filled] = image
+        self.filled += 1
+        if self.filled >= min(plan.batch_size, len(self.rows)):
             self.start()
 
     def start(self) -> None:
         """Start to encode the images that have been collected so far."""
-        if self.images:
-            self.started.append(self.extractor.start(torch.from_numpy(np.stack(self.images))))
-            self.images = []
+        if self.rows is not None:
+            self.started.append(self.extractor.start(self.rows[: self.filled]))
+            self.rows = None
+            self.filled = 0
 
     def features(self) -> np.ndarray:
         """Return the features (n, dim) of all images whose encoding has started, or (0, 0) if there are none."""
@@ -145,7 +158,7 @@ def extract_in_step(
     """
     pictures, before = iter(pictures), None
     for length in lengths:
-        group = [_Batches(extractor) for extractor in extractors]
+        group = [_Batches(extractor, length) for extractor in extractors]
         for views in islice(pictures, length):
             for batches, view in zip(group, views, strict=True):
                 batches.add(view)

@@ -32,7 +32,9 @@ log = logging.getLogger(__name__)
 MIN_DECODERS = 2
 """Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
 GPU_THREADS = 2
-"""Number of threads of a job that are left to the process that uses the GPU. The other threads decode."""
+"""Number of threads of a job that are left to its processes that use GPUs. The other threads decode. For each photo, a
+process that uses a GPU needs a small fraction of the time that decoding takes, so the number does not grow with the
+number of GPUs."""
 
 
 class Storable(Protocol):
@@ -225,8 +227,11 @@ class Run:
         """Number of processes that decode images.
 
         Without extract.decode_workers there are few if the encoder runs on the CPU, which it keeps busy. If the encoder
-        runs on a GPU, almost all threads of the job decode.
+        runs on a GPU, almost all threads of the job decode. If the job has several GPUs, its processes share the
+        decoders, and this is the number of decoders of this process.
         """
+        if share := os.environ.get(runtime.DECODERS_VARIABLE):
+            return int(share)
         chosen = self.config.extract.decode_workers
         if chosen is not None:
             return chosen

@@ -23,7 +23,7 @@ from typing import Any, ClassVar, Protocol, TypeVar
 from uuid import uuid4
 
 from pipeline.compute import runtime
-from pipeline.compute.device import visible_gpus
+from pipeline.compute.device import VISIBLE_DEVICES, visible_gpus
 from pipeline.compute.mapreduce import connect, import_extra
 from pipeline.compute.workers import share_threads, start_process, stream
 from pipeline.config.keys import ClusterSettings
@@ -244,22 +244,28 @@ def _make_missing(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int
         return iter(())
     if config.scheduler is not None:
         return on_cluster(task, numbers, config.scheduler, config.cluster)
-    environments = _environments(run, stage)[: len(numbers)]
+    environments = _environments(run, stage, len(numbers))
     if len(environments) < 2:
         return task.make(numbers)
     return on_processes(task, numbers, environments)
 
 
-def _environments(run: Run, stage: Stage) -> list[dict[str, str]]:
-    """Return the environment variables of each worker process.
+def _environments(run: Run, stage: Stage, shards: int) -> list[dict[str, str]]:
+    """Return the environment variables of each worker process that makes some of `shards` shards.
 
     There is one process per GPU if the stage uses GPUs and several are visible, and else `workers` processes. They
-    share the threads of this process.
+    share the threads of this process. Processes on GPUs also share the decoders of a job with one GPU.
     """
     config = run.config
-    gpus = visible_gpus() if stage.gpu and config.device in ("auto", "cuda") else []
-    each = [{"CUDA_VISIBLE_DEVICES": gpu} for gpu in gpus] if len(gpus) > 1 else [{}] * config.workers
-    return [{**share_threads(len(each)), **variables} for variables in each]
+    gpus = visible_gpus()[:shards] if stage.gpu and config.device in ("auto", "cuda") else []
+    if len(gpus) < 2:
+        return [share_threads(config.workers)] * min(config.workers, shards)
+    environments = []
+    for number, gpu in enumerate(gpus):
+        decoders = len(range(number, max(run.decoders, len(gpus)), len(gpus))) if run.decoders else 0
+        variables = {VISIBLE_DEVICES: gpu, runtime.DECODERS_VARIABLE: str(decoders)}
+        environments.append({**share_threads(len(gpus)), **variables})
+    return environments
 
 
 def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]:

@@ -156,6 +156,9 @@ class Stage:
     the same jobs."""
     gpu: bool = False
     """Whether a job computes on a GPU."""
+    decodes: bool = False
+    """Whether the stage makes shards from decoded photos, so that the workflow gives one job all GPUs and cores of a
+    machine with GPUs."""
     threads: int = 1
     """Number of threads that the workflow reserves for a job."""
     memory: int = 2000

@@ -26,6 +26,7 @@ def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tup
 @stage(
     version=7,
     gpu=True,
+    decodes=True,
     threads=16,
     memory=4000,
     choices=lambda config: _extracted(config, config.every_encoder),

@@ -44,6 +44,7 @@ def _names(run: "Run", encoder: str) -> dict[str, str]:
 @stage(
     version=6,
     gpu=True,
+    decodes=True,
     threads=8,
     memory=8000,
     choices=lambda config: [(name,) for name in config.regions.encoders],

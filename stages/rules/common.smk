@@ -12,6 +12,7 @@ from pathlib import Path
 
 from snakemake.exceptions import WorkflowError
 
+from pipeline.compute.device import may_have_gpu, visible_names
 from pipeline.config.former import accept_former_spelling
 from pipeline.config.loading import read_mapping, validate
 from pipeline.config.registry import allow, named_places
@@ -154,6 +155,31 @@ def shown(artefact, caption, category):
     """List the commit record of a file that Snakemake's own report shows, and the file with its caption."""
     file = report(str(artefact.path), caption=f"{CAPTIONS}/{caption}.rst", category=category)
     return [file] if artefact.commit == artefact.path else [str(artefact.commit), file]
+
+
+def shared_gpus(stage):
+    """Return the number of GPUs of this machine that one job of a stage shares among its processes.
+
+    It is 0 if the stage does not decode photos, if this machine has no GPU, or if a queue assigns GPUs to jobs.
+    """
+    if not STAGES[stage].decodes or CONFIG.device not in ("auto", "cuda") or not may_have_gpu():
+        return 0
+    if workflow.remote_exec or not workflow.local_exec:
+        return 0
+    count = len(visible_names())
+    declared_gpus = workflow.global_resources.get("gpu")
+    limit = getattr(declared_gpus, "value", declared_gpus)  # early releases of Snakemake 9 store a plain number
+    return count if limit is None else min(count, limit)
+
+
+def gpus(stage):
+    """Return the function for the number of GPUs that a job of a stage needs."""
+    return lambda wildcards: max(GPU, shared_gpus(stage))
+
+
+def threads(stage):
+    """Return the function for the number of threads of a job. On a machine with GPUs, all cores decode photos."""
+    return lambda wildcards: workflow.cores if shared_gpus(stage) else STAGES[stage].threads
 
 
 def memory(stage):

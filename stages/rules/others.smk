@@ -18,8 +18,8 @@ def add_rule(stage):
         params: decides=decides(stage.name)
         log: LOGS / ".".join([stage.name, *names, *part, "log"])
         benchmark: BENCHMARKS / stage.name / ".".join([*(names + part or ["all"]), "tsv"])
-        threads: stage.threads
-        resources: mem_mb=memory(stage.name), **({"gpu": GPU} if stage.gpu else {})
+        threads: threads(stage.name)
+        resources: mem_mb=memory(stage.name), **({"gpu": gpus(stage.name)} if stage.gpu else {})
         shell: call(stage)
 
 

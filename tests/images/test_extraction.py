@@ -2,6 +2,8 @@
 
 import weakref
 from collections.abc import Iterator
+from dataclasses import replace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -70,6 +72,27 @@ def test_encoders_that_share_images_give_the_features_of_separate_runs_and_keep_
     for extractor, size in zip(extractors, sizes, strict=True):
         full = [[size] * (length // size) + [length % size] * (length % size > 0) for length in lengths]
         assert extractor.batches == sum(full, []), "a batch had images of two rounds"
+
+
+def test_images_are_copied_once_into_pinned_batches_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Pinned memory needs a GPU, so the test records the requests for it and uses other memory."""
+    allocate, requested = torch.empty, []
+
+    def record(shape: tuple[int, ...], pin_memory: bool, **options: Any) -> torch.Tensor:
+        requested.append((shape, pin_memory))
+        return allocate(shape, **options)
+
+    pixels = np.random.default_rng(0).integers(0, 256, (13, 8, 8, 3), dtype=np.uint8)
+    for device, is_pinned in (("cpu", False), ("cuda", True)):
+        extractor = MeanColourExtractor(4)
+        extractor.plan = replace(extractor.plan, device=torch.device(device))
+        with monkeypatch.context() as patch:
+            patch.setattr(torch, "empty", record)
+            found = list(extract_in_step(([image] for image in pixels), [extractor], [10, 3]))
+        np.testing.assert_allclose(np.concatenate([rows for (rows,) in found]), pixels.mean(axis=(1, 2)), rtol=1e-6)
+        assert [(shape[0], pinned) for shape, pinned in requested] == [(rows, is_pinned) for rows in (4, 4, 4, 3)]
+        assert {shape[1:] for shape, _ in requested} == {(8, 8, 3)}
+        requested.clear()
 
 
 def test_extraction_on_a_full_gpu_continues_with_half_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -115,6 +115,21 @@ def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
     np.testing.assert_allclose(np.sort(proposals.boxes, 0), np.sort(plain, 0), atol=1e-3)
 
 
+def test_only_a_detector_in_tf32_lets_a_gpu_round_its_products(weights: dict) -> None:
+    """The settings of torch are read while the network computes, and are the former ones afterwards."""
+    network, seen = build_detector(DETECTOR, weights, "w.pt"), []
+    pixels = np.array(make_image(2, (90, 70)))
+
+    def read() -> tuple[str, bool]:
+        return torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+
+    network.backbone.register_forward_hook(lambda *_: seen.append(read()))
+    before = read()
+    for in_tf32 in (False, True):
+        list(detect(network, [pixels], torch.device("cpu"), "rpn", 1, in_tf32))
+    assert seen == [("highest", False), ("high", True)] and read() == before
+
+
 XML = b"""<annotation><filename>7.jpg</filename>
 <object><name>12</name><bndbox><xmin>1</xmin><ymin>2</ymin><xmax>30</xmax><ymax>40</ymax></bndbox></object>
 <object><name>13</name><scene>1</scene><nobndbox>1</nobndbox></object></annotation>"""

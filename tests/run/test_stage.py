@@ -47,7 +47,11 @@ def test_every_rule_belongs_to_a_declared_stage() -> None:
     text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     own = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert 5 < len(own) == len(set(own)) and {*own} - {"all", "extract_more"} <= STAGES.keys()
-    for pattern in (r'^ +input: reads\("(\w+)"', r'^ +threads: STAGES\["(\w+)"\]', r'mem_mb=memory\("(\w+)"\)'):
+    for pattern in (
+        r'^ +input: reads\("(\w+)"',
+        r'^ +threads: (?:STAGES\[|threads\()"(\w+)"',
+        r'mem_mb=memory\("(\w+)"\)',
+    ):
         assert {*own} - {"all", "extract_more"} == set(re.findall(pattern, text, flags=re.M)), pattern
 
 

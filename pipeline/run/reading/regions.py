@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, TypedDict
 
 import numpy as np
 
-from pipeline.compute.workers import Failure, isolated_map, shared_map
+from pipeline.compute.workers import Failure, shared_map
 from pipeline.errors import InputError
 from pipeline.foreign.box_formats import match_boxes
 from pipeline.foreign.matching import some
@@ -43,6 +43,8 @@ UNMATCHED = (
 )
 DETECTED_TOGETHER = 16
 """Number of images of one shape that the detector processes at once on a GPU. On the CPU it processes single images."""
+PHOTO_BYTES = 1 << 26
+"""Size of the largest photo in bytes that reaches the detector through shared memory. Larger photos are pickled."""
 PREPARED_TOGETHER = 4
 """Number of images whose regions one message between processes carries. An image has some megabytes of pixels."""
 
@@ -205,11 +207,14 @@ def _open_detector(
         state, source = states.fetch(settings.architecture, run.config.weights_root, "name it in regions.detector.file")
     network = build_detector(settings.architecture, state, source)
     device = run.device
+    most = 1 if device.type == "cpu" else DETECTED_TOGETHER
+    in_tf32 = device.type == "cuda" and run.config.extract.precision != "float32"
 
     def find(requests: "Iterable[Request]") -> "Iterator[Request]":
         requests, ahead = tee(requests)
-        pixels = isolated_map(preparation.open, (request.photograph for request in ahead), run.decoders)
-        found = detect(network, pixels, device, settings.stage, 1 if device.type == "cpu" else DETECTED_TOGETHER)
+        photographs = (request.photograph for request in ahead)
+        pixels = shared_map(preparation.open, photographs, run.decoders, PHOTO_BYTES, chunk=1, preload=RESIZING)
+        found = detect(network, pixels, device, settings.stage, most, in_tf32)
         return (request._replace(known=boxes) for request, boxes in zip(requests, found, strict=True))
 
     return find
