@@ -1,19 +1,22 @@
 """Compares captions of photos that `suggest` chooses with captions of random photos.
 
-    python benchmarks/suggest.py results/flickr8k-frozen --encoders efficientnet_lite2 --text-encoder minilm
+    python benchmarks/suggest.py results/flickr8k-frozen --encoders efficientnet_lite2 --text-encoders minilm
     python benchmarks/suggest.py results/flickr8k --captions ../shared/data/languages/zh.tsv
+    python benchmarks/suggest.py results/hieroglyphs --text-encoders tfidf minilm --tenths --counts 50 100 300 1000
 
-`ncca` is fitted to one caption of each of some training photos. The caption is drawn at random among the captions of
-the photo. Without --text-encoder, the text vectors are tf-idf over the vocabulary of these captions alone. The first
-caption of each photo of the dev split chooses the parameters. With --tenths, the dev photos among the suggested photos
-choose them instead. The recalls are measured on all captions of the test split.
+Models are fitted to one caption of each of some training photos, which is drawn at random among the captions of the
+photo. The vocabulary of tf-idf has the words of these captions alone. `ncca` tries the settings of `fit` in the
+configuration of the run, and `ncca-fixed` has fixed settings. Other methods are methods of `jointspace bench`. The
+first caption of each photo of the dev split chooses the settings. With --tenths, a tenth of the photos chooses the
+settings instead, and another tenth is not used, as if it were set aside for test. The recalls are measured on all
+captions of the test split.
 
-Each line has the sum of six recalls of a selection and a seed, which decides the drawn captions and the random photos.
+Each line has the recalls of a selection, a method and a seed, which decides the drawn captions and the random photos.
 """
 
 import argparse
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import mean, stdev
@@ -26,15 +29,11 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 from interleave import parse_options  # noqa: E402
 
-from pipeline.config.models import FitSettings  # noqa: E402
 from pipeline.encoders.tfidf import encode  # noqa: E402
-from pipeline.metrics.ranks import rank_scores  # noqa: E402
-from pipeline.metrics.retrieval import recall_sum  # noqa: E402
-from pipeline.models.linear.accumulation import sum_blocks  # noqa: E402
-from pipeline.models.linear.cca import NormalizedCCA  # noqa: E402
+from pipeline.models.bench import COLUMNS, METHODS, Bench, Method, compare_methods, line_of  # noqa: E402
 from pipeline.models.linear.projection import unit_rows  # noqa: E402
 from pipeline.models.linear.selection import choose_photos, choose_representatives  # noqa: E402
-from pipeline.models.linear.tuning import PairArrays, PreparedViews, tune  # noqa: E402
+from pipeline.models.linear.tuning import PairArrays  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.storage.features import FeatureRows  # noqa: E402
@@ -42,25 +41,32 @@ from pipeline.storage.texts import VectorShard  # noqa: E402
 from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
-RIDGES = (0.03, 0.1, 0.3, 1, 3, 10, 30, 100, 300)
-GRID = FitSettings(
-    dimensions=(32, 64, 128, 256), eigenvalue_power=(0.5, 1, 2, 4), image_ridge=RIDGES, text_ridge=RIDGES
-)
-"""The parameters of `ncca` to try."""
+TFIDF = "tf-idf"
+"""Name of the tf-idf vectors, which are computed for each selection."""
+RECALLS = ["_".join(column) for column in COLUMNS]
+"""Columns of the recalls in a line."""
+
+
+FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,), "text_ridge": (3.0,)}
+"""Settings of `ncca-fixed`. With 50 or 100 captions of Flickr8k and all its dev photos, `ncca` often chose them."""
 
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Image vectors x (n, D), the split of each image (n,), and m captions in the order of their images.
+    """Image features, encoder -> (n, dim), the split of each image (n,), and m captions in the order of their images.
 
-    `owners` (m,) is the image of each caption. `vectors` (m, d) are their stored text vectors, or None for tf-idf.
+    `owners` (m,) is the image of each caption. `vectors` are the text vectors, text encoder -> (m, dim). If `terms` is
+    true, tf-idf vectors are used as well. `steps` and `text_steps` are the steps of normalisation.
     """
 
-    x: np.ndarray
+    features: Mapping[str, np.ndarray]
+    steps: tuple[str, ...] | tuple[tuple[str, ...], ...]
     splits: np.ndarray
     captions: Sequence[str]
     owners: np.ndarray
-    vectors: np.ndarray | None
+    vectors: Mapping[str, np.ndarray]
+    text_steps: Mapping[str, Sequence[str]]
+    terms: bool
 
     def of_split(self, split: str) -> np.ndarray:
         """Return the rows of the images of a split that have captions."""
@@ -73,23 +79,43 @@ class Collection:
         rows = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
         return rows, np.repeat(np.arange(len(images)), last - first)
 
+    def texts_of(self, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
+        """Return the text vectors of the captions `rows` of each split. The terms of tf-idf are the terms of train."""
+        texts = {split: {name: block[own] for name, block in self.vectors.items()} for split, own in rows.items()}
+        if self.terms:
+            captions = {split: [self.captions[int(row)] for row in own] for split, own in rows.items()}
+            settings = TermSettings(True, [], 2, max_characters=LONGEST_NGRAM)
+            vocabulary = build_vocabulary(
+                captions["train"], settings, size=10_000, min_count=2, idf=True, normalise=True
+            )
+            for split, own in captions.items():
+                texts[split][TFIDF] = encode(own, vocabulary)
+        return texts
 
-def read(run: Run, encoders: Sequence[str], text_encoder: str | None, captions: Path | None) -> Collection:
+
+def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captions: Path | None) -> Collection:
     """Read the vectors of a run, and its captions or the file of lines IMAGE TAB NUMBER TAB CAPTION."""
     manifest = run.manifest
     ids = np.arange(manifest.n_images)
-    x = np.hstack([unit_rows(FeatureRows(run.features, name, ids)[:].astype(np.float32)) for name in encoders])
-    texts, owners, vectors = manifest.sentences["text"].to_pylist(), manifest.sentence_images, None
-    if text_encoder:
-        stored = run.layout.sentences(text_encoder)
-        shards = [VectorShard(stored.shard(number)).matrix for number in range(manifest.n_shards)]
-        vectors = np.concatenate(shards).astype(np.float32)
+    features = {name: FeatureRows(run.features, name, ids)[:].astype(np.float32) for name in encoders}
+    texts, owners = manifest.sentences["text"].to_pylist(), manifest.sentence_images
+    entries = [run.config.text_encoder(name) for name in text_encoders]
+    vectors = {}
+    for entry in entries:
+        if entry.kind != TFIDF:
+            stored = run.layout.sentences(entry.name)
+            shards = [VectorShard(stored.shard(number)).matrix for number in range(manifest.n_shards)]
+            vectors[entry.name] = np.concatenate(shards).astype(np.float32)
     if captions:
         image_of = {Path(path).name: row for row, path in enumerate(manifest.images["path"].to_pylist())}
         lines = [line.split("\t") for line in captions.read_text("utf-8").splitlines()]
         known = sorted((image_of[name], text) for name, _, text in lines if name in image_of)
         owners, texts = np.array([image for image, _ in known]), [text for _, text in known]
-    return Collection(x, manifest.splits.astype(str), texts, owners, vectors)
+    steps = {TFIDF if entry.kind == TFIDF else entry.name: entry.normalise for entry in entries}
+    return Collection(
+        features, run.config.image_steps(encoders), manifest.splits.astype(str), texts, owners, vectors, steps,
+        terms=TFIDF in steps,
+    )  # fmt: skip
 
 
 def make_synthetic_collection() -> Collection:
@@ -97,13 +123,17 @@ def make_synthetic_collection() -> Collection:
     rng = np.random.default_rng(0)
     latent = rng.standard_normal((200, 8))
     x, y = (latent @ rng.standard_normal((2, 8, 15)) + rng.standard_normal((2, 200, 15))).astype(np.float32)
-    return Collection(x, np.repeat(["train", "dev", "test"], [120, 40, 40]), [""] * 200, np.arange(200), y)
+    captions = [f"{'bright' if a > 0 else 'dark'} {'round' if b > 0 else 'square'}" for a, b, *_ in latent]
+    splits = np.repeat(["train", "dev", "test"], [120, 40, 40])
+    return Collection({"eyes": x}, ("l2",), splits, captions, np.arange(200), {"words": y}, {"words": ("l2",)}, True)
 
 
-def measure_selection(collection: Collection, train: np.ndarray, dev: np.ndarray | None, seed: int) -> dict[str, Any]:
-    """Fit `ncca` to one caption of each of the images `train`, and measure it on test.
+def measure_selection(
+    collection: Collection, methods: Mapping[str, Method], train: np.ndarray, dev: np.ndarray | None, seed: int
+) -> Iterator[dict[str, Any]]:
+    """Fit each method to one caption of each of the images `train`, and measure it on test.
 
-    One caption of each of the images `dev` chooses the parameters. If `dev` is None, the first caption of each image of
+    One caption of each of the images `dev` chooses the settings. If `dev` is None, the first caption of each image of
     the dev split chooses them.
     """
     rng = np.random.default_rng([seed, 1])
@@ -113,50 +143,44 @@ def measure_selection(collection: Collection, train: np.ndarray, dev: np.ndarray
         order = rng.permutation(len(captions))
         return captions[order[np.unique(owners[order], return_index=True)[1]]]
 
-    chosen = {"train": (train, draw(train))}
+    images = {"train": train, "dev": collection.of_split("dev") if dev is None else dev}
+    rows = {"train": draw(train)}
     if dev is None:
-        images = collection.of_split("dev")
-        captions, owners = collection.rows_of(images)
-        chosen["dev"] = images, captions[np.unique(owners, return_index=True)[1]]
+        captions, owners = collection.rows_of(images["dev"])
+        rows["dev"] = captions[np.unique(owners, return_index=True)[1]]
     else:
-        chosen["dev"] = dev, draw(dev)
-    test = collection.of_split("test")
-    captions, owners = collection.rows_of(test)
-    vectors = collection.vectors
-    if vectors is None:
-        settings = TermSettings(True, [], 2, max_characters=LONGEST_NGRAM)
-        learned = [collection.captions[int(row)] for row in chosen["train"][1]]
-        vocabulary = build_vocabulary(learned, settings, size=10_000, min_count=2, idf=True, normalise=True)
-        used = np.unique(np.concatenate([captions, *(rows for _, rows in chosen.values())]))
-        vectors = np.zeros((len(collection.captions), len(vocabulary.terms)), np.float32)
-        vectors[used] = encode([collection.captions[int(row)] for row in used], vocabulary).toarray()
-    pairs = {
-        name: PairArrays({"eyes": collection.x[images]}, {"words": vectors[rows]}, np.arange(len(images)))
-        for name, (images, rows) in chosen.items()
+        rows["dev"] = draw(dev)
+    images["test"] = collection.of_split("test")
+    rows["test"], owners = collection.rows_of(images["test"])
+    texts = collection.texts_of(rows)
+    splits = {
+        split: PairArrays(
+            {name: block[own] for name, block in collection.features.items()},
+            texts[split],
+            owners if split == "test" else np.arange(len(own)),
+        )
+        for split, own in images.items()
     }
-    view = ImageView(("eyes",), (collection.x.shape[1],), ("l2",))
-    text = TextView.of(pairs["train"].sentences, {"words": ("l2",)})
-    moments = sum_blocks([pairs["train"]], view, text, runtime.threads())
-    tuned = tune(NormalizedCCA, view, text, PreparedViews(moments), pairs["dev"], GRID)
-    x = tuned.model.embed_images({"eyes": collection.x[test]})
-    y = tuned.model.embed_sentences({"words": vectors[captions]})
-    reached = recall_sum(rank_scores(x @ y.T, owners))
-    axes = ("image_ridge", "text_ridge", "dimensions", "eigenvalue_power")
-    return {"recall_sum": round(reached, 1), "chosen": {axis: getattr(tuned.chosen, axis) for axis in axes}}
+    dims = tuple(block.shape[1] for block in collection.features.values())
+    view = ImageView(tuple(collection.features), dims, collection.steps)
+    text = TextView.of(texts["train"], collection.text_steps)
+    for measured in compare_methods(Bench(view, text, splits), methods, [len(train)], [seed]):
+        yield line_of(measured)
 
 
 def measure_all(
-    collection: Collection, counts: Sequence[int], seeds: Sequence[int], tenths: bool
+    collection: Collection, methods: Mapping[str, Method], counts: Sequence[int], seeds: Sequence[int], tenths: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a line for each number of photos, seed and selection."""
+    """Yield a line for each number of photos, seed, selection, method and hubness correction."""
     pool = collection.of_split("train")
-    x = collection.x[pool]
-    for count in counts:
+    views = {name: block[pool] for name, block in collection.features.items()}
+    x = np.hstack([unit_rows(view) for view in views.values()])
+    for count in (min(count, len(pool)) for count in counts):
         fixed = None if tenths else pool[choose_representatives(x, count)]
         for seed in seeds:
             shuffled = pool[np.random.default_rng([seed, count]).permutation(len(pool))[:count]]
             if fixed is None:
-                suggested = choose_photos({"all": x}, count, seed)
+                suggested = choose_photos(views, count, seed)
                 tenth = len(suggested.dev)
                 selections = {
                     "random": (shuffled[: count - 2 * tenth], shuffled[count - tenth :]),
@@ -165,31 +189,40 @@ def measure_all(
             else:
                 selections = {"random": (shuffled, None), "suggest": (fixed, None)}
             for name, (train, dev) in selections.items():
-                yield {"name": name, "photos": count, "seed": seed, **measure_selection(collection, train, dev, seed)}
+                for line in measure_selection(collection, methods, train, dev, seed):
+                    yield {"name": name, "photos": count, **line}
 
 
 def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("run", type=Path, nargs="?", help="Folder of the run.")
     parser.add_argument("--encoders", nargs="+", help="Image encoders. [default: all encoders of the run]")
-    parser.add_argument("--text-encoder", help="Text encoder with dense vectors. [default: tf-idf]")
+    parser.add_argument("--text-encoders", nargs="+", default=["tfidf"], help="Text encoders. [default: tfidf]")
     parser.add_argument("--captions", type=Path, help="Captions that replace the captions of the run.")
-    parser.add_argument("--tenths", action="store_true", help="Choose the parameters on a tenth of the photos.")
+    parser.add_argument("--methods", nargs="+", default=["ncca"], help="Methods. [default: ncca]")
+    parser.add_argument("--tenths", action="store_true", help="Choose the settings on a tenth of the photos.")
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 300], help="Numbers of photos.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     given = parse_options(parser, globals(), run=None, counts=[40], seeds=[0])
+    if given.captions and given.text_encoders != ["tfidf"]:
+        parser.error("--captions needs --text-encoders tfidf, because the run has no vectors of these captions")
+    methods = {**METHODS, "ncca": Method("ncca"), "ncca-fixed": Method("ncca", FIXED)}
     if given.run:
         run = Run(given.run)
+        methods["ncca"] = Method("ncca", run.config.fit.model_dump())
         encoders = given.encoders or [entry.name for entry in run.config.encoders]
-        collection = read(run, encoders, given.text_encoder, given.captions)
+        collection = read(run, encoders, given.text_encoders, given.captions)
     else:
         collection = make_synthetic_collection()
-    sums: dict[tuple[int, str], list[float]] = {}
-    for line in measure_all(collection, given.counts, given.seeds, given.tenths):
+    chosen = {name: methods[name] for name in given.methods}
+    results: dict[tuple[int, str, str, str], list[list[float]]] = {}
+    for line in measure_all(collection, chosen, given.counts, given.seeds, given.tenths):
         print(json.dumps(line, default=float), flush=True)
-        sums.setdefault((line["photos"], line["name"]), []).append(line["recall_sum"])
-    for (count, name), values in sums.items():
-        print(f"{count} photos, {name}: {mean(values):.1f} ± {stdev(values) if len(values) > 1 else 0:.1f}")
+        key = line["photos"], line["name"], line["method"], line["hubness"]
+        results.setdefault(key, []).append([line[column] for column in (*RECALLS, "sum")])
+    for (count, name, method, hubness), rows in results.items():
+        cells = [f"{mean(own):.1f} ± {stdev(own) if len(own) > 1 else 0:.1f}" for own in zip(*rows, strict=True)]
+        print(f"{count} photos, {name}, {method}, hubness {hubness}: {' / '.join(cells[:-1])}, sum {cells[-1]}")
 
 
 if __name__ == "__main__":

@@ -114,7 +114,7 @@ class Measured:
 
 
 def compare_methods(
-    bench: Bench, methods: Sequence[str], counts: Sequence[int], seeds: Sequence[int]
+    bench: Bench, methods: Mapping[str, Method], counts: Sequence[int], seeds: Sequence[int]
 ) -> Iterator[Measured]:
     """Measure each method with each number of training pairs and each seed, without and with a hubness correction.
 
@@ -127,8 +127,7 @@ def compare_methods(
     for count, seed in itertools.product(sorted({min(count, available) for count in counts}), seeds):
         pairs = bench.draw(count, seed)
         start: JointModel | None = None
-        for name in methods:
-            method = METHODS[name]
+        for name, method in methods.items():
             spec = model_spec(method.model)
             if start is None and spec.starts_from:
                 start, _ = _fit(bench, METHODS["ncca"], pairs, seed)

@@ -69,7 +69,7 @@ def command(
     measured = []
     try:
         with path.open("w", newline="", encoding="utf-8") as file:
-            for one in compare_methods(bench, methods, pairs, seeds):
+            for one in compare_methods(bench, {name: METHODS[name] for name in methods}, pairs, seeds):
                 line = line_of(one)
                 writer = csv.DictWriter(file, list(line))
                 if not measured:
