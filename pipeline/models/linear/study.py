@@ -35,9 +35,9 @@ class StudyCell:
 
     The auxiliary set has `auxiliary_folds` folds of pairs with the weak texts of the entry `documents` of the
     configuration, or all remaining folds if `auxiliary_folds` is None. `encoders` are the image encoders.
-    `text_encoders` make the text view (None: all text encoders). Sparse encoders, such as tf-idf, keep the first
-    `terms` (None: all terms). `fit` and `transfer` replace keys of the sections with these names in the configuration,
-    and `settings` keys of the model's own section. The cell is measured in at most `draws` draws.
+    All text encoders make the text view. Sparse encoders, such as tf-idf, keep the first `terms` (None: all terms).
+    `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` keys of the
+    model's own section. The cell is measured in at most `draws` draws.
     """
 
     model: str
@@ -47,7 +47,6 @@ class StudyCell:
     target_folds: int
     auxiliary_folds: int | None = None
     terms: int | None = None
-    text_encoders: tuple[str, ...] | None = None
     draws: int = 1
     fit: Mapping[str, Any] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +145,7 @@ class Study:
                 device=self.device,
             )
 
-        tried = {name: self.text_weights[name] for name in cell.text_encoders or self.target.text.encoders}
+        tried = {name: self.text_weights[name] for name in self.target.text.encoders}
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:

@@ -240,6 +240,11 @@ class Trained:
     model: TrainedModel
     log: Mapping[str, Any]
 
+    @property
+    def score(self) -> float:
+        """The score of the best epoch on dev, or 0 if no epoch was scored. A higher score is better."""
+        return self.log["history"][self.log["best_epoch"]].get("dev", 0.0)
+
 
 class TrainableModel(Protocol):
     """A registered class of models that the stage `train` can train."""
