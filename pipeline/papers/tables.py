@@ -7,7 +7,7 @@ A result is {`paper`, `run`, `tables`}. `describe_run` of stages.papers.reproduc
 for each column the numbers of its trainings, or null}. A difference is {`above`, `below`, `published`: for each of
 `compared` a number or null, `found`: for each {`difference`, `ci95` or null}}.
 
-`python -m pipeline.papers.tables` writes the blocks of docs/papers/*.md again. A block stands
+`python -m pipeline.papers.tables` writes the blocks of docs/papers.md and docs/papers/*.md again. A block stands
 between `<!-- KIND RESULT: TITLE -->` and `<!-- end -->` and shows docs/papers/results/RESULT.json, which is a copy of
 the `reproduction.json` of a run. KIND is `table`, `notes`, `differences` or `run`. TITLE is the beginning of the title
 of a table, after `AUTHORS: ` in a result of several papers.
@@ -198,7 +198,7 @@ def _has_title(table: Result, title: str) -> bool:
 def refreshed(docs: Path) -> dict[Path, str]:
     """Return the refreshed text of each page of the papers under `docs`."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
-    pages = sorted((docs / "papers").glob("*.md"))
+    pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}
 
 
