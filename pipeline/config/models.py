@@ -219,6 +219,11 @@ class TrainSettings(Section):
         60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
     )
 
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates to try."""
+        return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
+
     @model_validator(mode="after")
     def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
         if self.loss == "info-nce" and self.negatives == "hardest":

@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pipeline.config.encoders import EncoderEntry, TextEntry
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
-from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, Variant
+from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, TrainSettings, Variant
 from pipeline.config.registry import (
     MODELS,
     GeneratorSpec,
@@ -175,11 +175,11 @@ class Config(OwnKeys):
         It is the first of the trainings that differ only in their seeds.
         """
         model = self.model(name)
-        if model.spec.made_by != "train" or not isinstance(getattr(model.settings, "learning_rate", None), tuple):
+        if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
             return None
         plain = (one for one in self.variants if not (self.refits(one) or self.uncorrected(one)))
         first = next((one for one in plain if replace(self.model(one), seed=model.seed) == model), name)
-        return first if first != name and not self.refits(name) else None
+        return None if first == name else first
 
     def every_model(self) -> list[str]:
         """Return `models` and all models that are needed to make them.

@@ -14,7 +14,6 @@ from pipeline.run.reading.inputs import feature_shards, region_shards, sentence_
 if TYPE_CHECKING:
     import numpy as np
 
-    from pipeline.config.models import TrainSettings
     from pipeline.config.names import Config
     from pipeline.config.text import WordVectorsSettings
     from pipeline.models.joint_model import JointModel
@@ -26,7 +25,6 @@ if TYPE_CHECKING:
     from pipeline.run.reading.texts import Sentences
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.pairs import SplitPairs
-    from pipeline.storage.parameters import Parameters
     from pipeline.storage.regions import RegionRows
 
 
@@ -90,8 +88,11 @@ def train(run: "StageRun", job: Job, model: str) -> None:
     configured, base = run.config.model(model), run.chosen(model)
     spec = configured.spec
     settings = configured.train_settings
+    rates = settings.rates
     first = run.config.rate_source(model)
-    rates = _list_rates(settings, base or (run.model(first) if first else None))
+    has_choice = len(rates) > 1
+    if has_choice and (source := base or (run.model(first) if first else None)):
+        rates = (source.details["training_log"]["chosen"]["learning_rate"],)
     if base:
         # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
@@ -120,11 +121,8 @@ def train(run: "StageRun", job: Job, model: str) -> None:
             part = f"{rate:g}" if len(rates) > 1 else ""
             checkpoint, after_step = followed.enter_context(follow_training(model, own, job, part))
             trials[rate] = train(spec.load(), replace(task, settings=own), checkpoint, after_step)
-        rate = max(trials, key=lambda one: trials[one].score)
-        trained = trials[rate]
-        chosen = dict(trained.log["chosen"])
-        if isinstance(settings.learning_rate, tuple):
-            chosen["learning_rate"] = rate
+        rate, trained = max(trials.items(), key=lambda trial: trial[1].score)
+        chosen = {**trained.log["chosen"], **({"learning_rate": rate} if has_choice else {})}
         details = {
             **describe_model(run, model),
             "encoders": {name: rows.origin for name, rows in training.features.items()},
@@ -149,13 +147,6 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         )
     else:
         log.info("%s was trained on %d pairs: %s", model, count, chosen)
-
-
-def _list_rates(settings: "TrainSettings", source: "Parameters | None") -> list[float]:
-    """Return the learning rates to try. If dev chooses the rate, `source` is the model that has the choice, or None."""
-    if not isinstance(settings.learning_rate, tuple):
-        return [settings.learning_rate]
-    return [source.details["training_log"]["chosen"]["learning_rate"]] if source else list(settings.learning_rate)
 
 
 class OpenedPairs(NamedTuple):

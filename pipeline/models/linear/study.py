@@ -162,21 +162,19 @@ class Study:
         rows = select_sentences(test.owners, PROTOCOL)
         images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
         sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
-        ranks = count_ranks(images, sentences, test.owners[rows], tuned.model.metric)
+        found = count_ranks(images, sentences, test.owners[rows], tuned.model.metric).image_to_sentence
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = folds.auxiliary if cell.training != "target" else ()
         weak_name = "target" if self.overlap else "auxiliary"
         return {
             **asdict(cell),
-            "auxiliary_folds": len(folds.auxiliary),
             "folds": [f"target {fold}" for fold in folds.target] + [f"{weak_name} {fold}" for fold in weak],
             "draw": draw,
             "seconds": seconds,
             "chosen": asdict(tuned.chosen),
             "trials": [asdict(trial) for trial in tuned.trials],
-            "image_to_sentence": _recalls(ranks.image_to_sentence),
-            "sentence_to_image": _recalls(ranks.sentence_to_image),
-            "ranks": ranks.image_to_sentence.tolist(),
+            "image_to_sentence": {f"recall@{k}": float(100 * np.mean(found <= k)) for k in CUTOFFS},
+            "ranks": found.tolist(),
             "answers": _answers(test, rows, images, sentences, tuned.model.metric),
         }
 
@@ -209,10 +207,6 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
         kept = np.argsort(distances, axis=1, kind="stable")[:, :count]
         ids, distances = (np.take_along_axis(part, kept, axis=1) for part in (ids, distances))
     return ids
-
-
-def _recalls(ranks: np.ndarray) -> dict[str, float]:
-    return {f"recall@{k}": float(100 * np.mean(ranks <= k)) for k in CUTOFFS}
 
 
 PINNED = ("learning_rate", "max_norm")

@@ -235,15 +235,11 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and the log of its training as JSON values."""
+    """A trained model, the log of its training as JSON values, and its score on dev, or 0 if it was not scored."""
 
     model: TrainedModel
     log: Mapping[str, Any]
-
-    @property
-    def score(self) -> float:
-        """The score of the best epoch on dev, or 0 if no epoch was scored. A higher score is better."""
-        return self.log["history"][self.log["best_epoch"]].get("dev", 0.0)
+    score: float
 
 
 class TrainableModel(Protocol):
@@ -277,4 +273,4 @@ def train(
         "chosen": {"mean_rank": -score} if trained.by_mean_rank and score is not None else {"recall_sum": score},
         "history": history,
     }
-    return Trained(trained, log)
+    return Trained(trained, log, score or 0.0)

@@ -70,8 +70,7 @@ def follow_training(
 
     # Some generators are not trained in epochs.
     seconds, epochs = getattr(settings, "checkpoint_seconds", 0), getattr(settings, "epochs", 1)
-    folder = job.path / "checkpoints"
-    checkpoints = Checkpoints(folder / part, job.provenance.fingerprint, seconds)
+    checkpoints = Checkpoints(job.path / "checkpoints" / part, job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()
     with tqdm(desc=f"train {name} {part}".strip(), unit="batch", disable=None) as bar:
 
@@ -89,4 +88,4 @@ def follow_training(
         yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
     checkpoints.clear()
     with suppress(OSError):  # It does not exist, or has the checkpoints of other parts.
-        folder.rmdir()
+        (job.path / "checkpoints").rmdir()
