@@ -212,7 +212,7 @@ def smoke(path: Path) -> dict[str, Any]:
     generators = {
         name: {"seeds": [0], **short} for name, one in paper.get("generator_variants", {}).items() if "seeds" in one
     }
-    changes = {"variants": variants, "generator_variants": generators}
+    changes: dict[str, Any] = {"variants": variants, "generator_variants": generators}
     changes["encoders"] = [{"name": one["name"], **NETWORK} for one in paper["encoders"]]
     if "language_text" in paper:
         changes["language_text"] = {"file": None, "treebank": "demo/trees.conllu"}
