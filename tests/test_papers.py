@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
@@ -9,7 +10,8 @@ from typing import Any
 
 import pytest
 import yaml
-from workflow import NETWORK, TINY, snakemake
+from PIL import Image
+from workflow import NETWORK, TINY, rules_of, snakemake
 
 from pipeline.config.loading import default_path, load, merge, read_mapping, validate
 from pipeline.papers.published import every_table
@@ -39,23 +41,59 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
     assert {*config.reproduce.reproduced.values()} <= {row.system for table in every_table() for row in table.rows}
 
 
+def public_changes(path: Path) -> dict[str, Any]:
+    """Return the documented changes for the public archives, with the encoders of the paper's configuration `path`."""
+    block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
+    public, names = yaml.safe_load(block), {encoder["name"] for encoder in read_mapping(path)["encoders"]}
+    return {**public, "encoders": [encoder for encoder in public["encoders"] if encoder["name"] in names]}
+
+
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
 def test_the_documented_changes_of_a_paper_for_the_public_archives_are_valid(path: Path) -> None:
-    block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
-    paper, public = read_mapping(path), yaml.safe_load(block)
-    names = {encoder["name"] for encoder in paper["encoders"]}
-    public["encoders"] = [encoder for encoder in public["encoders"] if encoder["name"] in names]
-    config = validate(merge(merge(read_mapping(default_path()), paper), public))
-    assert names == {encoder.name for encoder in config.encoders}
+    paper = read_mapping(path)
+    config = validate(merge(merge(read_mapping(default_path()), paper), public_changes(path)))
+    assert {encoder["name"] for encoder in paper["encoders"]} == {encoder.name for encoder in config.encoders}
 
 
-@pytest.mark.parametrize("collection", ["flickr30k", "coco"])
+def write_archive(folder: Path, dataset: str, photos: dict[str, tuple[str, list[str]]], below: str = "") -> None:
+    """Write the JSON file of Karpathy's archive for `photos`, which maps a file name to its split and captions.
+
+    The photos are in the folder `below` of the collection, as far as the archive says so.
+    """
+    images = [
+        {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": text.split()} for text in texts]}
+        for name, (split, texts) in photos.items()
+    ]
+    folder.mkdir(exist_ok=True)
+    value = {"images": [{"filepath": below, **image} if below else image for image in images], "dataset": dataset}
+    (folder / f"dataset_{dataset}.json").write_text(json.dumps(value))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("collection", "below"), [("flickr30k", ""), ("coco", "val2014")])
 @pytest.mark.parametrize("paper", ["karpathy", "kiros", "niu"])
-def test_a_papers_systems_can_run_on_another_collection(paper: str, collection: str) -> None:
-    values = merge(read_mapping(default_path()), read_mapping(FOLDER / f"{paper}.yaml"))
-    here, there = validate(values), validate(merge(values, read_mapping(FOLDER / f"{collection}.yaml")))
-    assert there.reproduce == here.reproduce.model_copy(update={"collection": collection})
-    assert there.models == here.models and there.variants == here.variants
+def test_a_papers_systems_are_planned_for_another_archive(
+    paper: str, collection: str, below: str, tmp_path: Path
+) -> None:
+    """A dry run plans the trainings of the paper's configuration, from a folder in the layout of the archive."""
+    splits = {"a.jpg": "train", "b.jpg": "restval", "c.jpg": "val", "d.jpg": "test"}
+    photos = {name: (split, [f"a dog number {k}" for k in range(5)]) for name, split in splits.items()}
+    write_archive(tmp_path / collection, collection, photos, below)
+    folder = tmp_path / collection / (below or "flickr30k-images")
+    folder.mkdir()
+    for name in photos:
+        Image.new("RGB", (8, 8)).save(folder / name)
+    (tmp_path / "UD_English-EWT").mkdir()
+    for part in ("train", "dev", "test"):
+        (tmp_path / f"UD_English-EWT/en_ewt-ud-{part}.conllu").touch()
+    path = FOLDER / f"{paper}.yaml"
+    (tmp_path / "public.yaml").write_text(yaml.safe_dump(public_changes(path)))
+    files = [path, "public.yaml", FOLDER / f"{collection}.yaml"]
+    planned = snakemake(tmp_path, "reproduce", "-n", "--configfile", *map(str, files))
+    assert {"ingest", "train", "evaluate", "report", "reproduce"} <= rules_of(planned)
+    trained = set(re.findall(r"^ *wildcards: model=([\w-]+)$", planned.stdout, flags=re.M))
+    config = load(path)
+    assert trained >= {name for name in config.models if config.model(name).spec.made_by == "train"}
 
 
 def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
@@ -69,7 +107,7 @@ def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
 def test_the_pages_show_the_stored_results() -> None:
     """`python -m pipeline.papers.tables` writes the pages again."""
     pages = refreshed(DOCS)
-    assert len(pages) == 5
+    assert len(pages) == 6
     for path, text in pages.items():
         assert path.read_text(encoding="utf-8") == text, path.name
 
@@ -152,18 +190,18 @@ def test_a_number_that_no_result_has_is_found() -> None:
 
 SMOKE = {
     **{key: TINY[key] for key in ("fit", "transfer", "wsabie_sgd", "wsabie_adagrad", "shard_size")},
-    "data_root": "demo", "weights_root": ".", "demo": {**TINY["demo"], "generate": True},
-    "parse": {"engine": "files"}, "tokens": {"min_count": 1},
+    "parse": {"engine": "files"}, "tokens": {"min_count": 1}, "regions": {"proposals": "boxes"},
     "evaluate": {"bootstrap": 50, "splits": ["test"], "folds": 1}, "describe": {"candidates": 5, "meteor": False},
-    "study": {**TINY["study"], "encoders": []}, "auxiliary": {"splits": ["weak"]},
+    "study": {**TINY["study"], "encoders": []},
 }  # fmt: skip
-"""Settings that replace Flickr8k by the demo and shorten all grids and trainings."""
+"""Settings that shorten all grids and trainings, and that need no detector and no parser."""
+DEMO = {"data_root": "demo", "demo": {**TINY["demo"], "weak": 0, "generate": True}}
+"""Settings of the demo, whose photos are in the archive of a smoke test."""
 
 
-def smoke(path: Path, folder: Path) -> dict[str, Any]:
-    """Return the configuration of a paper in `folder` with untrained networks, one seed per system and one epoch."""
-    (folder / "text").mkdir()
-    (folder / "text/glove.6B.50d.5k.txt").write_text("".join(f"{word}{f' {n}' * 50}\n" for n, word in enumerate("ab")))
+def smoke(path: Path) -> dict[str, Any]:
+    """Return the configuration of a paper for a public archive, with untrained networks, one seed per system and one
+    epoch."""
     paper, config = read_mapping(path), load(path)
     short = {"epochs": 1, "patience": 1}
     variants = {
@@ -174,17 +212,41 @@ def smoke(path: Path, folder: Path) -> dict[str, Any]:
     generators = {
         name: {"seeds": [0], **short} for name, one in paper.get("generator_variants", {}).items() if "seeds" in one
     }
-    changes = {"variants": variants, "generator_variants": generators}
+    changes: dict[str, Any] = {"variants": variants, "generator_variants": generators}
     changes["encoders"] = [{"name": one["name"], **NETWORK} for one in paper["encoders"]]
     if "language_text" in paper:
         changes["language_text"] = {"file": None, "treebank": "demo/trees.conllu"}
-    return merge(merge(paper, SMOKE), changes)
+    return merge(merge(merge(paper, public_changes(path)), SMOKE), changes)
+
+
+def archive_demo(folder: Path) -> None:
+    """Copy the photos and captions of the demo in `folder` to `flickr8k`, in the layout of Karpathy's archive.
+
+    The trees and the boxes of the demo are copied too.
+    """
+    demo, archive = folder / "demo", folder / "flickr8k"
+    rows = {name: (demo / name).read_text().splitlines() for name in ("splits.tsv", "captions.tsv")}
+    photos = {
+        name: ("val" if split == "dev" else split, [])
+        for name, split in (row.split("\t") for row in rows["splits.tsv"])
+    }
+    for name, _, text in (row.split("\t") for row in rows["captions.tsv"]):
+        photos[name][1].append(text)
+    write_archive(archive, "flickr8k", photos)
+    shutil.copytree(demo / "images", archive / "images")
+    for name in ("trees.conllu", "trees.brackets", "boxes.tsv"):
+        shutil.copy(demo / name, archive)
 
 
 @pytest.mark.nightly
 @pytest.mark.parametrize("path", PAPERS, ids=lambda path: path.stem)
-def test_a_papers_configuration_runs_to_its_tables(path: Path, tmp_path: Path) -> None:
-    (tmp_path / "smoke.yaml").write_text(yaml.safe_dump(smoke(path, tmp_path)))
-    for target in ("demo/demo.json", "reproduce"):  # the run reads trees of the demo
-        snakemake(tmp_path, target, "--configfile", "smoke.yaml")
-    assert (tmp_path / f"results/{path.stem}/reproduction.md").read_text().startswith("# ")
+def test_a_papers_configuration_runs_from_the_public_archive_to_its_tables_and_report(
+    path: Path, tmp_path: Path
+) -> None:
+    for name, values in (("demo", DEMO), ("smoke", smoke(path))):
+        (tmp_path / f"{name}.yaml").write_text(yaml.safe_dump(values))
+    snakemake(tmp_path, "demo/demo.json", "--configfile", "demo.yaml")
+    archive_demo(tmp_path)
+    snakemake(tmp_path, "reproduce", "--configfile", "smoke.yaml")
+    run = tmp_path / "results" / path.stem
+    assert (run / "reproduction.md").read_text().startswith("# ") and (run / "report/index.html").exists()

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 SIDES = {"images": "image", "sentences": "sentence"}
 """Modality -> the word for one item in the names of arrays."""
-SUMS = ("words", "mean-words", "positive")
+SUMS = ("words", "mean-words", "positive", "mean-positive")
 """Names of the ways to combine the products of regions and words to one score. ScoreRule describes them."""
 
 
@@ -27,8 +27,8 @@ class ScoreRule(NamedTuple):
     """The rule that combines the products v_i . s_t of an image's regions and a sentence's words to one score.
 
     `sum` is one of SUMS. `words` sums, over the words, the greatest product with any region (Karpathy and Fei-Fei 2015,
-    eq. 8). `mean-words` takes the mean over the words instead. `positive` sums all positive products (eq. 7). The
-    product of the globals of both items, times `global_weight`, is added to the score.
+    eq. 8). `positive` sums all positive products (eq. 7). `mean-words` and `mean-positive` divide these sums by the
+    number of words. The product of the globals of both items, times `global_weight`, is added to the score.
     """
 
     sum: str

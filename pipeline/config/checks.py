@@ -27,6 +27,7 @@ def _names(config: Config) -> Iterator[str]:
     encoders = [entry.name for entry in config.encoders]
     texts = [entry.name for entry in config.text_encoders]
     yield from _unknown("regions.encoders", "encoder", config.regions.encoders, encoders)
+    yield from _unknown("reproduce.arithmetic", "model", config.reproduce.arithmetic, config.models)
     for where, section in {"fit": config.fit, "study.fit": config.study.fit}.items():
         yield from _unknown(f"{where}.text_weights", "text encoder", section.text_weights, texts)
     for name, variant in {**config.variants, **config.generator_variants}.items():
@@ -256,11 +257,11 @@ def _members(config: Config, name: str) -> Iterator[str]:
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
         yield f"{name}: the member {others[0]} does not compare by cosine. Remove this member"
-    sums = {model.settings.sum for model in members.values() if isinstance(model.settings, FragmentTrainSettings)}
-    if "positive" in sums and len(sums) > 1:
+    own = [model.settings.sum for model in members.values() if isinstance(model.settings, FragmentTrainSettings)]
+    if len({chosen.endswith("positive") for chosen in own}) > 1:
         yield (
-            f"{name} has members with sum: positive and members with another sum, whose scores cannot be added. Remove"
-            " one of the two kinds"
+            f"{name} has members with sum: positive or mean-positive, and members with another sum, whose scores cannot"
+            " be added. Remove one of the two kinds"
         )
 
 
@@ -276,8 +277,8 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
                 f"phrases.models: {name} does not have vectors of phrases and regions. Name a model such as hmlstm,"
                 " dvsa or lstm"
             )
-        elif isinstance(model.settings, FragmentTrainSettings) and model.settings.sum == "positive":
-            yield f"phrases.models: {name} has sum: positive, so a phrase has no vector. Remove {name}"
+        elif isinstance(model.settings, FragmentTrainSettings) and model.settings.sum.endswith("positive"):
+            yield f"phrases.models: {name} has sum: {model.settings.sum}, so a phrase has no vector. Remove {name}"
         elif without_regions and not spec.multi_vector:
             yield (
                 f"phrases.models: {name} needs regions of all of its encoders. Add {min(without_regions)} to"

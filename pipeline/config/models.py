@@ -33,7 +33,7 @@ from pipeline.config.text import WordVectorsSettings
 
 AboveZeros = Annotated[tuple[AboveZero, ...], Field(min_length=1)]
 Eigenvalues = Annotated[tuple[Literal["correlation", "gong"], ...], Field(min_length=1)]
-FragmentSum = Literal["words", "mean-words", "positive"]
+FragmentSum = Literal["words", "mean-words", "positive", "mean-positive"]
 Loss = Literal["info-nce", "ranking", "squared"]
 Optimiser = Literal["adam", "sgd", "momentum", "adagrad"]
 Kernel = Literal["linear", "rbf", "laplacian", "cosine", "polynomial"]
@@ -193,7 +193,11 @@ class TrainSettings(Section):
     margin: NonNegative = key(0.2, "Margin of the ranking loss (alpha).")
     temperature: AboveZero = key(0.05, "Temperature of the info-nce loss.")
     optimiser: Optimiser = key("adam", "Optimiser: adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad.")
-    learning_rate: AboveZero = key(0.001, "Learning rate in the first epoch.")
+    learning_rate: AboveZero | AboveZeros = key(
+        0.001,
+        "Learning rate in the first epoch. If it is a list, dev chooses one of its rates. Models that differ only in "
+        "their seeds have the rate of the first of them.",
+    )
     decay: PositiveShare = key(0.85, "Factor on the learning rate after every epoch.")
     weight_decay: NonNegative = key(
         0,
@@ -214,6 +218,11 @@ class TrainSettings(Section):
     checkpoint_seconds: NonNegative = key(
         60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
     )
+
+    @property
+    def rates(self) -> tuple[float, ...]:
+        """The learning rates to try."""
+        return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
 
     @model_validator(mode="after")
     def _hardest_is_of_the_ranking_loss(self) -> "TrainSettings":
@@ -293,7 +302,8 @@ class FragmentTrainSettings(TrainSettings):
     sum: FragmentSum = key(
         "mean-words",
         "Score of an image and a caption: words (sum over the words of the best product with a "
-        "region) | mean-words (the mean) | positive (sum of all positive products).",
+        "region) | mean-words (the mean) | positive (sum of all positive products) | mean-positive (the "
+        "same, divided by the number of words).",
     )
     global_weight: NonNegative = key(0, "fragments: weight of the product of the whole image and the whole caption.")
     element_clip: AboveZero | None = key(5, "Largest absolute value of an element of the gradient. null sets no limit.")

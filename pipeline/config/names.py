@@ -2,7 +2,7 @@
 
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import product
 from typing import NamedTuple, TypeVar
@@ -12,7 +12,7 @@ from pydantic import ValidationError
 from pipeline.config.encoders import EncoderEntry, TextEntry
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
-from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, Variant
+from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, TrainSettings, Variant
 from pipeline.config.registry import (
     MODELS,
     GeneratorSpec,
@@ -169,6 +169,18 @@ class Config(OwnKeys):
             )
         return recipe.start
 
+    def rate_source(self, name: str) -> str | None:
+        """Return the model whose learning rate, which dev chose, the training of `name` uses, or None if there is none.
+
+        It is the first of the trainings that differ only in their seeds.
+        """
+        model = self.model(name)
+        if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
+            return None
+        plain = (one for one in self.variants if not (self.refits(one) or self.uncorrected(one)))
+        first = next((one for one in plain if replace(self.model(one), seed=model.seed) == model), name)
+        return None if first == name else first
+
     def every_model(self) -> list[str]:
         """Return `models` and all models that are needed to make them.
 
@@ -178,8 +190,8 @@ class Config(OwnKeys):
         queue = deque(found)
         while queue:
             name = queue.popleft()
-            needed = (*self.members(name), self.refitted(name), self.uncorrected(name), self.start(name))
-            new = [other for other in dict.fromkeys(needed) if other and other not in found]
+            needed = (self.refitted(name), self.uncorrected(name), self.start(name), self.rate_source(name))
+            new = [other for other in dict.fromkeys([*self.members(name), *needed]) if other and other not in found]
             found.update(dict.fromkeys(new))
             queue += new
         return list(found)

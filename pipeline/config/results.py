@@ -166,6 +166,11 @@ class ReproduceSettings(Section):
         "Papers whose tables are shown. The systems of gong are also trained and measured (stage study), which needs"
         " weak texts.",
     )
+    arithmetic: dict[Name, tuple[tuple[str, str, str], ...]] = key(
+        {},
+        "Searches that the report shows for a model of `models`, each as [photo, minus, plus]: the photo that is found "
+        "for the first text, and the photos for its vector minus and plus the vectors of the other texts.",
+    )
     trees: bool = key(False, "Whether to compute sections 6.6 and 6.7 of Socher et al. too, which need parses.")
     reproduced: dict[str, str] = key(
         {},

@@ -5,8 +5,9 @@ v_i, a caption is a set of word vectors s_t, and a shortlist of items is ranked 
 `rule.sum`:
 
     words        sum over words t of max over regions i of v_i . s_t         (Karpathy and Fei-Fei 2015, eq. 8)
-    mean-words   the sum of `words`, divided by the number of words
     positive     sum over t and i of max(0, v_i . s_t)                       (Karpathy and Fei-Fei 2015, eq. 7)
+
+With `mean-words` and `mean-positive`, the sum is divided by the number of words.
 
 If the model has global vectors, a weight times the product of the global vectors of image and caption is added.
 
@@ -201,14 +202,16 @@ class MultiVectorGallery(Gallery):
         """Return the exact scores (k,) of the items in the rows `items` (k,) for a single `query`."""
         vectors = self._reconstruct(self.outline.positions(items))
         offsets = offsets_of(self.outline.lengths[items])
-        return self._sum_products(vectors @ query.array.T, offsets) + self._global_scores(query, items)
+        return self._sum_products(vectors @ query.array.T, offsets, len(query.array)) + self._global_scores(
+            query, items
+        )
 
     def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
         """Return the exact scores (n,) of all items for a single `query`.
 
         `vectors` (total, c) are all vectors of the gallery. The scores of removed items have no meaning.
         """
-        scores = self._sum_products(vectors @ query.array.T, self.outline.offsets)
+        scores = self._sum_products(vectors @ query.array.T, self.outline.offsets, len(query.array))
         return scores + self._global_scores(query, slice(None))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
@@ -235,7 +238,7 @@ class MultiVectorGallery(Gallery):
         assert self.means is not None  # The constructor has checked this.
         products = self.means.means @ query.array.T  # (lists, q)
         hits = None
-        if self.rule.sum == "positive":
+        if self.rule.sum.endswith("positive"):
             products = np.maximum(products, 0).sum(axis=1, keepdims=True)
         elif self.of_images:
             hits = look_up(self.index, query.array, nearest)
@@ -247,14 +250,14 @@ class MultiVectorGallery(Gallery):
             estimates = products[self.means.lists[offsets[0] : offsets[-1]]]
             if hits:
                 hits.write(estimates, int(offsets[0]))
-            scores[start : start + BLOCK_ITEMS] = self._sum_products(estimates, offsets - offsets[0])
+            scores[start : start + BLOCK_ITEMS] = self._sum_products(estimates, offsets - offsets[0], len(query.array))
         return scores + self._global_scores(query, slice(None))
 
-    def _sum_products(self, products: np.ndarray, offsets: np.ndarray) -> np.ndarray:
+    def _sum_products(self, products: np.ndarray, offsets: np.ndarray, count: int) -> np.ndarray:
         """Compute the scores (k,) of k items by the rule, without global vectors.
 
-        `products` (total, q) are the products of the items' vectors with the q vectors of the query. Item i has the
-        rows [offsets[i], offsets[i + 1]).
+        `products` (total, q) are the products of the items' vectors with the q vectors of the query, which may be
+        summed already. Item i has the rows [offsets[i], offsets[i + 1]), and the query has `count` vectors.
         """
         lengths = np.diff(offsets)
         full = lengths > 0
@@ -262,14 +265,14 @@ class MultiVectorGallery(Gallery):
         if not products.size:
             return scores
         starts = offsets[:-1][full]
-        words = products.shape[1]
-        if self.rule.sum == "positive":
+        words = count if self.of_images else lengths[full]
+        if self.rule.sum.endswith("positive"):
             scores[full] = np.add.reduceat(np.maximum(products, 0).sum(axis=1), starts)
         elif self.of_images:
             scores[full] = np.maximum.reduceat(products, starts, axis=0).sum(axis=1)
         else:
-            scores[full], words = np.add.reduceat(products.max(axis=1), starts), lengths[full]
-        if self.rule.sum == "mean-words":
+            scores[full] = np.add.reduceat(products.max(axis=1), starts)
+        if self.rule.sum.startswith("mean"):
             scores[full] /= words
         return scores
 

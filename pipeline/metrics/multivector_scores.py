@@ -70,25 +70,25 @@ def score_products(products: Tensor, images: MultiVectors, sentences: MultiVecto
     """Combine the `products` (regions, words) of the vectors of n images and m sentences to scores (n, m).
 
     The rule `positive` sums the positive products (Karpathy and Fei-Fei 2015, eq. 7). `words` sums, over the words of a
-    sentence, the greatest product with a region of the image (eq. 8). `mean-words` takes the mean instead of the sum.
-    An image without regions and a sentence without words have the score zero.
+    sentence, the greatest product with a region of the image (eq. 8). `mean-words` and `mean-positive` divide these
+    sums by the number of words. An image without regions and a sentence without words have the score zero.
     """
     pooled = _pool(products, images.lengths, rule)
     pooled = pooled.to(torch.promote_types(pooled.dtype, torch.float32))
     owners = upload(sentences.owners, pooled.device)
     scores = pooled.new_zeros(len(pooled), len(sentences)).index_add(1, owners, pooled)
-    return scores / upload(np.maximum(sentences.lengths, 1), scores.device) if rule == "mean-words" else scores
+    return scores / upload(np.maximum(sentences.lengths, 1), scores.device) if rule.startswith("mean") else scores
 
 
 def _pool(products: Tensor, lengths: np.ndarray, rule: str) -> Tensor:
     """Combine the products (regions, words) of the regions of each image. Return (images, words).
 
-    `lengths` (images,) are the numbers of regions. The rule `positive` sums the positive products, and every other rule
-    takes the greatest product. An image without regions has zeros.
+    `lengths` (images,) are the numbers of regions. The rules `positive` and `mean-positive` sum the positive products,
+    and the other rules take the greatest product. An image without regions has zeros.
     """
-    if rule == "positive":
+    if rule.endswith("positive"):
         products = products.clamp(min=0)
-    pool = torch.sum if rule == "positive" else torch.amax
+    pool = torch.sum if rule.endswith("positive") else torch.amax
     if products.device.type != "cpu" and lengths[0] and (lengths == lengths[0]).all():
         # A GPU needs more time to start a computation per image than to compute it, so all images are pooled at once.
         return pool(products.unflatten(0, (len(lengths), -1)), dim=1)

@@ -111,18 +111,19 @@ def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     return sorted(group, key=recall_sum, reverse=True)
 
 
-def compare_briefly(ranked: Sequence[Evaluation]) -> list[str]:
-    """Return a heading, and a line with recall@1, @5 and @10 of both directions for each of the `ranked` evaluations.
+def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
+    """Return a heading, and a line with recall@1, @5 and @10 of both directions for each model, the best first.
 
-    All evaluations must have the same gallery.
+    Several seeds of a model are one line with means ± standard deviations. All evaluations must have the same gallery.
     """
+    ranked = ranking(merge_seeds(evaluations))
     first = ranked[0]
     longest = max(len(evaluation["model"]) for evaluation in ranked)
     gallery = f"{first['n_images']} images, {first['n_sentences']} sentences, {first['protocol']}"
     lines = [f"recall@1 / 5 / 10 on the {first['split']} split ({gallery}), best first:"]
     for evaluation in ranked:
         cells = [
-            f"{spoken(direction)} {' / '.join(f'{evaluation[direction][name]:4.1f}' for name in RECALLS)}"
+            f"{spoken(direction)} {' / '.join(_with_deviation(evaluation[direction], name) for name in RECALLS)}"
             for direction in DIRECTIONS
         ]
         lines.append(f"  {evaluation['model']:{longest}}  {'   '.join(cells)}")
@@ -147,8 +148,10 @@ def markdown(evaluations: Iterable[Evaluation]) -> str:
     return "\n".join(parts)
 
 
+def _with_deviation(values: Evaluation, name: str) -> str:
+    return f"{values[name]:4.1f}" + (f" ± {values[f'{name}_sd']:.1f}" if f"{name}_sd" in values else "")
+
+
 def _with_interval(values: Evaluation, name: str) -> str:
-    if f"{name}_sd" in values:
-        return f"{values[name]:.1f} ± {values[f'{name}_sd']:.1f}"
     interval = values.get(f"{name}_ci95")
-    return f"{values[name]:.1f}" + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")
+    return _with_deviation(values, name).lstrip() + (f" [{interval[0]:.1f}, {interval[1]:.1f}]" if interval else "")

@@ -7,7 +7,7 @@ A result is {`paper`, `run`, `tables`}. `describe_run` of stages.papers.reproduc
 for each column the numbers of its trainings, or null}. A difference is {`above`, `below`, `published`: for each of
 `compared` a number or null, `found`: for each {`difference`, `ci95` or null}}.
 
-`python -m pipeline.papers.tables` writes the blocks of docs/papers/*.md again. A block stands
+`python -m pipeline.papers.tables` writes the blocks of docs/papers.md and docs/papers/*.md again. A block stands
 between `<!-- KIND RESULT: TITLE -->` and `<!-- end -->` and shows docs/papers/results/RESULT.json, which is a copy of
 the `reproduction.json` of a run. KIND is `table`, `notes`, `differences` or `run`. TITLE is the beginning of the title
 of a table, after `AUTHORS: ` in a result of several papers.
@@ -22,7 +22,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from pydantic import JsonValue
 
 from pipeline.papers.published import CHANCE
 
@@ -31,8 +30,8 @@ Result = Mapping[str, Any]
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
-ROW_DEPTH = 4
-"""Depth in the JSON of a result at which `dump` writes a value on one line: the depth of rows and differences."""
+LINE_STARTS = re.compile(r' (\{"(?:paper|name|above)": )')
+"""Starts of tables, rows and differences in the JSON of a result. Quotes within its texts are escaped."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
@@ -63,20 +62,9 @@ def system(name: str, values: Sequence[Sequence[float] | None]) -> Result:
 
 
 def dump(result: Result) -> str:
-    """Write a result as JSON with four decimals, and with one line for each row and difference."""
-    return _dump(json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4)), 0) + "\n"
-
-
-def _dump(value: "JsonValue", depth: int) -> str:
-    if isinstance(value, dict):
-        parts = [(f"{json.dumps(name)}: ", item) for name, item in value.items()]
-    else:
-        parts = [("", item) for item in value] if isinstance(value, list) else []
-    if depth == ROW_DEPTH or not any(isinstance(item, dict | list) for _, item in parts):
-        return json.dumps(value, ensure_ascii=False)
-    lines = [" " * (depth + 1) + name + _dump(item, depth + 1) for name, item in parts]
-    opening, closing = "{}" if isinstance(value, dict) else "[]"
-    return opening + "\n" + ",\n".join(lines) + "\n" + " " * depth + closing
+    """Write a result as JSON with four decimals, and with one line for each table, row and difference."""
+    rounded = json.loads(json.dumps(result), parse_float=lambda text: round(float(text), 4))
+    return LINE_STARTS.sub(r"\n\1", json.dumps(rounded, ensure_ascii=False)) + "\n"
 
 
 def render(table: Result) -> str:
@@ -210,7 +198,7 @@ def _has_title(table: Result, title: str) -> bool:
 def refreshed(docs: Path) -> dict[Path, str]:
     """Return the refreshed text of each page of the papers under `docs`."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
-    pages = sorted((docs / "papers").glob("*.md"))
+    pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}
 
 

@@ -172,8 +172,12 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
         "Recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the sum of the"
         f" reference {names[0]}:"
     ]
+    has_seeds = any(row["system"].deviations[0] is not None for row in rows)
     for name, row in zip(names, rows, strict=True):
-        cells = ["    -" if value is None else f"{value:5.1f}" for value in (*row["system"].recalls, row["system"].sum)]
+        cells = ["    -" if value is None else f"{value:5.1f}" for value, _ in row["system"].cells]
+        if has_seeds:
+            deviations = ["" if one is None else f" ±{one:4.1f}" for _, one in row["system"].cells]
+            cells = [f"{cell}{deviation:6}" for cell, deviation in zip(cells, deviations, strict=True)]
         difference = f"  {row['minus']['difference']:+.1f}" if row["minus"] else ""
         interval = "  ({:+.1f} to {:+.1f})".format(*row["minus"]["ci95"]) if "ci95" in row["minus"] else ""
         lines.append(f"{name:{max(map(len, names))}}  {' '.join(cells)}{difference}{interval}")

@@ -263,7 +263,8 @@ class ComparedSystem:
     unknown recall is None.
 
     If the ranks of the system are stored, `draws` has the ranks of each of its seeds, and `photos` (n,) has the sorted
-    sha256 of the photos on which it was tested. The recalls are the means over the seeds.
+    sha256 of the photos on which it was tested. The recalls are the means over the seeds. With several seeds,
+    `deviations` has the standard deviations of the recalls and of their sum.
     """
 
     name: str
@@ -271,6 +272,12 @@ class ComparedSystem:
     recalls: Sequence[float | None]
     draws: Sequence[Draw] = ()
     photos: np.ndarray | None = None
+    deviations: Sequence[float | None] = (None,) * (len(RECALL_COLUMNS) + 1)
+
+    @property
+    def cells(self) -> list[tuple[float | None, float | None]]:
+        """The recalls and their sum, each with its standard deviation over the seeds or None."""
+        return list(zip((*self.recalls, self.sum), self.deviations, strict=True))
 
     @property
     def sum(self) -> float | None:
@@ -317,9 +324,11 @@ def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem
         if len(group) == 1:
             merged += group
             continue
-        recalls = [float(np.mean(column)) for column in zip(*(system.recalls for system in group), strict=True)]
+        values = np.array([[*system.recalls, system.sum] for system in group], float)
         draws = [draw for system in group for draw in system.draws]
-        merged.append(ComparedSystem(f"{name}, {len(group)} seeds", source, recalls, draws, group[0].photos))
+        recalls, deviations = values.mean(axis=0)[:-1].tolist(), values.std(axis=0, ddof=1).tolist()
+        named = f"{name}, {len(group)} seeds"
+        merged.append(ComparedSystem(named, source, recalls, draws, group[0].photos, deviations))
     return merged
 
 

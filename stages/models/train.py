@@ -1,6 +1,8 @@
 """`train`: trains a neural model on stored features and captions. The epoch that is best on dev is kept."""
 
 import logging
+from contextlib import ExitStack
+from dataclasses import replace
 from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -43,6 +45,7 @@ def _keys(config: "Config", model: str) -> dict[str, object]:
 
 def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     configured, start, base = config.model(model), config.start(model), config.refitted(model)
+    first = config.rate_source(model)
     spec, words = configured.spec, configured.word_vectors
     source = words.source if spec.words and not start else None
     encoders = configured.text_encoders if spec.starts_from_terms else ()
@@ -56,6 +59,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
         "text_encoders": {name: layout.text_encoder(name) for name in encoders},
         "start": layout.model(start) if start else None,
         "base": layout.model(base) if base else None,
+        "rate": layout.model(first) if first else None,
         "corpus_vectors": layout.word_vectors if source == "corpus" else None,
         "words": Outside("words", Path(config.weights_root) / str(words.file)) if source == "file" else None,
     }
@@ -84,6 +88,11 @@ def train(run: "StageRun", job: Job, model: str) -> None:
     configured, base = run.config.model(model), run.chosen(model)
     spec = configured.spec
     settings = configured.train_settings
+    rates = settings.rates
+    first = run.config.rate_source(model)
+    has_choice = len(rates) > 1
+    if has_choice and (source := base or (run.model(first) if first else None)):
+        rates = (source.details["training_log"]["chosen"]["learning_rate"],)
     if base:
         # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
@@ -105,15 +114,26 @@ def train(run: "StageRun", job: Job, model: str) -> None:
         text_steps={name: run.config.text_encoder(name).normalise for name in configured.text_encoders},
         device=run.device,
     )
-    with follow_training(model, settings, job) as (checkpoint, after_step):
-        trained = train(spec.load(), task, checkpoint, after_step)
+    with ExitStack() as followed:
+        trials = {}
+        for rate in rates:
+            own = settings.model_copy(update={"learning_rate": rate})
+            part = f"{rate:g}" if len(rates) > 1 else ""
+            checkpoint, after_step = followed.enter_context(follow_training(model, own, job, part))
+            trials[rate] = train(spec.load(), replace(task, settings=own), checkpoint, after_step)
+        rate, trained = max(trials.items(), key=lambda trial: trial[1].score)
+        chosen = {**trained.log["chosen"], **({"learning_rate": rate} if has_choice else {})}
         details = {
             **describe_model(run, model),
             "encoders": {name: rows.origin for name, rows in training.features.items()},
             **({"regions": training.regions.encoders} if training.regions is not None else {}),
             **sentences.learned,
             "labels": sentences.labels,
-            "training_log": {**trained.log, **({"chosen": base.details["training_log"]["chosen"]} if base else {})},
+            "training_log": {
+                **trained.log,
+                "chosen": base.details["training_log"]["chosen"] if base else chosen,
+                **({"rates": {f"{one:g}": trial.score for one, trial in trials.items()}} if len(trials) > 1 else {}),
+            },
         }
         run.write_model(job, trained.model, details)
     log, count = logging.getLogger(__name__), trained.log["pairs"]
@@ -126,7 +146,7 @@ def train(run: "StageRun", job: Job, model: str) -> None:
             base.details["model"],
         )
     else:
-        log.info("%s was trained on %d pairs: %s", model, count, trained.log["chosen"])
+        log.info("%s was trained on %d pairs: %s", model, count, chosen)
 
 
 class OpenedPairs(NamedTuple):

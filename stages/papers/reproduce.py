@@ -4,7 +4,6 @@ import os
 import platform
 import subprocess
 from dataclasses import fields
-from functools import cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -16,7 +15,6 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.metrics.paired import Columns, Draw
-    from pipeline.metrics.retrieval import Bootstrap
     from pipeline.papers.reproduction import System
     from pipeline.papers.tables import Result
     from pipeline.run.layout import Layout
@@ -81,6 +79,7 @@ def reproduce(run: Run, job: Job) -> None:
     from pipeline.papers import tables
     from pipeline.papers.reproduction import Reproduction, group_seeds, render
     from pipeline.storage.batch import FileBatch
+    from pipeline.storage.commit import read_record
     from pipeline.storage.records import read_summary
 
     config, files = run.config, FileBatch()
@@ -99,7 +98,7 @@ def reproduce(run: Run, job: Job) -> None:
     if config.reproduce.trees:
         found += _tree_tables(run, systems)
     if "gong" in config.reproduce.papers:
-        found = [*_gong_tables(run, bootstrap), *found]
+        found = [*read_record(run.layout.study.commit)["tables"], *found]
         files.add(job.path.with_name(TRANSFER_PAGE), render_figures(run).encode())
     text = render(found, config.name, protocol)
     if "gong" in config.reproduce.papers:
@@ -138,27 +137,6 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
         "seed": config.seed,
         "versions": {"python": platform.python_version(), **{name: version(name) for name in LIBRARIES}},
     }
-
-
-def _gong_tables(run: Run, bootstrap: "Bootstrap") -> "list[Result]":
-    """Fill the tables of Gong et al. with the numbers of `study`."""
-    from pipeline.models.linear.study import StudyCell
-    from pipeline.papers import gong
-    from pipeline.storage.commit import read_record
-
-    study = read_record(run.layout.study.commit)
-
-    @cache
-    def draws(key: str) -> list[dict[str, Any]]:
-        return [read_record(run.layout.study.path / "cells" / name) for name in study["cells"][key]]
-
-    def measured(cell: StudyCell) -> list[dict[str, Any]]:
-        return draws(cell.key)[: cell.draws]
-
-    tables = gong.make_tables(run.config, gong.FoldFacts(**study["facts"]))
-    total = sum(one["seconds"] for key in study["cells"] for one in draws(key))
-    filled = [gong.measure_table(table, measured, bootstrap) for table in tables]
-    return [*filled, gong.measure_time(gong.find_table(tables, "Table 4"), measured, total)]
 
 
 def render_figures(run: Run) -> str:

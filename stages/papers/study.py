@@ -2,7 +2,6 @@
 
 import re
 from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import asdict
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
@@ -64,14 +63,14 @@ def read_study(run: Run) -> "Study":
 
 
 def study_keys(config: "Config") -> Mapping[str, Any]:
-    """Return the seed, the sections and the weights of text encoders in the configuration that decide the numbers."""
+    """Return the seeds, the sections and the weights of text encoders in the configuration that decide the numbers."""
     from pipeline.config.registry import made_by
 
     fitted = [spec.key for spec in made_by("fit") if spec.section]
     sections = {name: getattr(config, name).model_dump() for name in ("study", "transfer", "auxiliary", *fitted)}
     weights = {"text_weights": {encoder.name: encoder.weight for encoder in config.text_encoders}}
     documents = {name: config.documents[name].model_dump() for name in DOCUMENTS}
-    return {"seed": config.seed, "documents": documents, **sections, **weights}
+    return {"seed": config.seed, "bootstrap": config.evaluate.bootstrap, "documents": documents, **sections, **weights}
 
 
 def study_reads(config: "Config", layout: "Layout") -> Inputs:
@@ -90,7 +89,7 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
 
 
 @stage(
-    version=8,
+    version=9,
     gpu=True,
     threads=8,
     memory=4000,
@@ -99,20 +98,21 @@ def study_reads(config: "Config", layout: "Layout") -> Inputs:
     writes=lambda layout: layout.study,
 )
 def study(run: Run, job: Job) -> None:
-    """Measure those numbers of the tables of Gong et al. that are not there yet."""
+    """Fill the tables of Gong et al. Only numbers that are not there yet are measured."""
     from tqdm import tqdm
 
     from pipeline.config.registry import model_spec
+    from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.linear.study import StudyCell, count_draws, pinned
     from pipeline.papers import gong
-    from pipeline.storage.commit import Provenance, describe_file, publish_record, read_record
+    from pipeline.storage.commit import Provenance, publish_record, read_record
     from pipeline.storage.json_files import fingerprint
 
     config, layout = run.config, run.layout
     chosen, study = config.study, read_study(run)
     target, count = study.target.source, study.target.source.n_folds
 
-    def recorded(key: str, cell: StudyCell, draw: int) -> dict:
+    def recorded(cell: StudyCell, draw: int) -> dict:
         """Return the measurement of a draw from its file, and measure it if the file does not exist."""
         inputs = {"target": target.digest}
         if cell.training != "target":
@@ -123,8 +123,8 @@ def study(run: Run, job: Job) -> None:
         name = f"{digest[:20]}.json"
         if not (job.path / "cells" / name).exists():
             of = Provenance(run.root, job.provenance.stage, job.provenance.version, {"cell": digest})
-            publish_record(job.path / "cells" / name, {"key": key, **study.measure(cell, draw)}, provenance=of)
-        return {"file": name, **read_record(job.path / "cells" / name)}
+            publish_record(job.path / "cells" / name, study.measure(cell, draw), provenance=of)
+        return read_record(job.path / "cells" / name)
 
     facts = gong.FoldFacts(
         target.fold_images, study.auxiliary("all").source.fold_images, _measure_lengths(run, DOCUMENTS)
@@ -136,23 +136,25 @@ def study(run: Run, job: Job) -> None:
     # Models that are trained by gradient descent take longest and come last.
     cells = dict(sorted(cells.items(), key=lambda item: not model_spec(item[1].model).grid))
     todo = [(draw, key) for draw in range(count) for key, cell in cells.items() if draw < count_draws(cell, count)]
-    files: dict[str, list[str]] = {key: [] for key in cells}
+    measured: dict[str, list[dict]] = {key: [] for key in cells}
     first: dict[str, dict] = {}
     for draw, key in tqdm(todo, "study", unit="number", disable=None):
         cell = cells[key]
-        made = recorded(key, pinned(cell, first[cell.model]["transfer"]) if cell.model in first else cell, draw)
+        made = recorded(pinned(cell, first[cell.model]["transfer"]) if cell.model in first else cell, draw)
         first.setdefault(cell.model, made["chosen"])
-        files[key].append(made["file"])
-    compared = {
-        row.label: read_record(job.path / "cells" / files[row.reproduced[0].key][0])
-        for row in gong.find_table(tables, "Table 5").rows
-        if row.reproduced
-    }
-    examples = list(_find_examples(run, study, gong.find_table(tables, "Table 5"), compared))
-    about = {"facts": asdict(facts), "study": chosen.model_dump(), "transfer": examples}
-    names = sorted({f"cells/{name}" for listed in files.values() for name in listed})
-    vouched = {name: describe_file(job.path / name) for name in names}
-    publish_record(layout.study.commit, {"cells": files, **about}, provenance=job.provenance, files=vouched)
+        measured[key].append(made)
+
+    def draws(cell: StudyCell) -> list[dict]:
+        return measured[cell.key][: cell.draws]
+
+    bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
+    filled = [gong.measure_table(table, draws, bootstrap) for table in tables]
+    seconds = sum(one["seconds"] for found in measured.values() for one in found)
+    filled.append(gong.measure_time(gong.find_table(tables, "Table 4"), draws, seconds))
+    transfer = gong.find_table(tables, "Table 5")
+    compared = {row.label: draws(row.reproduced[0])[0] for row in transfer.rows if row.reproduced}
+    examples = list(_find_examples(run, study, transfer, compared))
+    publish_record(layout.study.commit, {"tables": filled, "transfer": examples}, provenance=job.provenance)
 
 
 def _find_examples(

@@ -74,6 +74,7 @@ def _is_current(root: Path, commit: Path) -> bool:
     wanted=lambda config: [()],
     keys=lambda config: {
         "collection": config.reproduce.collection,
+        "arithmetic": config.reproduce.arithmetic,
         "align": config.align.model_dump(),
         "phrases": config.phrases.splits,
         "seed": config.seed,

@@ -8,11 +8,12 @@ def add_rule(stage):
     This is a function because the running job evaluates `shell` again, after the loop.
     """
     names = [f"{{{name}}}" for name in stage.names]
+    also = rules.report.output if stage.name == "reproduce" else []  # the figures of the papers are in the report
     part = ["{part}"] if stage.sharded else []
 
     rule:
         name: stage.name
-        input: reads(stage.name)
+        input: reads(stage.name), also
         output: writes(stage, names)
         wildcard_constraints: **{name: any_of(stage.name, name) for name in stage.names}
         params: decides=decides(stage.name)

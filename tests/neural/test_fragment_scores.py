@@ -42,8 +42,8 @@ def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.
             words = np.asarray(sentences.between(j, j + 1).vectors, float)
             for s in words if len(regions) else ():
                 products = [float(v @ s) for v in regions]
-                scores[k, j] += sum(max(0, p) for p in products) if rule.sum == "positive" else max(products)
-            if rule.sum == "mean-words":
+                scores[k, j] += sum(max(0, p) for p in products) if "positive" in rule.sum else max(products)
+            if "mean" in rule.sum:
                 scores[k, j] /= max(1, len(words))
             if rule.global_weight:
                 scores[k, j] += rule.global_weight * float(images.globals[k] @ sentences.globals[j])
@@ -118,6 +118,7 @@ RULES = [
     [ScoreRule("words", 0)],
     [ScoreRule("words", 0.3), ScoreRule("mean-words", 0)],
     [ScoreRule("positive", 0), ScoreRule("positive", 2.0)],
+    [ScoreRule("mean-positive", 0.5), ScoreRule("positive", 0)],
 ]
 
 
@@ -145,7 +146,7 @@ def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule
 @pytest.mark.parametrize(
     ("stored", "message"),
     [
-        ({"sum": "mean", "global_weight": 0}, "unknown score mean. The known scores are words, mean-words, positive"),
+        ({"sum": "mean", "global_weight": 0}, f"unknown score mean. The known scores are {', '.join(SUMS)}"),
         ({"global_weight": 0}, "unknown score None"),
         ({"sum": "words", "global_weight": "1"}, "global_weight of the score is '1', but must be a finite number"),
         ({"sum": "words", "global_weight": float("nan")}, "global_weight of the score is nan"),

@@ -10,6 +10,7 @@ from synthetic_run import make_run, make_stage, open_run, run_command, write_con
 
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.retrieval import Bootstrap
+from pipeline.report.page import compared_as_text, render_compared
 from pipeline.report.tables import (
     HEADINGS,
     RECALL_COLUMNS,
@@ -47,6 +48,14 @@ def test_seeds_of_a_model_are_compared_as_one_system() -> None:
     (together, alone), bootstrap = merge_seed_systems([*seeds, other]), Bootstrap(200, 0)
     assert (together.name, alone.name) == ("a, 3 seeds", "b")
     assert together.recalls == pytest.approx(np.mean([one.recalls for one in seeds], axis=0))
+    deviations = np.std([[*one.recalls, one.sum] for one in seeds], axis=0, ddof=1)
+    assert together.deviations == pytest.approx(deviations) and set(alone.deviations) == {None}
+    lines = compared_as_text(compare_systems([together, alone], bootstrap)).splitlines()
+    shown = next(line for line in lines if line.startswith("a, 3 seeds"))
+    assert f"{together.sum:5.1f} ±{deviations[-1]:4.1f}" in shown
+    assert "±" not in next(line for line in lines if line.startswith("b ("))
+    page = " ".join(render_compared(compare_systems([together, alone], bootstrap), alone, "test", "p", []).split())
+    assert f"<td>{together.sum:.1f}<small>± {deviations[-1]:.1f}</small></td>" in page
     found = alone.minus(together, bootstrap)
     expected = np.mean([alone.minus(one, bootstrap)["difference"] for one in seeds])
     assert found["difference"] == pytest.approx(expected) and found["ci95"][0] < expected < found["ci95"][1]

@@ -163,3 +163,12 @@ def test_measures_of_phrases_and_regions_are_a_table(own: Path, monkeypatch: pyt
     publish_record(ranking, {**made, "split": "test"}, provenance=by_hand(own))
     with pytest.raises(IntegrityError, match="ncca.test.json has no key n_named"):
         report(own)
+
+
+def test_photos_minus_and_plus_words_are_shown_if_the_words_are_known(run: Path) -> None:
+    searches = {"ncca": [["the big dog", "dog", "cat"], ["a dog", "zebra", "cat"]]}
+    page = report(run, {"reproduce": {"arithmetic": searches}})
+    assert "“the big dog” − “dog” + “cat”" in page.below("What ncca finds") and "zebra" not in page.text
+    section = Layout(run).report.path.read_text().partition("“the big dog” −")[2].partition("</ol>")[0]
+    photos = re.findall(r'alt="([^"]*)"', section)
+    assert photos[:4] == ["a dog", "a cat", "a cat", "a cat"] and len(photos) == 5  # there are three photos of cats

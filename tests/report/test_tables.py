@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from pipeline.errors import IntegrityError
-from pipeline.metrics.summary import markdown
+from pipeline.metrics.summary import compare_briefly, markdown
 from pipeline.report.tables import best_model, compare_models, describe_models, measure_rows
 
 
@@ -38,6 +38,9 @@ def test_seeds_of_a_model_are_one_row_with_mean_and_deviation() -> None:
     lines = [line for line in markdown(trained).splitlines() if "image-to-sentence" in line]
     assert lines[0].startswith("| a, 2 seeds | image-to-sentence | 22.0 ± 2.8 | 40.0 ± 0.0 | 60.0 ± 0.0 |")
     assert lines[1].startswith("| b | image-to-sentence | 23.0 [22.0, 24.0] |")
+    _, first, second = compare_briefly(trained)
+    assert first.startswith("  b  image-to-sentence 23.0 / 40.0 / 60.0")
+    assert second.startswith("  a  image-to-sentence 22.0 ± 2.8 / 40.0 ± 0.0 / 60.0 ± 0.0")
 
 
 def test_the_best_model_is_chosen_on_dev() -> None:

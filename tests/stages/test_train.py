@@ -115,6 +115,64 @@ def test_a_killed_training_continues_to_the_same_bytes(run: Path, monkeypatch: p
     assert len(steps) == 3 * 4 - 8
 
 
+RATES = {
+    "train_defaults": {"epochs": 3, "learning_rate": [1.0e-6, 0.02]},
+    "variants": {"words": {"model": "bow", "seeds": [4, 5]}, "again": {"model": "bow", "seed": 4, "refit": True}},
+}
+
+
+def log_of(folder: Path) -> dict:
+    return read_parameters(folder / "model.safetensors", MODEL).details["training_log"]
+
+
+def test_dev_chooses_the_learning_rate_of_the_first_seed_and_the_other_seeds_have_it(run: Path) -> None:
+    alone = {
+        rate: read_parameters(train(run, "one", chosen) / "model.safetensors", MODEL)
+        for rate in RATES["train_defaults"]["learning_rate"]
+        if (chosen := {**RATES, "variants": {"one": {"model": "bow", "seed": 4, "learning_rate": rate}}})
+    }
+    best = max(alone, key=lambda rate: alone[rate].details["training_log"]["chosen"]["recall_sum"])
+    folder = train(run, "words-seed4", RATES)
+    log = log_of(folder)
+    assert best == 0.02 and not (folder / "checkpoints").exists()
+    scores = {rate: model.details["training_log"]["chosen"]["recall_sum"] for rate, model in alone.items()}
+    assert log["rates"] == {f"{rate:g}": score for rate, score in scores.items()}
+    assert log["chosen"] == {"recall_sum": scores[best], "learning_rate": best}
+    chosen = read_parameters(folder / "model.safetensors", MODEL)
+    for name, tensor in alone[best].tensors.items():
+        np.testing.assert_array_equal(chosen.tensors[name], tensor)
+
+    folder = train(run, "words-seed5", RATES)
+    log = log_of(folder)
+    assert log["chosen"]["learning_rate"] == best and "rates" not in log
+    assert "models/words-seed4/model.json" in open_commit(folder / "model.safetensors", MODEL).inputs
+    train(run, "again", RATES)
+    assert log_of(run / "models/again")["chosen"] == log_of(run / "models/words-seed4")["chosen"]
+
+
+def test_a_killed_search_for_a_rate_continues_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = train(run, "words-seed4", RATES)
+    whole = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder)
+    offer, count = Checkpoints.offer, iter(range(1000))
+
+    def killed(self: Checkpoints, make: object) -> None:
+        offer(self, make)
+        if next(count) == 15:  # within the training with the second rate
+            raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "offer", killed)
+        with pytest.raises(Killed):
+            train(run, "words-seed4", RATES)
+    assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1e-06", "0.02"}
+    steps = []
+    with monkeypatch.context() as patch:
+        patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
+        assert (train(run, "words-seed4", RATES) / "model.safetensors").read_bytes() == whole
+    assert len(steps) == 2 * 3 * 4 - 16  # no step of the first rate is repeated
+
+
 def test_word_vectors_come_from_a_file(run: Path) -> None:
     words = json.loads((run / "text/tokens.json").read_text())["terms"]
     (run / "v.txt").write_text("".join(f"{word} {i} 1 0\n" for i, word in enumerate(words)))

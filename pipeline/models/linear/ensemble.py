@@ -203,11 +203,11 @@ class Ensemble:
 def joint_rule(rules: Rules) -> ScoreRule | None:
     """Return the score rule of the joined vectors, or None if all `rules` are None.
 
-    A member with the rule `mean-words` joins by `words`, because `join_sentences` divides its word vectors by their
-    number. The other rules must be equal: `words` for all members, or `positive` for all members.
+    A member with a mean joins by the sum, because `join_sentences` divides its word vectors by their number. The sums
+    must be equal: `words` for all members, or `positive` for all members.
     """
     sums = [rule.sum for rule in rules if rule]
-    return ScoreRule("positive" if "positive" in sums else "words", 1.0) if sums else None
+    return ScoreRule(sums[0].removeprefix("mean-"), 1.0) if sums else None
 
 
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
@@ -250,7 +250,7 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
     column = 0
     starts = offsets[:-1]
     for part, weight, rule in sets:
-        scale = weight / part.lengths[part.owners, None] if rule.sum == "mean-words" else weight
+        scale = weight / part.lengths[part.owners, None] if rule.sum.startswith("mean") else weight
         width = part.array.shape[1]
         vectors[runs(starts, part.lengths), column : column + width] = part.array * scale
         column += width

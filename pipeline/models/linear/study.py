@@ -35,9 +35,9 @@ class StudyCell:
 
     The auxiliary set has `auxiliary_folds` folds of pairs with the weak texts of the entry `documents` of the
     configuration, or all remaining folds if `auxiliary_folds` is None. `encoders` are the image encoders.
-    `text_encoders` make the text view (None: all text encoders). Sparse encoders, such as tf-idf, keep the first
-    `terms` (None: all terms). `fit` and `transfer` replace keys of the sections with these names in the configuration,
-    and `settings` keys of the model's own section. The cell is measured in at most `draws` draws.
+    All text encoders make the text view. Sparse encoders, such as tf-idf, keep the first `terms` (None: all terms).
+    `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` keys of the
+    model's own section. The cell is measured in at most `draws` draws.
     """
 
     model: str
@@ -47,7 +47,6 @@ class StudyCell:
     target_folds: int
     auxiliary_folds: int | None = None
     terms: int | None = None
-    text_encoders: tuple[str, ...] | None = None
     draws: int = 1
     fit: Mapping[str, Any] = field(default_factory=dict)
     transfer: Mapping[str, Any] = field(default_factory=dict)
@@ -146,7 +145,7 @@ class Study:
                 device=self.device,
             )
 
-        tried = {name: self.text_weights[name] for name in cell.text_encoders or self.target.text.encoders}
+        tried = {name: self.text_weights[name] for name in self.target.text.encoders}
         return fit_best(model_spec(cell.model).load(), map(task, weightings(tried)))
 
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
@@ -163,21 +162,19 @@ class Study:
         rows = select_sentences(test.owners, PROTOCOL)
         images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
         sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
-        ranks = count_ranks(images, sentences, test.owners[rows], tuned.model.metric)
+        found = count_ranks(images, sentences, test.owners[rows], tuned.model.metric).image_to_sentence
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = folds.auxiliary if cell.training != "target" else ()
         weak_name = "target" if self.overlap else "auxiliary"
         return {
             **asdict(cell),
-            "auxiliary_folds": len(folds.auxiliary),
             "folds": [f"target {fold}" for fold in folds.target] + [f"{weak_name} {fold}" for fold in weak],
             "draw": draw,
             "seconds": seconds,
             "chosen": asdict(tuned.chosen),
             "trials": [asdict(trial) for trial in tuned.trials],
-            "image_to_sentence": _recalls(ranks.image_to_sentence),
-            "sentence_to_image": _recalls(ranks.sentence_to_image),
-            "ranks": ranks.image_to_sentence.tolist(),
+            "image_to_sentence": {f"recall@{k}": float(100 * np.mean(found <= k)) for k in CUTOFFS},
+            "ranks": found.tolist(),
             "answers": _answers(test, rows, images, sentences, tuned.model.metric),
         }
 
@@ -210,10 +207,6 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
         kept = np.argsort(distances, axis=1, kind="stable")[:, :count]
         ids, distances = (np.take_along_axis(part, kept, axis=1) for part in (ids, distances))
     return ids
-
-
-def _recalls(ranks: np.ndarray) -> dict[str, float]:
-    return {f"recall@{k}": float(100 * np.mean(ranks <= k)) for k in CUTOFFS}
 
 
 PINNED = ("learning_rate", "max_norm")

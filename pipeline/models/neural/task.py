@@ -235,10 +235,11 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, and the log of its training as JSON values."""
+    """A trained model, the log of its training as JSON values, and its score on dev, or 0 if it was not scored."""
 
     model: TrainedModel
     log: Mapping[str, Any]
+    score: float
 
 
 class TrainableModel(Protocol):
@@ -272,4 +273,4 @@ def train(
         "chosen": {"mean_rank": -score} if trained.by_mean_rank and score is not None else {"recall_sum": score},
         "history": history,
     }
-    return Trained(trained, log)
+    return Trained(trained, log, score or 0.0)

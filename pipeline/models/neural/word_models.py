@@ -211,7 +211,7 @@ def read_score(settings: Settings) -> Score:
 class BagOfWords(GlobalModel):
     """The model `bow`, which embeds a sentence as the mean of its word vectors.
 
-    It is the linear encoder of Kiros et al. 2014, section 3.3. With fixed word vectors it is their DeViSE of section
+    It is the linear encoder of Kiros et al. 2014, section 3.2. With fixed word vectors it is their DeViSE of section
     3.1. The joint space has the dimension of the word vectors.
     """
 

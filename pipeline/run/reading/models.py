@@ -1,7 +1,7 @@
 """Models of a run: restores models, describes them for their stored details, and saves checkpoints of a training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import TYPE_CHECKING, Any
 
 from pipeline.run import Job, Run
@@ -56,13 +56,13 @@ def open_region_rows(run: Run, encoders: Iterable[str], image_id: "np.ndarray") 
 
 @contextmanager
 def follow_training(
-    name: str, settings: "Section", job: Job
+    name: str, settings: "Section", job: Job, part: str = ""
 ) -> "Iterator[tuple[Checkpoint | None, Callable[[Training], None]]]":
     """Follow the training of a model with a progress bar, which shows its `name`, and with checkpoints.
 
     Yield the checkpoint from which the training of the job resumes, or None, and a function to call after each step.
     The function saves a checkpoint every `checkpoint_seconds` of `settings`. The checkpoints are removed when the block
-    ends without an error.
+    ends without an error. `part` is the name of the training if the job has several, which have separate checkpoints.
     """
     from tqdm import tqdm
 
@@ -70,9 +70,9 @@ def follow_training(
 
     # Some generators are not trained in epochs.
     seconds, epochs = getattr(settings, "checkpoint_seconds", 0), getattr(settings, "epochs", 1)
-    checkpoints = Checkpoints(job.path / "checkpoints", job.provenance.fingerprint, seconds)
+    checkpoints = Checkpoints(job.path / "checkpoints" / part, job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()
-    with tqdm(desc=f"train {name}", unit="batch", disable=None) as bar:
+    with tqdm(desc=f"train {name} {part}".strip(), unit="batch", disable=None) as bar:
 
         def after_step(training: "Training") -> None:
             bar.total = training.steps * epochs
@@ -87,3 +87,5 @@ def follow_training(
 
         yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
     checkpoints.clear()
+    with suppress(OSError):  # It does not exist, or has the checkpoints of other parts.
+        (job.path / "checkpoints").rmdir()

@@ -16,6 +16,7 @@ import numpy as np
 
 from pipeline.config.keys import default_path
 from pipeline.config.registry import model_spec
+from pipeline.errors import InputError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
 from pipeline.papers.published import every_table
@@ -42,6 +43,8 @@ from pipeline.text.vocabulary import Coverage
 
 LIBRARIES = ("jointspace", "torch", "torchvision", "faiss-gpu", "faiss-cpu", "numpy", "scipy", "h5py", "snakemake")
 """Libraries whose installed versions the report lists."""
+ARITHMETIC_PHOTOS = 4
+"""Number of photos that a search of `reproduce.arithmetic` finds, as in Kiros et al. 2014, section 3.2."""
 MAX_MAP_PHOTOS = 1000
 """Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
@@ -123,6 +126,26 @@ class RunReport:
     @cached_property
     def examples(self) -> Examples:
         return self.gallery.examples()
+
+    @cached_property
+    def arithmetic(self) -> list[tuple[str, str, list[ReportPicture]]]:
+        """The model, the formula and the photos of each search of `reproduce.arithmetic` whose words are known.
+
+        The first photo is the photo of the query, and the others are found (Kiros et al. 2014, Figure 4).
+        """
+        from pipeline.index.search import Searcher  # imports FAISS, which other reports do not need
+
+        shown = []
+        for model, searches in self.run.config.reproduce.arithmetic.items():
+            searcher = Searcher(self.indexes[model])
+            for query, minus, plus in searches:
+                with suppress(InputError):
+                    first = searcher.images(query, 1)
+                    vector = self.run.embeddings(model).read("images", np.array([first[0].row["image_id"]]))
+                    hits = searcher.analogy(vector, [minus], [plus], ARITHMETIC_PHOTOS, ARITHMETIC_PHOTOS)
+                    rows = self.run.manifest.pick([hit.row["image_id"] for hit in (*first, *hits)])
+                    shown.append((model, f"“{query}” − “{minus}” + “{plus}”", list(map(self.picture, rows))))
+        return shown
 
     @cached_property
     def atlas(self) -> Atlas | None:
