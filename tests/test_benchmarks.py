@@ -23,6 +23,7 @@ LINE_KEYS = {
     "cold_search.py": "cpu_seconds_ratio",
     "epochs.py": "seconds_per_step",
     "hubness.py": "recall_sum",
+    "languages.py": "share",
     "likely_matches.py": "coverage",
     "listing.py": "form",
     "million.py": "peak_gib",

@@ -1,9 +1,10 @@
 """The vocabulary of a text encoder: the most common terms of the training sentences."""
 
+import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +14,18 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.text.lemmas import choose_lemmas, is_english
-from pipeline.text.tokens import TermSettings, WordRun, make_analyzer, make_reader, says_something, words_of
+from pipeline.text.tokens import (
+    PIECE,
+    PIECE_LENGTHS,
+    TermSettings,
+    WordRun,
+    cut_word,
+    list_letters,
+    make_analyzer,
+    make_reader,
+    says_something,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
@@ -27,6 +39,9 @@ SUGGESTION_CANDIDATES = 5
 """Number of similar words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
+SPECIFIC_PIECES = 200_000
+"""Number of pieces that the letters of a collection can form, from which on a piece is specific for words. Specific
+pieces have 4 letters in most alphabets, 3 in most scripts of India, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -70,7 +85,30 @@ class KnownTerms:
 
     @cached_property
     def analyze(self) -> Callable[[str], list[str]]:
-        return make_analyzer(self.split)
+        return make_analyzer(self.split, self.cut)
+
+    @cached_property
+    def cut(self) -> Callable[[str], list[str]]:
+        """The function that returns the pieces of a word that are terms. An unknown word has no pieces."""
+        letters = {letter for term in self.terms if term.startswith(PIECE) for letter in list_letters(term[1:])}
+        specific = math.ceil(math.log(SPECIFIC_PIECES, max(len(letters), 2)))
+        return lru_cache(maxsize=1 << 16)(partial(self._cut, length=min(specific, max(PIECE_LENGTHS))))
+
+    def _cut(self, word: str, length: int) -> list[str]:
+        """Return the pieces of a word that are terms, or no pieces if the word is unknown.
+
+        It is known if it is a term, or if pieces of `length` letters that are terms cover at least half of its letters.
+        """
+        pieces = [piece for piece in cut_word(word) if piece in self.index]
+        if word not in self.index:
+            letters = list_letters(word)
+            length = min(length, len(letters) - 1)
+            starts = range(len(letters) - length + 1)
+            known = [start for start in starts if PIECE + "".join(letters[start : start + length]) in self.index]
+            covered = {position for start in known for position in range(start, start + length)}
+            if 2 * len(covered - {0, len(letters) - 1}) < len(letters) - 2:
+                return []
+        return pieces
 
     @cached_property
     def read(self) -> Callable[[str], Iterator[WordRun]]:
@@ -124,7 +162,9 @@ class KnownTerms:
         """Yield the runs of words of `text`. Each word comes with whether it is part of a known term in `text`."""
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
-            yield between, [(word, term in known) for word, term in zip(words, terms, strict=True)]
+            has_pieces = self.split.cuts_words and between
+            flags = [term in known or bool(has_pieces and self.cut(term)) for term in terms]
+            yield between, list(zip(words, flags, strict=True))
 
 
 @dataclass(frozen=True)
@@ -230,16 +270,18 @@ def learn_vocabulary(
     `idf` says whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
     if no term is frequent enough.
     """
-    plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
+    plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)
     words = counts.all()
     settings = replace(settings, english=is_english(words))
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
-    if settings.finds_lemmas or settings.max_ngram > 1 or settings.max_characters > 1:
+    if settings.finds_lemmas or settings.cuts_words or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
-    common = counts.most_common(size, min_count)
+    pieces = counts.most_common(size // 2, min_count, pieces=True) if settings.cuts_words else []
+    common = counts.most_common(size - len(pieces), min_count) + pieces
+    common.sort(key=lambda term: (-term[1], term[0]))
     if not common:
         raise InputError(
             f"no term occurs in {min_count} or more of the {counts.n} training sentences. Lower text.min_count."
