@@ -15,7 +15,7 @@ compound words with their parts. Pieces are used for other languages than Englis
 import re
 import unicodedata
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import filterfalse, groupby
 from typing import Any, NamedTuple
@@ -87,8 +87,8 @@ class TermSettings:
     If `lemmatise` and `english` are true, words are replaced by their lemmas. `lemmas` maps the words from which a
     vocabulary was built to their terms (see `choose_lemmas`). These words need no dictionary, which takes as long to
     load as a search takes. `stop_words` are removed before and after the words are replaced. Terms are n-grams of up to
-    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true and
-    `english` is false, pieces of words are terms as well.
+    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true, pieces of
+    words are terms as well.
     """
 
     lemmatise: bool
@@ -103,9 +103,10 @@ class TermSettings:
     def finds_lemmas(self) -> bool:
         return self.lemmatise and self.english
 
-    @property
-    def cuts_words(self) -> bool:
-        return self.pieces and not self.english
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON. `pieces` is left out if it is false, so that the digests of earlier states,
+        which had no pieces, stay valid."""
+        return {name: value for name, value in asdict(self).items() if name != "pieces" or value}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
@@ -157,7 +158,6 @@ def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = 
     read = make_reader(settings)
     longest = {" ": settings.max_ngram, "": settings.max_characters}
     lengths = range(1, max(longest.values()) + 1)
-    cuts_words = settings.cuts_words
 
     def analyze(text: str) -> list[str]:
         runs = list(read(text))
@@ -167,7 +167,7 @@ def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = 
                 if n <= longest[between]:
                     ngrams = (between.join(terms[start : start + n]) for start in range(len(terms) - n + 1))
                     found += ngrams if between or n <= LONGEST_HAN else filterfalse(_patterns().han.fullmatch, ngrams)
-        if cuts_words:
+        if settings.pieces:
             found += [piece for between, _, terms in runs if between for term in terms for piece in cut(term)]
         return found
 

@@ -1,6 +1,5 @@
 """The vocabulary of a text encoder: the most common terms of the training sentences."""
 
-import math
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
@@ -39,9 +38,9 @@ SUGGESTION_CANDIDATES = 5
 """Number of similar words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
-SPECIFIC_PIECES = 200_000
-"""Number of pieces that the letters of a collection can form, from which on a piece is specific for words. Specific
-pieces have 4 letters in most alphabets, 3 in most scripts of India, and 2 Korean syllables."""
+POSSIBLE_PIECES = 10
+"""Smallest number of possible pieces per known piece, for the length of specific pieces. With 2,000 known pieces,
+specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -90,14 +89,16 @@ class KnownTerms:
     @cached_property
     def cut(self) -> Callable[[str], list[str]]:
         """The function that returns the pieces of a word that are terms. An unknown word has no pieces."""
-        letters = {letter for term in self.terms if term.startswith(PIECE) for letter in list_letters(term[1:])}
-        specific = math.ceil(math.log(SPECIFIC_PIECES, max(len(letters), 2)))
-        return lru_cache(maxsize=1 << 16)(partial(self._cut, length=min(specific, max(PIECE_LENGTHS))))
+        pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
+        letters = {letter for piece in pieces for letter in list_letters(piece)}
+        lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
+        return lru_cache(maxsize=1 << 16)(partial(self._cut, length=next(lengths, PIECE_LENGTHS[-1])))
 
     def _cut(self, word: str, length: int) -> list[str]:
         """Return the pieces of a word that are terms, or no pieces if the word is unknown.
 
-        It is known if it is a term, or if pieces of `length` letters that are terms cover at least half of its letters.
+        It is known if it is a term, or if specific pieces among the terms cover at least half of its letters. Specific
+        pieces have `length` letters.
         """
         pieces = [piece for piece in cut_word(word) if piece in self.index]
         if word not in self.index:
@@ -162,7 +163,7 @@ class KnownTerms:
         """Yield the runs of words of `text`. Each word comes with whether it is part of a known term in `text`."""
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
-            has_pieces = self.split.cuts_words and between
+            has_pieces = self.split.pieces and between
             flags = [term in known or bool(has_pieces and self.cut(term)) for term in terms]
             yield between, list(zip(words, flags, strict=True))
 
@@ -222,7 +223,7 @@ class Vocabulary(KnownTerms):
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "settings": self.settings.to_dict()}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
@@ -266,20 +267,22 @@ def learn_vocabulary(
     """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. They decide
-    whether the sentences are English, and which lemmas are used. It is then called for the terms of the vocabulary.
-    `idf` says whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
+    whether the sentences are English, and which lemmas are used. English has no pieces of words. In other languages,
+    pieces take at most half of the vocabulary. `count` is then called for the terms of the vocabulary. `idf` says
+    whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
     if no term is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)
     words = counts.all()
-    settings = replace(settings, english=is_english(words))
+    english = is_english(words)
+    settings = replace(settings, english=english, pieces=settings.pieces and not english)
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
-    if settings.finds_lemmas or settings.cuts_words or settings.max_ngram > 1 or settings.max_characters > 1:
+    if settings.finds_lemmas or settings.pieces or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
-    pieces = counts.most_common(size // 2, min_count, pieces=True) if settings.cuts_words else []
+    pieces = counts.most_common(size // 2, min_count, pieces=True) if settings.pieces else []
     common = counts.most_common(size - len(pieces), min_count) + pieces
     common.sort(key=lambda term: (-term[1], term[0]))
     if not common:

@@ -138,7 +138,7 @@ def test_token_models_read_characters_in_scripts_without_spaces() -> None:
     assert join_words(words[:5]) == "two dogs 两只狗" and join_words([]) == ""
 
 
-PIECES = TermSettings(lemmatise=True, stop_words=(), max_ngram=2, max_characters=3, pieces=True)
+PIECES = TermSettings(lemmatise=False, stop_words=(), max_ngram=2, max_characters=3, pieces=True)
 
 
 def learn(sentences: list[str], size: int = 10_000) -> Vocabulary:
@@ -155,7 +155,7 @@ def learn(sentences: list[str], size: int = 10_000) -> Vocabulary:
     ],
 )
 def test_a_piece_has_two_to_four_letters_with_their_marks(word: str, pieces: str) -> None:
-    analyze = make_analyzer(replace(PIECES, english=False))
+    analyze = make_analyzer(PIECES)
     expected = [f"~{unicodedata.normalize('NFKC', piece)}" for piece in pieces.split()]
     for form in ("NFC", "NFD"):
         assert analyze(unicodedata.normalize(form, word)) == [unicodedata.normalize("NFKC", word), *expected]
@@ -163,7 +163,7 @@ def test_a_piece_has_two_to_four_letters_with_their_marks(word: str, pieces: str
 
 @pytest.mark.parametrize("text", ["กินข้าวกับหมา", "犬がいるアイスクリーム", "两只小狗"])
 def test_scripts_without_spaces_have_no_pieces(text: str) -> None:
-    assert make_analyzer(replace(PIECES, english=False))(text) == make_analyzer(replace(PIECES, pieces=False))(text)
+    assert make_analyzer(PIECES)(text) == make_analyzer(replace(PIECES, pieces=False))(text)
 
 
 def test_english_has_no_pieces() -> None:
@@ -231,6 +231,7 @@ def test_stored_vocabularies_keep_their_pieces() -> None:
     stored = json.loads(json.dumps(vocabulary.to_dict()))
     restored = Vocabulary.from_dict(stored)
     np.testing.assert_array_equal(encode(DUTCH, restored).toarray(), encode(DUTCH, vocabulary).toarray())
-    del stored["settings"]["pieces"]  # a vocabulary of an earlier state
+    del stored["settings"]["pieces"]  # as in a vocabulary of an earlier state, or of English captions
     earlier = Vocabulary.from_dict(stored)
     assert earlier.rows("hond") == [earlier.index["hond"]]
+    assert "pieces" not in learn(["a dog runs", "the red house"]).to_dict()["settings"]
