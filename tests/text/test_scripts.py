@@ -71,8 +71,9 @@ def start(folder: Path) -> Path:
     return run
 
 
-def test_a_collection_in_a_script_without_spaces_is_searchable(tmp_path: Path) -> None:
-    sentences, run = write_collection(tmp_path / "data", "thai"), start(tmp_path)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_collection_in_any_script_is_searchable(script: str, tmp_path: Path) -> None:
+    sentences, run = write_collection(tmp_path / "data", script), start(tmp_path)
     make_stage("import_vectors", run, "features/given")
     make_stage("prepare_encoder", run, "text/encoders/tfidf")
     make_stage("encode_sentences", run, "tfidf")
@@ -87,8 +88,10 @@ def test_a_collection_in_a_script_without_spaces_is_searchable(tmp_path: Path) -
     for direction in ("image_to_sentence", "sentence_to_image"):
         assert value[direction]["recall@1"] > 90, value[direction]
     details = json.loads((run / "text/encoders/tfidf/model.json").read_text())["details"]
+    assert any(term.startswith("~") for term in details["settings"]["terms"]) == (script == "hindi")
     assert details["coverage"]["sentences"] == 80 and details["coverage"]["unknown"] == 0
     found = jointspace.load(run / "index/ncca")
+    assert not any(term.startswith("~") for term in found._searcher._forms.terms)
     for number in (3, 170):
         for form in ("NFC", "NFD", "NFKD"):
             (hit,) = found.search(unicodedata.normalize(form, sentences[number]), k=1)
