@@ -24,6 +24,7 @@ LINE_KEYS = {
     "epochs.py": "seconds_per_step",
     "hieroglyphs.py": "signs",
     "hubness.py": "recall_sum",
+    "languages.py": "share",
     "likely_matches.py": "coverage",
     "listing.py": "form",
     "million.py": "peak_gib",

@@ -469,6 +469,11 @@ class TermKeys(Section):
         "Largest number of words in a term: 1, 2 (pairs of neighbouring words) or 3. "
         "docs/encoders.md describes scripts without spaces.",
     )
+    pieces: bool = key(
+        True,
+        "Whether pieces of words (2 to 4 letters) are terms as well, in scripts with spaces and if most words of the "
+        "training captions are not English. They take at most half of the vocabulary.",
+    )
     size: Positive = key(3000, "Number of terms in the vocabulary: the most common terms of the training captions.")
     min_count: Positive = key(2, "Smallest number of training captions that have a term of the vocabulary.")
     idf: bool = key(True, "Whether to weight terms by their inverse document frequency.")

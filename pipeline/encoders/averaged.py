@@ -2,7 +2,7 @@
 
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
@@ -46,7 +46,7 @@ class WordsEncoder(KnownTerms, TextEncoder):
         self.vectors = vectors.matrix.astype(np.float32, copy=False)
 
     def settings(self) -> dict[str, Any]:
-        return {"kind": self.kind, "split": {**asdict(self.split), "stop_words": []}, "words": list(self.terms)}
+        return {"kind": self.kind, "split": {**self.split.to_dict(), "stop_words": []}, "words": list(self.terms)}
 
     def tensors(self) -> dict[str, np.ndarray]:
         return {"vectors": self.vectors}

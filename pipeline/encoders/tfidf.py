@@ -60,7 +60,9 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         if given := material.texts.vocabulary():
             return cls(given)
         stop_words = english_stop_words() if entry.stop_words else []
-        settings = TermSettings(entry.lemmatise, stop_words, entry.max_ngram, max_characters=LONGEST_NGRAM)
+        settings = TermSettings(
+            entry.lemmatise, stop_words, entry.max_ngram, max_characters=LONGEST_NGRAM, pieces=entry.pieces
+        )
         sizes = {"size": entry.size, "min_count": entry.min_count, "idf": entry.idf, "normalise": entry.unit_length}
         return cls(material.texts.learn_vocabulary(settings, **sizes))
 

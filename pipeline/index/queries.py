@@ -21,7 +21,7 @@ from pipeline.storage.files import REBUILD
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
 from pipeline.text.sequences import encode_tokens
-from pipeline.text.tokens import make_analyzer
+from pipeline.text.tokens import PIECE, make_analyzer
 from pipeline.text.vocabulary import Vocabulary
 
 if TYPE_CHECKING:
@@ -240,7 +240,8 @@ class QueryForms:
     @property
     def terms(self) -> Sequence[str]:
         """The words and pairs of words that the first text encoder or vocabulary with such a list knows."""
-        return next((reader.terms for reader in self.readers if reader.terms), ())
+        terms = next((reader.terms for reader in self.readers if reader.terms), ())
+        return [term for term in terms if not term.startswith(PIECE)]
 
     def __call__(self, texts: Sequence[str]) -> Any:
         """Convert `texts` to the form that the model reads, or for an ensemble to a mapping with each of its forms."""

@@ -38,6 +38,7 @@ class Terms(Form):
     lemmas: dict[str, str] = {}
     english: bool = True
     max_characters: Annotated[int, Field(ge=1, le=3)] = 1
+    pieces: bool = False
 
 
 class VocabularyForm(Form):

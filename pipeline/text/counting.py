@@ -11,7 +11,7 @@ import duckdb
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from pipeline.text.tokens import TermSettings, make_analyzer
+from pipeline.text.tokens import PIECE, TermSettings, make_analyzer
 
 MAX_TERMS_IN_MEMORY = 1 << 20
 """Number of different terms that are counted in memory, about 250 MB, before they are written to a file."""
@@ -34,19 +34,23 @@ class TermCounts:
     def __add__(self, other: "TermCounts") -> "TermCounts":
         return TermCounts(self.n + other.n, self.files + other.files)
 
-    def most_common(self, size: int, min_count: int) -> list[tuple[str, int]]:
+    def most_common(self, size: int, min_count: int, pieces: bool = False) -> list[tuple[str, int]]:
         """Return the `size` most frequent terms with their frequencies, in falling order. Ties are alphabetical.
 
-        Terms in fewer than `min_count` sentences are ignored.
+        Terms in fewer than `min_count` sentences are ignored. The terms are the pieces of words if `pieces` is true,
+        and else all other terms.
         """
-        chosen = f"{TOTALS_QUERY} HAVING total >= $least ORDER BY total DESC, term LIMIT $size"
-        return self._query(chosen, least=min_count, size=size)
+        chosen = (
+            f"{TOTALS_QUERY} HAVING total >= $least AND starts_with(term, $piece) = $pieces"
+            " ORDER BY total DESC, term LIMIT $size"
+        )
+        return self._query(chosen, least=min_count, size=size, piece=PIECE, pieces=pieces)
 
     def all(self) -> dict[str, int]:
         """Return the frequency of every term, in alphabetical order."""
         return dict(self._query(f"{TOTALS_QUERY} ORDER BY term"))
 
-    def _query(self, query: str, **parameters: int) -> list[tuple[str, int]]:
+    def _query(self, query: str, **parameters: int | str) -> list[tuple[str, int]]:
         """Run a query over the files. Raises OSError if the disk has no room for data that do not fit into memory."""
         spilled = str(self.files[0].parent / "spilled")
         settings: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "1GB", "temp_directory": spilled}

@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from collections.abc import Callable, Collection, Iterator, Mapping
 
-MIN_ENGLISH_SHARE = 0.5
+MIN_ENGLISH_SHARE = 0.6
 """Smallest share of known words, by the English dictionary, in a collection that counts as English. The share is 0.99
-for the captions of Flickr8k and 0.19 for their German translations."""
+for the captions of Flickr8k, 0.18 for their German captions, and 0.42 for 21 Dutch captions."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
 """Pairs of an English inflection and the ending of the lemma that replaces it (the detachment rules of WordNet's

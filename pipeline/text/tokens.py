@@ -7,12 +7,15 @@ The script of a text decides what a word is, not its language. In a script with 
 and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
 scripts each character (a letter with its marks) counts as a word, and terms are n-grams of neighbouring characters.
 N-grams of Han characters alone have at most LONGEST_HAN characters.
+
+In scripts with spaces, pieces of words can be terms as well. They match the forms of a word with each other, and
+compound words with their parts. Pieces are used for other languages than English, whose words have lemmas.
 """
 
 import re
 import unicodedata
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
 from functools import lru_cache
 from itertools import filterfalse, groupby
 from typing import Any, NamedTuple
@@ -35,18 +38,27 @@ LONGEST_HAN = 2
 """Largest number of characters in an n-gram of Han characters alone. Han characters are morphemes, and two of them form
 most Chinese words. The characters of the other scripts are letters."""
 
+PIECE = "~"
+"""First character of a term that is a piece of a word."""
+WORD_END = "_"
+"""Character in a piece for the beginning or the end of the word."""
+PIECE_LENGTHS = (2, 3, 4)
+"""Numbers of letters in a piece of a word, including WORD_END."""
+
 
 class Patterns(NamedTuple):
     """Compiled patterns for texts with characters outside ASCII.
 
     `word` matches a word like ASCII_WORD, with combining marks. `spaceless` matches a sequence of characters of scripts
-    without spaces between words, and `han` a sequence of Han characters. `character` matches a letter with its marks.
+    without spaces between words, and `han` a sequence of Han characters. `character` matches a user-perceived
+    character, such as a consonant cluster of Khmer with its vowel signs. `letter` matches one letter with its marks.
     """
 
     word: Any
     spaceless: Any
     han: Any
     character: Any
+    letter: Any
 
 
 @lru_cache(maxsize=1)
@@ -56,7 +68,7 @@ def _patterns() -> Patterns:
 
     word = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*"
     spaceless = rf"(?V1)[[{_SPACELESS}]&&[\p{{L}}\p{{N}}\p{{M}}]]+"
-    return Patterns(*map(regex.compile, (word, spaceless, r"\p{scx=Han}+", r"\X")))
+    return Patterns(*map(regex.compile, (word, spaceless, r"\p{scx=Han}+", r"\X", r"\P{M}[\p{M}\u200d]*")))
 
 
 def normalise_text(text: str) -> str:
@@ -75,7 +87,8 @@ class TermSettings:
     If `lemmatise` and `english` are true, words are replaced by their lemmas. `lemmas` maps the words from which a
     vocabulary was built to their terms (see `choose_lemmas`). These words need no dictionary, which takes as long to
     load as a search takes. `stop_words` are removed before and after the words are replaced. Terms are n-grams of up to
-    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces.
+    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true, pieces of
+    words are terms as well.
     """
 
     lemmatise: bool
@@ -84,18 +97,24 @@ class TermSettings:
     lemmas: Mapping[str, str] = field(default_factory=dict)
     english: bool = True
     max_characters: int = 1
+    pieces: bool = False
 
     @property
     def finds_lemmas(self) -> bool:
         return self.lemmatise and self.english
 
+    def to_dict(self) -> dict[str, Any]:
+        """Return the settings as JSON. `pieces` is left out if it is false, so that the digests of earlier states,
+        which had no pieces, stay valid."""
+        return {name: value for name, value in asdict(self).items() if name != "pieces" or value}
+
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
         """Return the settings that JSON describes. Raises ValueError if it describes something else."""
         found = cls(**value)
-        flags = isinstance(found.lemmatise, bool) and isinstance(found.english, bool)
+        flags = all(isinstance(flag, bool) for flag in (found.lemmatise, found.english, found.pieces))
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
-            raise ValueError("lemmatise and english must be true or false, and every stop word must be a text")
+            raise ValueError("lemmatise, english and pieces must be true or false, and every stop word must be a text")
         if not all(isinstance(word, str) for pair in found.lemmas.items() for word in pair):
             raise ValueError("lemmas must map words to words")
         for longest in (found.max_ngram, found.max_characters):
@@ -117,8 +136,25 @@ class WordRun(NamedTuple):
     terms: list[str]
 
 
-def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
-    """Return a function that lists the terms of a text: first the words, then the pairs of neighbours, and so on."""
+def list_letters(word: str) -> list[str]:
+    """Return the letters of a word, each with its marks, with WORD_END before and after them."""
+    return [WORD_END, *(word if word.isascii() else _patterns().letter.findall(word)), WORD_END]
+
+
+@lru_cache(maxsize=1 << 16)
+def cut_word(word: str) -> tuple[str, ...]:
+    """Return the pieces of a word with the lengths PIECE_LENGTHS. The whole word is not a piece."""
+    letters = list_letters(word)
+    spans = [(start, start + n) for n in PIECE_LENGTHS if n < len(letters) for start in range(len(letters) - n + 1)]
+    return tuple(PIECE + "".join(letters[start:stop]) for start, stop in spans)
+
+
+def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = cut_word) -> Callable[[str], list[str]]:
+    """Return a function that lists the terms of a text: first the words, then the pairs of neighbours, and so on.
+
+    The last terms are the pieces of the words in scripts with spaces, if the settings have pieces. `cut` is the
+    function that returns the pieces of a word.
+    """
     read = make_reader(settings)
     longest = {" ": settings.max_ngram, "": settings.max_characters}
     lengths = range(1, max(longest.values()) + 1)
@@ -131,6 +167,8 @@ def make_analyzer(settings: TermSettings) -> Callable[[str], list[str]]:
                 if n <= longest[between]:
                     ngrams = (between.join(terms[start : start + n]) for start in range(len(terms) - n + 1))
                     found += ngrams if between or n <= LONGEST_HAN else filterfalse(_patterns().han.fullmatch, ngrams)
+        if settings.pieces:
+            found += [piece for between, _, terms in runs if between for term in terms for piece in cut(term)]
         return found
 
     return analyze

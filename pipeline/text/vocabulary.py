@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
-from functools import cached_property
+from functools import cached_property, lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -13,7 +13,18 @@ import numpy as np
 
 from pipeline.errors import InputError
 from pipeline.text.lemmas import choose_lemmas, is_english
-from pipeline.text.tokens import TermSettings, WordRun, make_analyzer, make_reader, says_something, words_of
+from pipeline.text.tokens import (
+    PIECE,
+    PIECE_LENGTHS,
+    TermSettings,
+    WordRun,
+    cut_word,
+    list_letters,
+    make_analyzer,
+    make_reader,
+    says_something,
+    words_of,
+)
 
 if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
@@ -27,6 +38,9 @@ SUGGESTION_CANDIDATES = 5
 """Number of similar words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
+POSSIBLE_PIECES = 10
+"""Smallest number of possible pieces per known piece, for the length of specific pieces. With 2,000 known pieces,
+specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -70,7 +84,32 @@ class KnownTerms:
 
     @cached_property
     def analyze(self) -> Callable[[str], list[str]]:
-        return make_analyzer(self.split)
+        return make_analyzer(self.split, self.cut)
+
+    @cached_property
+    def cut(self) -> Callable[[str], list[str]]:
+        """The function that returns the pieces of a word that are terms. An unknown word has no pieces."""
+        pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
+        letters = {letter for piece in pieces for letter in list_letters(piece)}
+        lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
+        return lru_cache(maxsize=1 << 16)(partial(self._cut, length=next(lengths, PIECE_LENGTHS[-1])))
+
+    def _cut(self, word: str, length: int) -> list[str]:
+        """Return the pieces of a word that are terms, or no pieces if the word is unknown.
+
+        It is known if it is a term, or if specific pieces among the terms cover at least half of its letters. Specific
+        pieces have `length` letters.
+        """
+        pieces = [piece for piece in cut_word(word) if piece in self.index]
+        if word not in self.index:
+            letters = list_letters(word)
+            length = min(length, len(letters) - 1)
+            starts = range(len(letters) - length + 1)
+            known = [start for start in starts if PIECE + "".join(letters[start : start + length]) in self.index]
+            covered = {position for start in known for position in range(start, start + length)}
+            if 2 * len(covered - {0, len(letters) - 1}) < len(letters) - 2:
+                return []
+        return pieces
 
     @cached_property
     def read(self) -> Callable[[str], Iterator[WordRun]]:
@@ -124,7 +163,9 @@ class KnownTerms:
         """Yield the runs of words of `text`. Each word comes with whether it is part of a known term in `text`."""
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
-            yield between, [(word, term in known) for word, term in zip(words, terms, strict=True)]
+            has_pieces = self.split.pieces and between
+            flags = [term in known or bool(has_pieces and self.cut(term)) for term in terms]
+            yield between, list(zip(words, flags, strict=True))
 
 
 @dataclass(frozen=True)
@@ -182,7 +223,7 @@ class Vocabulary(KnownTerms):
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:
-        return asdict(self)
+        return {**asdict(self), "settings": self.settings.to_dict()}
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
@@ -226,20 +267,24 @@ def learn_vocabulary(
     """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. They decide
-    whether the sentences are English, and which lemmas are used. It is then called for the terms of the vocabulary.
-    `idf` says whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
+    whether the sentences are English, and which lemmas are used. English has no pieces of words. In other languages,
+    pieces take at most half of the vocabulary. `count` is then called for the terms of the vocabulary. `idf` says
+    whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
     if no term is frequent enough.
     """
-    plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1)
+    plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)
     words = counts.all()
-    settings = replace(settings, english=is_english(words))
+    english = is_english(words)
+    settings = replace(settings, english=english, pieces=settings.pieces and not english)
     if settings.finds_lemmas:
         settings = replace(settings, lemmas=choose_lemmas(words, settings.stop_words, min_count))
-    if settings.finds_lemmas or settings.max_ngram > 1 or settings.max_characters > 1:
+    if settings.finds_lemmas or settings.pieces or settings.max_ngram > 1 or settings.max_characters > 1:
         counts = count(settings)
 
-    common = counts.most_common(size, min_count)
+    pieces = counts.most_common(size // 2, min_count, pieces=True) if settings.pieces else []
+    common = counts.most_common(size - len(pieces), min_count) + pieces
+    common.sort(key=lambda term: (-term[1], term[0]))
     if not common:
         raise InputError(
             f"no term occurs in {min_count} or more of the {counts.n} training sentences. Lower text.min_count."

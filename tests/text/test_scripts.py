@@ -2,6 +2,7 @@
 
 import json
 import unicodedata
+from dataclasses import replace
 from itertools import product
 from pathlib import Path
 
@@ -11,7 +12,9 @@ from PIL import Image
 from synthetic_run import ingest, make_stage, write_config
 
 import jointspace
+from pipeline.encoders.tfidf import encode
 from pipeline.text.tokens import TermSettings, join_words, make_analyzer
+from pipeline.text.vocabulary import Vocabulary, build_vocabulary
 
 CONFIG = {
     "models": ["ncca"],
@@ -68,8 +71,9 @@ def start(folder: Path) -> Path:
     return run
 
 
-def test_a_collection_in_a_script_without_spaces_is_searchable(tmp_path: Path) -> None:
-    sentences, run = write_collection(tmp_path / "data", "thai"), start(tmp_path)
+@pytest.mark.parametrize("script", SCRIPTS)
+def test_a_collection_in_any_script_is_searchable(script: str, tmp_path: Path) -> None:
+    sentences, run = write_collection(tmp_path / "data", script), start(tmp_path)
     make_stage("import_vectors", run, "features/given")
     make_stage("prepare_encoder", run, "text/encoders/tfidf")
     make_stage("encode_sentences", run, "tfidf")
@@ -84,8 +88,10 @@ def test_a_collection_in_a_script_without_spaces_is_searchable(tmp_path: Path) -
     for direction in ("image_to_sentence", "sentence_to_image"):
         assert value[direction]["recall@1"] > 90, value[direction]
     details = json.loads((run / "text/encoders/tfidf/model.json").read_text())["details"]
+    assert any(term.startswith("~") for term in details["settings"]["terms"]) == (script == "hindi")
     assert details["coverage"]["sentences"] == 80 and details["coverage"]["unknown"] == 0
     found = jointspace.load(run / "index/ncca")
+    assert not any(term.startswith("~") for term in found._searcher._forms.terms)
     for number in (3, 170):
         for form in ("NFC", "NFD", "NFKD"):
             (hit,) = found.search(unicodedata.normalize(form, sentences[number]), k=1)
@@ -133,3 +139,102 @@ def test_token_models_read_characters_in_scripts_without_spaces() -> None:
     words = analyze("Two dogs . 两只狗。 หมา")
     assert words == ["two", "dogs", "两", "只", "狗", "ห", "ม", "า"]
     assert join_words(words[:5]) == "two dogs 两只狗" and join_words([]) == ""
+
+
+PIECES = TermSettings(lemmatise=False, stop_words=(), max_ngram=2, max_characters=3, pieces=True)
+
+
+def learn(sentences: list[str], size: int = 10_000) -> Vocabulary:
+    return build_vocabulary(sentences, PIECES, size=size, min_count=1, idf=True, normalise=True)
+
+
+@pytest.mark.parametrize(
+    ("word", "pieces"),
+    [
+        ("hond", "_h ho on nd d_ _ho hon ond nd_ _hon hond ond_"),
+        ("dé", "_d dé é_ _dé dé_"),
+        ("개만", "_개 개만 만_ _개만 개만_"),
+        ("कुत्ता", "_कु कुत् त्ता ता_ _कुत् कुत्ता त्ता_ _कुत्ता कुत्ता_"),
+    ],
+)
+def test_a_piece_has_two_to_four_letters_with_their_marks(word: str, pieces: str) -> None:
+    analyze = make_analyzer(PIECES)
+    expected = [f"~{unicodedata.normalize('NFKC', piece)}" for piece in pieces.split()]
+    for form in ("NFC", "NFD"):
+        assert analyze(unicodedata.normalize(form, word)) == [unicodedata.normalize("NFKC", word), *expected]
+
+
+@pytest.mark.parametrize("text", ["กินข้าวกับหมา", "犬がいるアイスクリーム", "两只小狗"])
+def test_scripts_without_spaces_have_no_pieces(text: str) -> None:
+    assert make_analyzer(PIECES)(text) == make_analyzer(replace(PIECES, pieces=False))(text)
+
+
+def test_english_has_no_pieces() -> None:
+    sentences = ["two dogs play in the snow", "a dog runs", "the red house"]
+    without = build_vocabulary(sentences, replace(PIECES, pieces=False), size=99, min_count=1, idf=True, normalise=True)
+    assert learn(sentences).terms == without.terms and not any(term.startswith("~") for term in without.terms)
+
+
+DUTCH = [
+    "Een hond rent door het bos", "Twee honden spelen op het strand", "De brandweer komt met water",
+    "Een rode auto rijdt door de straat", "Kinderen spelen met een bal", "De man zwemt in zee",
+]  # fmt: skip
+HINDI = [
+    "कुत्ता दौड़ रहा है", "बिल्ली सो रही है", "बच्चा गेंद से खेलता है", "समुद्र में लोग हैं", "एक आदमी घोड़े पर बैठा है",
+    "लड़की लाल कपड़े पहने हुए है", "सड़क पर कई गाड़ियाँ खड़ी हैं", "औरत बर्फ़ पर चल रही है", "पहाड़ के ऊपर नीला आसमान दिखता है",
+]  # fmt: skip
+
+
+def similarity(vocabulary: Vocabulary, first: str, second: str) -> float:
+    vectors = encode([first, second], vocabulary).toarray()
+    return float(vectors[0] @ vectors[1])
+
+
+def test_a_compound_word_is_like_its_parts() -> None:
+    vocabulary = learn(DUTCH)
+    assert vocabulary.knows("brandweerauto") and vocabulary.unknown("brandweerauto") == []
+    parts = [similarity(vocabulary, "brandweerauto", sentence) for sentence in DUTCH]
+    assert sorted(np.argsort(parts)[-2:].tolist()) == [2, 3]
+
+
+@pytest.mark.parametrize(
+    ("sentences", "query"),
+    [
+        (["강아지가 뛴다", "고양이가 잔다", "아이가 공을 찬다", "사람들이 바다에 있다"], "강아지를"),
+        (HINDI, "कुत्ते"),
+        (["الكلب يركض على العشب", "قطة تنام", "طفل يلعب بالكرة", "ناس في البحر"], "للكلب"),
+    ],
+    ids=["korean", "hindi", "arabic"],
+)
+def test_another_form_of_a_word_finds_the_word(sentences: list[str], query: str) -> None:
+    vocabulary = learn(sentences)
+    assert query not in vocabulary.terms and vocabulary.knows(query)
+    assert int(np.argmax([similarity(vocabulary, query, sentence) for sentence in sentences])) == 0
+
+
+def test_words_of_other_letters_are_unknown_and_add_nothing() -> None:
+    vocabulary = learn(DUTCH)
+    assert vocabulary.unknown("Een xylofoon, een hnod") == ["xylofoon", "hnod"]
+    assert vocabulary.count_words("Een xylofoon, een hnod") == (4, 2) and vocabulary.suggest("hnod") == "hond"
+    assert not vocabulary.knows("xylofoon") and not vocabulary.searches("xylofoon")
+    np.testing.assert_array_equal(
+        encode(["een hond xylofoon"], replace(vocabulary, settings=vocabulary.settings)).toarray(),
+        encode(["een hond"], vocabulary).toarray(),
+    )
+
+
+def test_pieces_leave_half_of_a_small_vocabulary_to_words() -> None:
+    terms = learn(DUTCH, size=20).terms
+    assert len(terms) == 20 and sum(term.startswith("~") for term in terms) == 10
+    assert {"een", "de", "het"} < set(terms)
+
+
+def test_stored_vocabularies_keep_their_pieces() -> None:
+    vocabulary = learn(DUTCH)
+    stored = json.loads(json.dumps(vocabulary.to_dict()))
+    restored = Vocabulary.from_dict(stored)
+    np.testing.assert_array_equal(encode(DUTCH, restored).toarray(), encode(DUTCH, vocabulary).toarray())
+    del stored["settings"]["pieces"]  # as in a vocabulary of an earlier state, or of English captions
+    earlier = Vocabulary.from_dict(stored)
+    assert earlier.rows("hond") == [earlier.index["hond"]]
+    assert "pieces" not in learn(["a dog runs", "the red house"]).to_dict()["settings"]
