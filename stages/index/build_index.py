@@ -5,7 +5,7 @@ from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.errors import InputError
+from pipeline.errors import InputError, IntegrityError
 from pipeline.run import Inputs, Job, Outside, Run, stage
 from pipeline.run.reading.inputs import feature_shards
 
@@ -78,7 +78,6 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     chooses the type of the FAISS index, measures its recall, and stores the encoders that queries need in the index.
     """
     from pipeline.index.text_index import prepare_text_index
-    from pipeline.run.jobs import Jobs
     from pipeline.run.reading.application import refresh_additions
     from pipeline.run.reading.indexes import write_index_shard
     from pipeline.run.run import shards_of_part
@@ -103,8 +102,7 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
     # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of its shards can
     # come here in any order and at the same time, and only the job that completes the index goes on.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
-        jobs = Jobs(Run(run.root, run.config))
-        if all(jobs.is_done(jobs.job(build_index, (name,))) for name in run.config.bundle_names(model)):
+        if _is_complete(Run(run.root, run.config), model):
             # Shards of an earlier value of index.bundles are removed. Other files in the folder are kept.
             for former in (folder, *folder.iterdir()):
                 if former not in every and (former == folder or _is_part(former, model)):
@@ -112,6 +110,20 @@ def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
             if (folder / ADDED).exists():
                 refresh_additions(declared(), folder)
             prepare_text_index(folder)
+
+
+def _is_complete(run: "Run", model: str) -> bool:
+    """Return whether all index shards of `model` are up to date.
+
+    It is false while another job replaces a shard. That job comes here too when its shard is ready.
+    """
+    from pipeline.run.jobs import Jobs
+
+    jobs = Jobs(run)
+    try:
+        return all(jobs.is_done(jobs.job(build_index, (name,))) for name in run.config.bundle_names(model))
+    except IntegrityError:
+        return False
 
 
 def _is_part(folder: Path, model: str) -> bool:

@@ -8,7 +8,6 @@ import numpy as np
 from scipy.linalg.blas import get_blas_funcs
 from scipy.sparse import csr_array
 
-from pipeline.compute.runtime import return_freed_memory
 from pipeline.models.joint_model import TextVectors
 from pipeline.models.linear.moments import MAX_DOUBLE_PRECISION_COLUMNS, SHIFT_ROWS, Moments, mirror
 from pipeline.models.linear.views import (
@@ -84,7 +83,6 @@ def mapped_moments(
     accumulator = MappedAccumulator(known, maps, device or torch.device("cpu"))
     for block in ahead(blocks):
         accumulator.add(block)
-    return_freed_memory()  # The next step, the solver, does not need the memory of the blocks.
     return accumulator.result()
 
 

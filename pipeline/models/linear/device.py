@@ -284,10 +284,11 @@ class MappedAccumulator:
         """Return a function that maps rows of a view to a tensor on the device, or None if there is no map."""
         if feature_map is None:
             return None
-        if self._device.type == "cpu" or not isinstance(feature_map, DeviceMap):  # On a CPU, NumPy is as fast.
-            return lambda rows: upload(feature_map(rows), self._device)
-        mapped = feature_map.on(self._device)
-        return lambda rows: mapped(rows_on(rows, self._device))
+        device = self._device  # A function that refers to `self` would make a cycle, which keeps the sums in memory.
+        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):  # On a CPU, NumPy is as fast.
+            return lambda rows: upload(feature_map(rows), device)
+        mapped = feature_map.on(device)
+        return lambda rows: mapped(rows_on(rows, device))
 
     def add(self, block: ViewBlock) -> None:
         """Add the pairs of a block. Images without a sentence add nothing."""
