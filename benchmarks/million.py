@@ -181,7 +181,8 @@ def main() -> None:
     config = {
         "name": "million", "data_root": "data", "demo": {"generate": False}, "collection": {"format": "webdataset"},
         "encoders": [{"name": "made", "architecture": "alexnet", "layer": "fc7", "weights": "untrained"}],
-        "models": ["ncca", "sae"], "shard_size": given.shard_size, "text": {"lemmatise": False, "max_ngram": 1, "pieces": False},
+        "models": ["ncca", "sae"], "shard_size": given.shard_size,
+        "text": {"lemmatise": False, "max_ngram": 1, "pieces": False},
         "fit": {"dimensions": [96], "image_ridge": [0.1, 1], "text_ridge": [0.1], "eigenvalue_power": [1]},
         "documents": {"all": {"fields": ["tags"], "simulate": None}},
         "evaluate": {"bootstrap": 100, "splits": ["test"], "protocols": ["all-sentences"]},

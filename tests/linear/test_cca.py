@@ -5,6 +5,7 @@ from itertools import product
 
 import numpy as np
 import pytest
+import scipy.linalg
 from scipy import sparse
 from scipy.linalg import hadamard
 from sklearn.cross_decomposition import CCA as ScikitCCA
@@ -12,8 +13,9 @@ from small_settings import make_grid, text_view
 
 from pipeline.config.models import FitSettings
 from pipeline.errors import InputError
+from pipeline.models.linear import cca
 from pipeline.models.linear.accumulation import MomentsAccumulator
-from pipeline.models.linear.cca import CCASolver, NormalizedCCA
+from pipeline.models.linear.cca import CCASolver, NormalizedCCA, top_eigenpairs
 from pipeline.models.linear.moments import Moments
 from pipeline.models.linear.ridge import RidgeSolver
 from pipeline.models.linear.tuning import PairArrays, PreparedViews, Tuned, choices_at_edges, tune
@@ -142,6 +144,34 @@ def test_a_solver_forgets_the_previous_text_ridge() -> None:
         np.testing.assert_array_equal(solved.values, alone.values)
         np.testing.assert_array_equal(solved.u, alone.u)
     assert not np.allclose(solver.solve(1, 0.1, 4).values, solved.values, atol=1e-2)
+
+
+def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pytest.MonkeyPatch) -> None:
+    x, y = make_views()
+    solver, ridges = CCASolver(moments_of(x, y)), [(0.1, 0.1), (1, 0.1), (0.1, 10), (1, 10)]
+    expected = [solver.solve(*pair, 4) for pair in ridges]
+    monkeypatch.setattr(cca, "KEPT_FACTORS", 0)
+    frugal = CCASolver(moments_of(x, y))
+    for pair, known in zip(ridges, expected, strict=True):
+        np.testing.assert_array_equal(frugal.solve(*pair, 4).w, known.w)
+        assert len(frugal._image_factors) == 1
+
+
+@pytest.mark.parametrize("overwrite", [False, True])
+def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first driver loses a value here, so the second driver needs the matrix that the first has overwritten."""
+    root = np.random.default_rng(2).standard_normal((60, 60))
+    symmetric, original = root @ root.T, scipy.linalg.eigh
+    expected = np.linalg.eigvalsh(symmetric)[::-1][:5]
+
+    def lose(matrix: np.ndarray, **options: object) -> tuple[np.ndarray, np.ndarray]:
+        values, vectors = original(matrix, **options)
+        return (values[1:], vectors[:, 1:]) if "subset_by_index" in options else (values, vectors)
+
+    monkeypatch.setattr(scipy.linalg, "eigh", lose)
+    values, vectors = top_eigenpairs(symmetric.copy(), 5, overwrite=overwrite)
+    np.testing.assert_allclose(values, expected, rtol=1e-10)
+    np.testing.assert_allclose(symmetric @ vectors, vectors * values, atol=1e-8 * values[0])
 
 
 @pytest.mark.parametrize(("size", "scale", "offset"), [(32, 1, 0), (64, 0.3, 7), (2048, 1, 0), (2048, 0.3, 7)])

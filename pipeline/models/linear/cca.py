@@ -29,6 +29,8 @@ RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest correlation are noise of single precision and are cut off."""
 RANGE_TOLERANCE = 1e-6
 """Share of the largest variance below which the unexplained variance of a column counts as rounding."""
+KEPT_FACTORS = 1 << 28
+"""Largest size in bytes of the factors of image covariances that a solver keeps, if it keeps more than one."""
 MAX_RANGE_RATIO = 0.75
 """Largest ratio of rank to dimensions at which solving in the range saves more time than the projection takes."""
 
@@ -66,6 +68,8 @@ class CCASolver:
         1. A call is cheapest if it has the same `text_ridge` as the call before.
         """
         if image_ridge not in self._image_factors:
+            while (len(self._image_factors) + 1) * self.moments.xx.nbytes > KEPT_FACTORS and self._image_factors:
+                del self._image_factors[next(iter(self._image_factors))]
             self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
         lx, (ly, white) = self._image_factors[image_ridge], self._whiten_text(text_ridge)
         t = scipy.linalg.solve_triangular(lx, white.T, lower=True, check_finite=False)
@@ -98,7 +102,8 @@ class CCASolver:
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
-            return scipy.linalg.cholesky(covariance, lower=True, overwrite_a=True, check_finite=False)
+            # LAPACK overwrites only columns that are contiguous. The transpose has the same values.
+            return scipy.linalg.cholesky(covariance.T, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
                 f"The covariance of the {view} view is singular at the ridge {ridge:g}. Raise fit.{view}_ridge."
@@ -126,12 +131,19 @@ def find_range(block: np.ndarray) -> np.ndarray | None:
     return scipy.linalg.qr(columns, mode="economic", overwrite_a=True, check_finite=False)[0]
 
 
-def top_eigenpairs(symmetric: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def top_eigenpairs(symmetric: np.ndarray, count: int, overwrite: bool = False) -> tuple[np.ndarray, np.ndarray]:
     """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), in descending order, and their
-    eigenvectors (n, c)."""
+    eigenvectors (n, c).
+
+    With `overwrite`, no copy of the matrix is made, and its values on and above the diagonal are lost.
+    """
     subset = [len(symmetric) - count, len(symmetric) - 1]
-    values, vectors = scipy.linalg.eigh(symmetric, subset_by_index=subset, check_finite=False)
+    diagonal = symmetric.diagonal().copy()
+    values, vectors = scipy.linalg.eigh(symmetric.T, subset_by_index=subset, overwrite_a=overwrite, check_finite=False)
     if len(values) < count:  # The default driver loses some if nearly all are equal. `evd` does not.
+        if overwrite:
+            below = np.tril(symmetric, -1)
+            symmetric = below + below.T + np.diag(diagonal)
         values, vectors = (one[..., -count:] for one in scipy.linalg.eigh(symmetric, driver="evd", check_finite=False))
     return values[::-1], vectors[:, ::-1]
 
@@ -146,7 +158,7 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)
     count = min(count, size)
-    vectors = top_eigenpairs(gram, count)[1]
+    vectors = top_eigenpairs(gram, count, overwrite=True)[1]
     # The length of t v is far more exact than the root of the eigenvalue: its error is the square of the error of v.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
