@@ -4,8 +4,8 @@
 
 The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy`
 other processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
-alternate. The output is one JSON line per run, and a line that counts how often each factory string was chosen. The
-last line has the median seconds of a choice: `ours` on a quiet machine, and `reference` on a busy machine.
+alternate. Each run prints a JSON line. Another line counts how often each factory string was chosen. The last line
+compares the median seconds of a choice on a quiet machine with the median seconds on a busy machine.
 """
 
 import argparse
@@ -31,13 +31,14 @@ SPAWN = multiprocessing.get_context("spawn")
 
 
 def spin() -> None:
+    """Use the CPU until the process is killed."""
     while True:
         pass
 
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run `count` processes that use a core each for as long as the context lasts."""
+    """Run `count` processes, each of which uses a core, until the context ends."""
     loops = [SPAWN.Process(target=spin, daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()
@@ -50,6 +51,10 @@ def busy_loops(count: int) -> Iterator[None]:
 
 
 def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, object]:
+    """Choose an index type for synthetic vectors.
+
+    Returns its factory string, the wall seconds of the choice, and the cost of each factory string that was tried.
+    """
     images, sentences = make_pairs(vectors, 1000, dim)
     wall = time.perf_counter()
     processor = time.process_time()
@@ -76,11 +81,11 @@ def main() -> None:
                 runs[state].append(pool.apply(choose_once, arguments))
             report({"name": f"run {number}, {state}", **runs[state][-1]})
     counts = {state: dict(Counter(run["factory"] for run in some)) for state, some in runs.items()}
-    report({"name": "factories taken", **counts})
+    report({"name": "chosen factories", **counts})
     quiet, busy = ([run["seconds"] for run in some] for some in runs.values())
     report(
         {
-            "name": "choosing on a quiet machine over choosing on a busy one",
+            "name": "choice on a quiet machine, compared with a busy machine",
             "ours": statistics.median(quiet),
             "reference": statistics.median(busy),
             "ratio": statistics.median(b / a for a, b in zip(quiet, busy, strict=True)),

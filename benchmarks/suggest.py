@@ -1,17 +1,17 @@
 """Compares captions of photos that `suggest` chooses with captions of random photos.
 
     python benchmarks/suggest.py results/flickr8k-frozen --encoders efficientnet_lite2 --text-encoders minilm
-    python benchmarks/suggest.py results/flickr8k --captions ../shared/data/languages/zh.tsv
+    python benchmarks/suggest.py results/flickr8k --encoders mobilenet_v2 squeezenet1_0 --captions zh.tsv
     python benchmarks/suggest.py results/hieroglyphs --text-encoders tfidf minilm --tenths --counts 50 100 300 1000
 
-Models are fitted to one caption of each of some training photos, which is drawn at random among the captions of the
-photo. The vocabulary of tf-idf has the words of these captions alone. `ncca` tries the settings of `fit` in the
-configuration of the run, and `ncca-fixed` has fixed settings. Other methods are methods of `jointspace bench`. The
-first caption of each photo of the dev split chooses the settings. With --tenths, a tenth of the photos chooses the
-settings instead, and another tenth is not used, as if it were set aside for test. The recalls are measured on all
-captions of the test split.
+Models are fitted to some training photos. Each photo has one caption, which is drawn among its captions at random. The
+vocabulary of tf-idf has the words of these captions alone. `ncca` tries the settings of `fit` in the configuration of
+the run, and `ncca-fixed` has fixed settings. Other methods are methods of `jointspace bench`. The first caption of each
+photo of the dev split chooses the settings. With --tenths, a tenth of the photos chooses the settings instead, and
+another tenth is not used, as if it were set aside for test. The recalls are measured on all captions of the test split.
 
-Each line has the recalls of a selection, a method and a seed, which decides the drawn captions and the random photos.
+Each line has the recalls of a selection, a method and a seed. The seed decides which captions and which photos are
+drawn.
 """
 
 import argparse
@@ -45,8 +45,6 @@ TFIDF = "tf-idf"
 """Name of the tf-idf vectors, which are computed for each selection."""
 RECALLS = ["_".join(column) for column in COLUMNS]
 """Columns of the recalls in a line."""
-
-
 FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,), "text_ridge": (3.0,)}
 """Settings of `ncca-fixed`. With 50 or 100 captions of Flickr8k and all its dev photos, `ncca` often chose them."""
 

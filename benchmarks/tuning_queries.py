@@ -3,13 +3,14 @@
     python benchmarks/tuning_queries.py [--vectors 1000000] [--dim 96] [--floor 0.95] [--autofaiss SOME/VENV/bin/python]
     python benchmarks/tuning_queries.py --run results/flickr8k --model ncca [--candidates IVF256,Flat ...]
 
-Each index is chosen and tuned by jointspace with one kind of queries. Then 1,000 other captions are searched in every
-index, and `recall_of_captions` is their recall@10 compared with exact search. `card` is the recall that the index card
-shows. The last lines compare the CPU seconds of the same searches.
+jointspace chooses and tunes an index with each kind of queries. Then 1,000 other captions are searched in every index.
+`recall_of_captions` is their recall@10, compared with exact search. `card` is the recall that the index card shows. The
+last lines compare the CPU seconds of these searches.
 
-Without --run, the pairs are synthetic. An image and its caption are two noisy views of one latent vector, as in
-benchmarks/index.py, and each modality is moved by its own constant vector, so that there is a gap between the
-modalities as in CLIP. Phrases are texts whose latent vectors do not come from the collection's clusters.
+Without --run, the pairs are synthetic. An image and its caption are two noisy views of a latent vector, as in
+benchmarks/index.py. A constant vector is added to all images, and another constant vector to all captions, so that
+there is a gap between the modalities as in CLIP. Phrases are texts whose latent vectors do not come from the clusters
+of the collection.
 
 With --run, the vectors are the images and captions of a run, and the phrases are embedded by its text encoders.
 
@@ -45,12 +46,15 @@ from pipeline.run.reading.texts import RunTextEmbedder  # noqa: E402
 
 QUERIES = 1000
 GAP = 0.7
-"""Length of the constant vector of a modality, if the length of a whole vector is 1. Two images of CLIP have a cosine
-of about GAP ** 2 on average."""
+"""Length of the constant vector of a modality, if a whole vector has the length 1. The cosine of two images of CLIP is
+about GAP ** 2 on average."""
 
 
 def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Draw `count` images, queries (captions, phrases, images) that tune an index, and captions that judge it."""
+    """Draw synthetic pairs.
+
+    Returns `count` images (n, dim), the queries of each kind that tune an index, and captions that measure its recall.
+    """
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
     coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
@@ -100,8 +104,8 @@ def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 def judge(index: faiss.Index, questions: Questions, photos: Questions) -> dict[str, float]:
-    """Measure the recall of the captions `questions` and of the images `photos` as queries, and the captions that one
-    core answers per CPU second."""
+    """Return the recall of the captions `questions` and of the images `photos` as queries, and the number of captions
+    that are answered per CPU second."""
     rows, seconds = timed_search(index, questions)
     return {
         "recall_of_captions": recall_of(rows, questions),
@@ -139,12 +143,10 @@ def main() -> None:
         with tempfile.TemporaryDirectory() as folder:
             theirs, about = run_autofaiss(given.autofaiss, images, Path(folder))
         measured = {"bytes": about["bytes"], "build_seconds": about["seconds"], **judge(theirs, questions, photos)}
-        report(
-            {"name": "autofaiss's index, as it was tuned", "tuned_with": "images", "factory": about["key"], **measured}
-        )
+        report({"name": "index that autofaiss tuned", "tuned_with": "images", "factory": about["key"], **measured})
     searches = {kind: partial(index.search, captions, 10) for kind, index in indexes.items()}
     for other in ("captions", "images"):
-        name = f"captions in the index tuned with phrases, over the index tuned with {other}"
+        name = f"search in the index tuned with phrases, compared with the index tuned with {other}"
         report(compare(name, searches["phrases"], searches[other], given.repeats, runtime.threads()))
 
 

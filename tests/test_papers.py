@@ -58,7 +58,7 @@ def test_the_documented_changes_of_a_paper_for_the_public_archives_are_valid(pat
 def write_archive(folder: Path, dataset: str, photos: dict[str, tuple[str, list[str]]], below: str = "") -> None:
     """Write the JSON file of Karpathy's archive for `photos`, which maps a file name to its split and captions.
 
-    The photos are in the folder `below` of the collection, as far as the archive says so.
+    If `below` is not empty, it is the folder of each photo, as in the archive of COCO.
     """
     images = [
         {"filename": name, "split": split, "sentences": [{"raw": text, "tokens": text.split()} for text in texts]}
