@@ -202,6 +202,8 @@ def main() -> None:
     parser.add_argument("--counts", type=int, nargs="+", default=[100, 300], help="Numbers of photos.")
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     given = parse_options(parser, globals(), run=None, counts=[40], seeds=[0])
+    if not given.run and not given.tiny:
+        parser.error("name the folder of the run")
     if given.captions and given.text_encoders != ["tfidf"]:
         parser.error("--captions needs --text-encoders tfidf, because the run has no vectors of these captions")
     methods = {**METHODS, "ncca": Method("ncca"), "ncca-fixed": Method("ncca", FIXED)}
