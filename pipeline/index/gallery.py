@@ -236,6 +236,8 @@ class MultiVectorGallery(Gallery):
         The exact products of the `nearest` regions of each word are used if images are searched.
         """
         assert self.means is not None  # The constructor has checked this.
+        if not len(query.array):
+            return np.zeros(len(self.outline), np.float32) + self._global_scores(query, slice(None))
         products = self.means.means @ query.array.T  # (lists, q)
         hits = None
         if self.rule.sum.endswith("positive"):

@@ -38,7 +38,7 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 
 @contextmanager
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of the file or folder `path`, so that no other process or thread writes it.
+    """Hold the lock of the file or folder `path`, so that other processes and threads cannot write it.
 
     Creates the missing folders above `path`, and finally removes them again if they are still empty. If another
     process holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
@@ -66,7 +66,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
                 f"Cannot write {path}, because its lock {lock} cannot be created ({error.strerror}). Free some disk"
                 " space, correct the permissions of the folder, or write to another folder."
             ) from error
-        log.warning("%s is on a file system without locks. Make sure that no other run writes to it.", path)
+        log.warning("%s is on a file system without locks. Make sure that other runs do not write to it.", path)
     if lock.exists() and not is_lock(lock):
         kernel.release()
         raise JointspaceError(
@@ -124,7 +124,7 @@ def _holder(lock: Path) -> str:
     """Describe the process that holds `lock`.
 
     The description is "another process" if the lock file does not describe the present holder: it is empty, cannot be
-    read, or was written by a process of this machine that no longer runs.
+    read, or was written by a process of this machine that has ended.
     """
     try:
         signed = json.loads(lock.read_text(encoding="utf-8"))

@@ -107,6 +107,21 @@ def test_scores_are_exact_and_all_items_are_found_if_all_are_on_the_shortlist(wh
     assert recalls[1] + 0.2 < recalls[len(sets.vectors)] <= recalls[4] == 1
 
 
+@pytest.mark.parametrize("rule", RULES)
+@pytest.mark.parametrize("what", ["images", "sentences"])
+@pytest.mark.parametrize("shortlist", [None, Shortlist(3, 12)])
+def test_a_query_without_vectors_has_the_scores_of_its_global_vector(
+    what: str, rule: ScoreRule, shortlist: Shortlist | None
+) -> None:
+    rng = np.random.default_rng(6)
+    sets = make_sets(rng, 60, 4)
+    query = make_sets(rng, 1, 0, 0)
+    found = search(make_gallery(what, sets, rule), query, 5, shortlist)
+    scores = naive_scores(what, sets, query, rule)
+    np.testing.assert_allclose(found.scores, np.sort(scores)[:-6:-1], atol=1e-5)
+    np.testing.assert_allclose(found.scores, scores[found.rows], atol=1e-5)
+
+
 def test_global_vectors_that_do_not_fit_the_query_are_refused() -> None:
     rng = np.random.default_rng(4)
     gallery = make_gallery("images", make_sets(rng, 20, 3), RULES[1])

@@ -150,7 +150,7 @@ def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pyte
     x, y = make_views()
     solver, ridges = CCASolver(moments_of(x, y)), [(0.1, 0.1), (1, 0.1), (0.1, 10), (1, 10)]
     expected = [solver.solve(*pair, 4) for pair in ridges]
-    monkeypatch.setattr(cca, "KEPT_FACTORS", 0)
+    monkeypatch.setattr(cca, "MAX_FACTOR_BYTES", 0)
     frugal = CCASolver(moments_of(x, y))
     for pair, known in zip(ridges, expected, strict=True):
         np.testing.assert_array_equal(frugal.solve(*pair, 4).w, known.w)

@@ -117,8 +117,8 @@ def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) 
 
 @pytest.mark.parametrize("beta", [0.1, 1])
 def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
-    """The matrices are [X; beta F] and [Y; beta T], so products of auxiliary rows have the factor beta^2. Here, the
-    auxiliary rows have this weight in the means too."""
+    """The auxiliary rows F and T are multiplied by beta and placed below the rows X and Y, so their products have the
+    factor beta^2. Here, the auxiliary rows have this weight in the means too."""
     x, y = np.vstack([TARGET.x, WEAK.x]), np.vstack([TARGET.y, WEAK.y])
     weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
     expected = similarity(x, y, NEW_X, NEW_Y, POWERS["gong"], weights)

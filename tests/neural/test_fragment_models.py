@@ -87,3 +87,8 @@ def test_a_score_product_is_the_score_of_a_single_region_with_a_phrase(rule: str
     words = model.embed_sentences(PHRASES)
     scores = multivector_scores(alone, MultiVectors(torch.from_numpy(words.vectors), words.offsets), model.rule)
     np.testing.assert_allclose(regions @ phrases.T, scores.numpy(), rtol=1e-4, atol=1e-5)
+
+
+def test_phrases_of_a_rule_with_a_mean_are_means_of_word_vectors() -> None:
+    means, others = (make_dvsa(rule).embed_phrases(PHRASES) for rule in ("mean-words", "mean-positive"))
+    np.testing.assert_array_equal(others, means)

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 from outline import Outline, report
 from synthetic_multivectors import write_regions
-from synthetic_run import by_hand, make_stage
+from synthetic_run import THINGS, by_hand, make_run, make_stage, run_command
 
 from pipeline.config.names import Config
 from pipeline.errors import IntegrityError
@@ -172,3 +172,11 @@ def test_photos_minus_and_plus_words_are_shown_if_the_words_are_known(run: Path)
     section = Layout(run).report.path.read_text().partition("“the big dog” −")[2].partition("</ol>")[0]
     photos = re.findall(r'alt="([^"]*)"', section)
     assert photos[:4] == ["a dog", "a cat", "a cat", "a cat"] and len(photos) == 5  # there are three photos of cats
+
+
+def test_photos_that_were_added_to_an_index_are_not_in_the_report_of_its_run(own: Path, tmp_path: Path) -> None:
+    searches = [[f"the big {thing}", thing, "cat"] for thing in THINGS]
+    before = report(own, {"reproduce": {"arithmetic": {"ncca": searches}}}).below("What ncca finds")
+    run_command("add", own / "index/ncca", make_run(tmp_path / "more", images=40))
+    Layout(own).report.path.unlink()
+    assert report(own, {"reproduce": {"arithmetic": {"ncca": searches}}}).below("What ncca finds") == before

@@ -1,11 +1,13 @@
 """The stage `train` on a small collection: searches with a trained model, starts from a model, and restarts."""
 
+import itertools
 import json
 import shutil
 import tracemalloc
 from importlib import import_module
 from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
 import numpy as np
 import pytest
@@ -90,29 +92,38 @@ def test_ncca_refined_starts_from_a_fitted_model(run: Path, tmp_path: Path) -> N
         train(other, "ncca-refined")
 
 
-def test_a_killed_training_continues_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def train_killed(run: Path, model: str, config: dict, steps: int) -> None:
+    """Train a model as a process that is killed after `steps` steps."""
+    count = itertools.count(1)
+    offer = Checkpoints.offer
+
+    def offer_and_kill(self: Checkpoints, make: Any) -> None:
+        offer(self, make)
+        if next(count) == steps:
+            raise Killed
+
+    with pytest.MonkeyPatch.context() as patch, pytest.raises(Killed):
+        patch.setattr(Checkpoints, "offer", offer_and_kill)
+        train(run, model, config)
+
+
+def train_counted(run: Path, model: str, config: dict) -> tuple[bytes, int]:
+    """Train a model, and return the bytes of its file and the number of steps."""
+    steps = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
+        return (train(run, model, config) / "model.safetensors").read_bytes(), len(steps)
+
+
+def test_a_killed_training_continues_to_the_same_bytes(run: Path) -> None:
     short = {"train_defaults": {"epochs": 3}}
     folder = train(run, "gru", short)
     whole = (folder / "model.safetensors").read_bytes()
     shutil.rmtree(folder)
-    offer, count = Checkpoints.offer, iter(range(1000))
-
-    def killed(self: Checkpoints, make: object) -> None:
-        offer(self, make)
-        if next(count) == 7:
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "offer", killed)
-        with pytest.raises(Killed):
-            train(run, "gru", short)
+    train_killed(run, "gru", short, 8)
     assert len(list((folder / "checkpoints").glob("*.safetensors"))) == 1
     assert not (folder / "model.json").exists()
-    steps = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
-        assert (train(run, "gru", short) / "model.safetensors").read_bytes() == whole
-    assert len(steps) == 3 * 4 - 8
+    assert train_counted(run, "gru", short) == (whole, 3 * 4 - 8)
 
 
 RATES = {
@@ -126,11 +137,11 @@ def log_of(folder: Path) -> dict:
 
 
 def test_dev_chooses_the_learning_rate_of_the_first_seed_and_the_other_seeds_have_it(run: Path) -> None:
-    alone = {
-        rate: read_parameters(train(run, "one", chosen) / "model.safetensors", MODEL)
-        for rate in RATES["train_defaults"]["learning_rate"]
-        if (chosen := {**RATES, "variants": {"one": {"model": "bow", "seed": 4, "learning_rate": rate}}})
-    }
+    alone = {}
+    for rate in RATES["train_defaults"]["learning_rate"]:
+        one = {"model": "bow", "seed": 4, "learning_rate": rate}
+        folder = train(run, "one", {**RATES, "variants": {"one": one}})
+        alone[rate] = read_parameters(folder / "model.safetensors", MODEL)
     best = max(alone, key=lambda rate: alone[rate].details["training_log"]["chosen"]["recall_sum"])
     folder = train(run, "words-seed4", RATES)
     log = log_of(folder)
@@ -150,27 +161,14 @@ def test_dev_chooses_the_learning_rate_of_the_first_seed_and_the_other_seeds_hav
     assert log_of(run / "models/again")["chosen"] == log_of(run / "models/words-seed4")["chosen"]
 
 
-def test_a_killed_search_for_a_rate_continues_to_the_same_bytes(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_killed_search_for_a_rate_continues_to_the_same_bytes(run: Path) -> None:
+    """The process is killed in the training with the second rate. No step of the first rate is repeated."""
     folder = train(run, "words-seed4", RATES)
     whole = (folder / "model.safetensors").read_bytes()
     shutil.rmtree(folder)
-    offer, count = Checkpoints.offer, iter(range(1000))
-
-    def killed(self: Checkpoints, make: object) -> None:
-        offer(self, make)
-        if next(count) == 15:  # within the training with the second rate
-            raise Killed
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "offer", killed)
-        with pytest.raises(Killed):
-            train(run, "words-seed4", RATES)
+    train_killed(run, "words-seed4", RATES, 16)
     assert {path.name for path in (folder / "checkpoints").iterdir()} == {"1e-06", "0.02"}
-    steps = []
-    with monkeypatch.context() as patch:
-        patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))
-        assert (train(run, "words-seed4", RATES) / "model.safetensors").read_bytes() == whole
-    assert len(steps) == 2 * 3 * 4 - 16  # no step of the first rate is repeated
+    assert train_counted(run, "words-seed4", RATES) == (whole, 2 * 3 * 4 - 16)
 
 
 def test_word_vectors_come_from_a_file(run: Path) -> None:

@@ -61,7 +61,7 @@ def compute_dense(run: Path) -> dict[str, np.ndarray]:
 
 
 def modified(run: Path) -> dict[str, int]:
-    """Return the time in nanoseconds at which each chunk was written, by file name."""
+    """Return the time of the last change of each chunk in nanoseconds, by file name."""
     return {path.name: path.stat().st_mtime_ns for path in sorted((run / "moments/target").glob("chunk-*.h5"))}
 
 

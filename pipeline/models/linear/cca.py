@@ -29,8 +29,8 @@ RANK_TOLERANCE = 1e-3
 """Correlations below this share of the largest correlation are noise of single precision and are cut off."""
 RANGE_TOLERANCE = 1e-6
 """Share of the largest variance below which the unexplained variance of a column counts as rounding."""
-KEPT_FACTORS = 1 << 28
-"""Largest size in bytes of the factors of image covariances that a solver keeps, if it keeps more than one."""
+MAX_FACTOR_BYTES = 1 << 28
+"""Largest total size of the factors of image covariances that a solver keeps. It always keeps the last factor."""
 MAX_RANGE_RATIO = 0.75
 """Largest ratio of rank to dimensions at which solving in the range saves more time than the projection takes."""
 
@@ -67,11 +67,12 @@ class CCASolver:
         singular at this ridge, or if the ridges are so small that rounding makes a canonical correlation greater than
         1. A call is cheapest if it has the same `text_ridge` as the call before.
         """
-        if image_ridge not in self._image_factors:
-            while (len(self._image_factors) + 1) * self.moments.xx.nbytes > KEPT_FACTORS and self._image_factors:
-                del self._image_factors[next(iter(self._image_factors))]
-            self._image_factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
-        lx, (ly, white) = self._image_factors[image_ridge], self._whiten_text(text_ridge)
+        factors = self._image_factors
+        if image_ridge not in factors:
+            while factors and (len(factors) + 1) * self.moments.xx.nbytes > MAX_FACTOR_BYTES:
+                del factors[next(iter(factors))]
+            factors[image_ridge] = self._factor("image", self.moments.xx, image_ridge)
+        lx, (ly, white) = factors[image_ridge], self._whiten_text(text_ridge)
         t = scipy.linalg.solve_triangular(lx, white.T, lower=True, check_finite=False)
         left, correlations, right = _top_singular(t, dimensions)
         w = scipy.linalg.solve_triangular(lx, left, lower=True, trans="T", check_finite=False)

@@ -117,13 +117,13 @@ class FragmentModel(NetworkModel):
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
         """Embed p noun phrases, and return (p, c) float32 (Niu et al. 2017, section 5.2).
 
-        The vector is the sum of the words' vectors, or their mean by the rule `mean-words`. Its product with the vector
-        of a single region is the score of the phrase with the region.
+        The vector is the sum of the words' vectors, or their mean if the rule takes a mean. Its product with the
+        vector of a single region is the score of the phrase with the region.
         """
         words = self.embed_sentences(phrases)
         sums = np.zeros((len(phrases), words.array.shape[1]), np.float32)
         np.add.at(sums, words.owners, words.array)
-        return sums / words.lengths[:, None] if self.rule.sum == "mean-words" else sums
+        return sums / words.lengths[:, None] if self.rule.sum.startswith("mean") else sums
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
         """Embed the r regions of a block, and return (r, c) float32.

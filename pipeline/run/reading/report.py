@@ -38,6 +38,7 @@ from pipeline.storage.commit import read_record
 from pipeline.storage.decisions import latest, pair_of, read_decisions
 from pipeline.storage.pairs import SplitPairs, split_ids
 from pipeline.storage.records import RuleCost, cost_by_rule, read_benchmarks, read_summary
+from pipeline.storage.stored_index import open_index
 from pipeline.storage.tables import read_table
 from pipeline.text.vocabulary import Coverage
 
@@ -137,7 +138,8 @@ class RunReport:
 
         shown = []
         for model, searches in self.run.config.reproduce.arithmetic.items():
-            searcher = Searcher(self.indexes[model])
+            # Photos that were added to the index are not in the run.
+            searcher = Searcher(open_index(self.run.layout.index(model).path, added=False))
             for query, minus, plus in searches:
                 with suppress(InputError):
                     first = searcher.images(query, 1)
