@@ -11,6 +11,7 @@ from workflow import RESULTS, TINY, run_as_printed
 from pipeline.compute import device
 from pipeline.config.loading import load
 from pipeline.config.names import Config
+from pipeline.errors import UsageError
 from pipeline.run import run as opened_run
 from pipeline.run import runner
 from pipeline.run.run import Run
@@ -65,6 +66,16 @@ def test_each_process_has_a_decoder_and_few_shards_need_few_processes(monkeypatc
     assert decoders_of_processes(monkeypatch, cores=16, gpus=4, decode_workers=6) == [2, 2, 1, 1]
     assert decoders_of_processes(monkeypatch, cores=16, gpus=4, decode_workers=0) == [0] * 4
     assert decoders_of_processes(monkeypatch, cores=16, gpus=0) == [2]
+
+
+def test_a_number_of_decoders_in_the_environment_is_shared_and_checked(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("JOINTSPACE_DECODERS", "6")
+    assert decoders_of_processes(monkeypatch, cores=16, gpus=4) == [2, 2, 1, 1]
+    assert decoders_of_processes(monkeypatch, cores=16, gpus=1) == [6]
+    for value in ("-1", "many"):
+        monkeypatch.setenv("JOINTSPACE_DECODERS", value)
+        with pytest.raises(UsageError, match="JOINTSPACE_DECODERS must be a number of processes"):
+            decoders_of_processes(monkeypatch, cores=16, gpus=4)
 
 
 @pytest.mark.parametrize(

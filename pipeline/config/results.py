@@ -168,8 +168,9 @@ class ReproduceSettings(Section):
     )
     arithmetic: dict[Name, tuple[tuple[str, str, str], ...]] = key(
         {},
-        "Searches that the report shows for a model of `models`, each as [photo, minus, plus]: the photo that is found "
-        "for the first text, and the photos for its vector minus and plus the vectors of the other texts.",
+        "Searches that the report shows, as lists of [photo, minus, plus] for each model. The report shows the photo "
+        "that is found for the text `photo`, and the photos that are nearest to its vector minus the vector of "
+        "`minus` plus the vector of `plus`.",
     )
     trees: bool = key(False, "Whether to compute sections 6.6 and 6.7 of Socher et al. too, which need parses.")
     reproduced: dict[str, str] = key(

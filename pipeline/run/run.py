@@ -228,9 +228,15 @@ class Run:
 
         Without extract.decode_workers there are few if the encoder runs on the CPU, which it keeps busy. If the encoder
         runs on a GPU, almost all threads of the job decode. If the job has several GPUs, its processes share the
-        decoders, and this is the number of decoders of this process.
+        decoders, and this is the number of decoders of this process. Raises UsageError if the environment variable
+        DECODERS_VARIABLE is not a number.
         """
         if share := os.environ.get(runtime.DECODERS_VARIABLE):
+            if not share.isdecimal():
+                raise UsageError(
+                    f"{runtime.DECODERS_VARIABLE} must be a number of processes, not {share!r}. Unset this variable,"
+                    " and set extract.decode_workers in the configuration instead."
+                )
             return int(share)
         chosen = self.config.extract.decode_workers
         if chosen is not None:

@@ -9,7 +9,7 @@ scripts each character (a letter with its marks) counts as a word, and terms are
 N-grams of Han characters alone have at most LONGEST_HAN characters.
 
 In scripts with spaces, pieces of words can be terms as well. They match the forms of a word with each other, and
-compound words with their parts. Pieces are used for other languages than English, whose words have lemmas.
+compound words with their parts. English has no pieces, because they lower its recall (docs/measured.md).
 """
 
 import re

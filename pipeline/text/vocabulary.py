@@ -39,8 +39,8 @@ SUGGESTION_CANDIDATES = 5
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
 POSSIBLE_PIECES = 10
-"""Smallest number of possible pieces per known piece, for the length of specific pieces. With 2,000 known pieces,
-specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
+"""Smallest number of possible pieces of a length per known piece, so that pieces of this length are specific. With
+2,000 known pieces, specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -97,8 +97,8 @@ class KnownTerms:
     def _cut(self, word: str, length: int) -> list[str]:
         """Return the pieces of a word that are terms, or no pieces if the word is unknown.
 
-        It is known if it is a term, or if specific pieces among the terms cover at least half of its letters. Specific
-        pieces have `length` letters.
+        A word is known if it is a term, or if specific pieces among the terms cover at least half of its letters.
+        Specific pieces have `length` letters, or fewer if the word is shorter.
         """
         pieces = [piece for piece in cut_word(word) if piece in self.index]
         if word not in self.index:
@@ -267,10 +267,10 @@ def learn_vocabulary(
     """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. They decide
-    whether the sentences are English, and which lemmas are used. English has no pieces of words. In other languages,
-    pieces take at most half of the vocabulary. `count` is then called for the terms of the vocabulary. `idf` says
-    whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError
-    if no term is frequent enough.
+    whether the sentences are English, and which lemmas are used. It is then called for the terms of the vocabulary.
+    English terms are not pieces of words. In other languages, pieces take at most half of the vocabulary. `idf` says
+    whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError if no term
+    is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)

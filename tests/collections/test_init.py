@@ -217,12 +217,19 @@ def test_empty_captions_are_ignored_and_missing_captions_are_counted(photos: Pat
     (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name < '04')}\n" for name in names))
     said, _ = refuse(photos)
     assert "rejected" not in said and "16 captions are empty and are ignored" in said
-    assert "4 photos have captions, but a model needs at least 5 such photos" in said
+    assert "4 photos with captions can be in train or dev, but a model needs at least 5 such photos" in said
     (photos / "splits.tsv").write_text("".join(f"{name}\t{'dev' if name > '17' else 'train'}\n" for name in names))
     said, _ = refuse(photos)
     assert "4 photos have captions, but none of the 3 photos of dev has one" in said
     (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name > '16')}\n" for name in names))
     assert "train 1, dev 3, gallery 16" in run_command("init", photos, "--output", "named.yaml")
+    (photos / "captions.tsv").write_text("".join(f"{name}\ta dog\n" for name in names))
+    (photos / "splits.tsv").write_text("".join(f"{name}\t{'train' if name < '04' else 'test'}\n" for name in names))
+    said, _ = refuse(photos)
+    assert "4 photos with captions can be in train or dev, but a model needs at least 5 such photos" in said
+    (photos / "splits.tsv").write_text("".join(f"{name}\ttest\n" for name in names))
+    said, _ = refuse(photos)
+    assert "None of these photos is in the split train" in said and "a model needs" not in said
     (photos / "splits.tsv").unlink()
     (photos / "captions.tsv").write_text("".join(f"{name}\t{'a dog' * (name < '05')}\n" for name in names))
     assert "train 4, dev 1" in run_command("init", photos)

@@ -1,4 +1,7 @@
-"""A detector finds the same regions in TF32 as in float32. A GPU computes in TF32, and a CPU simulates it."""
+"""A detector finds the same regions in TF32 as in float32.
+
+The test on a GPU computes in TF32. The test on a CPU rounds the factors of each product as a GPU does in TF32.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -23,15 +26,17 @@ REGIONS = Selection(iou=0.7, count=19, fill=False)
 SAME_REGION = 0.9
 """Smallest overlap (intersection over union) of two regions that count as the same region."""
 TF32_BITS = 10
+"""Number of bits in the mantissa of a TF32 number."""
 BFLOAT16_BITS = 7
-"""Numbers of bits of the mantissa of both formats."""
+"""Number of bits in the mantissa of a bfloat16 number."""
 
 
 def make_detector(weights: Path, image: np.ndarray) -> FasterRCNN:
     """Make a detector with a trained MobileNetV2 and random heads.
 
-    The heads are scaled so that their outputs for the image vary as much as those of a trained detector. The backbone
-    must be trained, because a random network enlarges every rounding error.
+    `weights` is the file of the trained network. The heads are scaled so that their outputs for `image` (height, width,
+    3) uint8 have fixed standard deviations, about as large as in a trained detector. The backbone must be trained,
+    because a network with random weights amplifies rounding errors.
     """
     torch.manual_seed(0)
     trained = mobilenet_v2()
@@ -54,7 +59,10 @@ def make_detector(weights: Path, image: np.ndarray) -> FasterRCNN:
 
 @contextmanager
 def rounded_products(network: nn.Module, bits: int) -> Iterator[None]:
-    """Round the factors of all products of the network to `bits` bits of their mantissa, as a GPU does."""
+    """Make the network round the factors of its products within the block, so that their mantissas have `bits` bits.
+
+    The factors are the inputs and weights of convolutions and linear layers. They are rounded to nearest, ties to even.
+    """
 
     def rounded(values: torch.Tensor) -> torch.Tensor:
         dropped = 23 - bits
