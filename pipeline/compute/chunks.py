@@ -2,7 +2,7 @@
 
 import math
 
-IMAGES_PER_CHUNK = 1 << 16
+IMAGES_PER_CHUNK = 1 << 17
 """Approximate number of images in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
 MAX_CHUNKS = 64
 

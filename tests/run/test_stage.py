@@ -31,10 +31,10 @@ def test_parts_and_chunks_contain_every_shard_once(shards: int, parts: int) -> N
 
 @pytest.mark.parametrize(
     ("shards", "shard_size", "expected_chunks", "expected_size"),
-    [(1, 4096, 1, 16), (16, 4096, 1, 16), (17, 4096, 2, 16), (245, 4096, 16, 16), (1024, 4096, 64, 16),
-     (1025, 4096, 33, 32), (2048, 4096, 64, 32), (1000, 1000, 16, 65), (65, 1 << 17, 33, 2)],
+    [(1, 4096, 1, 32), (32, 4096, 1, 32), (33, 4096, 2, 32), (245, 4096, 8, 32), (2048, 4096, 64, 32),
+     (2049, 4096, 33, 64), (4096, 4096, 64, 64), (1000, 1000, 8, 131), (65, 1 << 18, 33, 2)],
 )  # fmt: skip
-def test_chunks_have_about_65536_images_until_there_are_64_chunks(
+def test_chunks_have_about_131072_images_until_there_are_64_chunks(
     shards: int, shard_size: int, expected_chunks: int, expected_size: int
 ) -> None:
     found = split_into_chunks(shards, shard_size)
