@@ -56,7 +56,7 @@ class ImageEncoder(nn.Module):
         return {name: value.numpy() for name, value in self.state_dict().items()}
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "ImageEncoder":
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "ImageEncoder":  # Any: each kind has its own class
         """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
         return cls(preprocessing_of(entry))
 

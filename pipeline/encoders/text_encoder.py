@@ -37,7 +37,7 @@ class TextEncoder:
         raise NotImplementedError
 
     @classmethod
-    def prepare(cls, entry: Any, material: EncoderMaterial) -> "TextEncoder":
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "TextEncoder":  # Any: each kind has its own class
         """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
         return cls()
 

@@ -65,7 +65,7 @@ class LibraryImages(ModuleEncoder):
 
     @staticmethod
     @abstractmethod
-    def fetch(entry: Any, material: EncoderMaterial) -> FetchedImages:
+    def fetch(entry: Any, material: EncoderMaterial) -> FetchedImages:  # Any: each kind has its own class
         """Get the network of an entry from the hub of the library, or from a folder or file of the user.
 
         `entry` is the LibraryImagesEntry of the kind.
@@ -123,7 +123,12 @@ class LibraryTexts(TextEncoder):
 
     @classmethod
     @abstractmethod
-    def fetch(cls, entry: Any, weights: dict[str, str | int], repository: str | Path) -> "LibraryTexts":
+    def fetch(
+        cls,
+        entry: Any,  # each kind has its own class
+        weights: dict[str, str | int],
+        repository: str | Path,
+    ) -> "LibraryTexts":
         """Get the model of an entry, the LibraryTextsEntry of the kind.
 
         `repository` is a folder of the user, or the name of a model on the hub. Details of the origin of the weights
