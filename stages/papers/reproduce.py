@@ -142,13 +142,15 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
 def render_figures(run: Run) -> str:
     """Render the page of Figures 3 and 4 of Gong et al."""
     from pipeline.images.opening import ImageLimits
-    from pipeline.report.page import render_transfer
+    from pipeline.report.page import render_page
     from pipeline.report.photographs import Photographs
     from pipeline.storage.commit import read_record
 
     study, manifest = read_record(run.layout.study.commit), run.manifest
     show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
-    return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
+    return render_page(
+        "transfer.html", cases=study["transfer"], picture=lambda image_id: show(manifest.pick([image_id])[0])
+    )
 
 
 def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":

@@ -226,7 +226,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
 
     from pipeline.generate.generator import describe_images
     from pipeline.images.opening import ImageLimits
-    from pipeline.report.page import descriptions_as_text, render_descriptions
+    from pipeline.report.page import descriptions_as_text, render_page
     from pipeline.report.photographs import Photographs
     from pipeline.run.reading.generators import gather_sources, open_space_index, read_corpus, read_generator
     from pipeline.storage.commit import publish_record
@@ -246,7 +246,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     rows = run.manifest.pick([image["image_id"] for image in described[:MAX_SHOWN_IMAGES]])
     pictures = [picture(row, image["box"]).address for row, image in zip(rows, described, strict=False)]
-    page = render_descriptions(value, pictures)
+    page = render_page("descriptions.html", value=value, pairs=list(zip(described, pictures, strict=False)))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 

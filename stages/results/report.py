@@ -92,15 +92,14 @@ def _is_current(root: Path, commit: Path) -> bool:
 def report(run: "StageRun", job: Job, form: str = "html") -> None:
     """Write the report of a run: the recalls of its models, its collection, and example searches with the best
     model."""
-    from pipeline.report.page import as_json, render
     from pipeline.run.reading.report import RunReport
     from pipeline.storage.batch import publish_text
 
     shown = RunReport(run)
     if form == "json":
-        click.echo(as_json(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
+        click.echo(shown.to_json())
         return
-    publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
+    publish_text(job.path, shown.to_html())
     photographs = shown.picture.shown
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # A collection of vectors has no photos.
