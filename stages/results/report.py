@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import IntegrityError
-from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run import Artefact, Inputs, Job, Layout, Names, Outside, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, region_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Artefact, Layout
-    from pipeline.run.stage import Names
 
 FORMS = click.Choice(["html", "json"])
 
 
-def _reads(config: "Config", layout: "Layout") -> Inputs:
+def _reads(config: "Config", layout: Layout) -> Inputs:
     aligned = config.aligned_splits(config.align.splits)
     phrases = config.phrase_splits(config.phrases.splits)
     learned = [entry.name for entry in config.prepared_text_encoders if entry.remedy and entry.learns]
@@ -43,7 +40,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     }
 
 
-def _may_read(config: "Config", layout: "Layout") -> Inputs:
+def _may_read(config: "Config", layout: Layout) -> Inputs:
     """Return inputs that the report shows if they exist: image features, and current findings of `audit` with the
     decisions about them."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
@@ -54,7 +51,7 @@ def _may_read(config: "Config", layout: "Layout") -> Inputs:
     }
 
 
-def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> "dict[str, Artefact]":
+def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> dict[str, Artefact]:
     return {".".join(each): line(*each) for each in names}
 
 
@@ -89,7 +86,7 @@ def _is_current(root: Path, commit: Path) -> bool:
         ),
     ),
 )
-def report(run: "StageRun", job: Job, form: str = "html") -> None:
+def report(run: StageRun, job: Job, form: str = "html") -> None:
     """Write the report of a run: the recalls of its models, its collection, and example searches with the best
     model."""
     from pipeline.run.reading.report import RunReport

@@ -8,12 +8,10 @@ from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, ShardJob, stage
+from pipeline.run import Inputs, Job, Layout, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 
 def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
@@ -33,7 +31,7 @@ def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
-def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def encode_sentences(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Encode the captions with a text encoder."""
     from pipeline.run.reading.texts import encode_on_device
     from pipeline.storage.texts import write_vectors
@@ -59,7 +57,7 @@ def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) ->
     reads=lambda config, layout, documents: {"manifest": layout.manifest},
     writes=lambda layout, documents: layout.simulated(documents),
 )
-def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
+def simulate_documents(run: StageRun, job: Job, documents: str) -> None:
     """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
     import numpy as np
 
@@ -77,7 +75,7 @@ def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
-def _document_reads(config: "Config", layout: "Layout", documents: str, encoder: str) -> Inputs:
+def _document_reads(config: "Config", layout: Layout, documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
             f"The text encoder {encoder} has precomputed vectors of captions, but the run must also encode {documents}."
@@ -103,7 +101,7 @@ def _document_reads(config: "Config", layout: "Layout", documents: str, encoder:
     columns=("images", "documents"),
     writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )
-def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
+def encode_documents(run: StageRun, jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
     """Encode the weak texts (title, tags, description) of each image with a text encoder.
 
     DOCUMENTS is a section of the key `documents`, which says which fields are joined. Images without text are left out.
@@ -135,7 +133,7 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
     columns=("sentences",),
     writes=lambda layout: layout.sentences("tokens"),
 )
-def encode_tokens(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
+def encode_tokens(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode each caption as the sequence of its words' numbers in the token vocabulary."""
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences

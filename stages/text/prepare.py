@@ -3,12 +3,8 @@
 import logging
 from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from pipeline.run import Job, Outside, stage
-
-if TYPE_CHECKING:
-    from pipeline.run.jobs import StageRun
+from pipeline.run import Job, Outside, StageRun, stage
 
 log = logging.getLogger(__name__)
 WORD2VEC_KEYS = {"dim", "predicts"}
@@ -21,7 +17,7 @@ WORD2VEC_KEYS = {"dim", "predicts"}
     reads=lambda config, layout: {"manifest": layout.manifest},
     writes=lambda layout: layout.token_vocabulary,
 )
-def build_token_vocabulary(run: "StageRun", job: Job) -> None:
+def build_token_vocabulary(run: StageRun, job: Job) -> None:
     """Count the words of the training captions and keep the most frequent ones as the token vocabulary."""
     from pipeline.run.reading.texts import learn_vocabulary, measure_coverage
     from pipeline.storage.commit import publish_record
@@ -53,7 +49,7 @@ def build_token_vocabulary(run: "StageRun", job: Job) -> None:
     },
     writes=lambda layout: layout.word_vectors,
 )
-def train_word_vectors(run: "StageRun", job: Job) -> None:
+def train_word_vectors(run: StageRun, job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
     from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
     from pipeline.storage.parameters import WORDS, write_parameters

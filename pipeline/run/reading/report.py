@@ -41,7 +41,7 @@ from pipeline.report.tables import (
     is_probable,
     measure_rows,
 )
-from pipeline.run.jobs import StageRun
+from pipeline.run import StageRun
 from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.decisions import latest, pair_of, read_decisions
