@@ -111,7 +111,7 @@ def _embed_queries(run: StageRun, model: "JointModel", most: int, rng: "np.rando
     Return None if the configuration names no file. Raises InputError if the file has no query.
     """
     from pipeline.run.reading.texts import open_text_encoder, read_queries, read_token_vocabulary
-    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import encode_tokens
 
     if (file := run.inputs.path("queries")) is None:
         return None

@@ -98,10 +98,10 @@ def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     from pipeline.storage.commit import read_record
     from pipeline.storage.regions import write_phrases
     from pipeline.storage.tables import vectors_column
-    from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
+    from pipeline.text.vocabulary import encode_tokens
 
     mapping = cast("PhraseModel", restore_model(run, model)[0])  # `phrase_splits` lists only such models
     vocabulary, _ = read_token_vocabulary(run)

@@ -137,7 +137,7 @@ def encode_tokens(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode each caption as the sequence of its words' numbers in the token vocabulary."""
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
-    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import encode_tokens
 
     vocabulary, _ = read_token_vocabulary(run)
     for job in jobs:

@@ -53,7 +53,7 @@ def train_word_vectors(run: StageRun, job: Job) -> None:
     """Learn word2vec vectors from the training captions and the file of language_text, if any."""
     from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
     from pipeline.storage.parameters import WORDS, write_parameters
-    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import encode_tokens
     from pipeline.text.wordvectors import train_vectors
 
     config = run.config
