@@ -35,8 +35,8 @@ from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask  # noqa: E402
 from pipeline.models.neural.training import CPU, Training  # noqa: E402
-from pipeline.text.sequences import Tokens  # noqa: E402
 from pipeline.text.trees import pack  # noqa: E402
+from pipeline.text.vocabulary import Tokens  # noqa: E402
 
 MODELS = ("lstm", "ncca-refined", "dvsa", "hmlstm", "sdtrnn")
 TERMS = 5000

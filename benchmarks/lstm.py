@@ -24,7 +24,7 @@ from pipeline.models.neural.losses import Objective  # noqa: E402
 from pipeline.models.neural.networks import JointNetwork, Recurrent  # noqa: E402
 from pipeline.models.neural.recurrence import Packed, pack  # noqa: E402
 from pipeline.models.neural.training import seeded  # noqa: E402
-from pipeline.text.sequences import Tokens  # noqa: E402
+from pipeline.text.vocabulary import Tokens  # noqa: E402
 
 BATCH = 128
 IMAGE_DIM = 1792

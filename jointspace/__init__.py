@@ -13,18 +13,17 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from jointspace.auditing import Findings as Findings
     from jointspace.auditing import audit as audit
+    from jointspace.auditing import suggest as suggest
     from jointspace.index import Index as Index
     from jointspace.index import load as load
-    from jointspace.selection import suggest as suggest
     from jointspace.space import FittedSpace as FittedSpace
     from jointspace.space import fit as fit
     from pipeline.run.reading.migration import Migration as Migration
     from pipeline.run.reading.migration import migrate as migrate
 
 HOMES = {
-    **dict.fromkeys(("audit", "Findings"), "jointspace.auditing"),
+    **dict.fromkeys(("audit", "Findings", "suggest"), "jointspace.auditing"),
     **dict.fromkeys(("load", "Index"), "jointspace.index"),
-    "suggest": "jointspace.selection",
     **dict.fromkeys(("fit", "FittedSpace"), "jointspace.space"),
     **dict.fromkeys(("migrate", "Migration"), "pipeline.run.reading.migration"),
 }

@@ -1,4 +1,4 @@
-"""Finding wrong captions in a run or in precomputed vectors."""
+"""Finding wrong captions in a run or in precomputed vectors, and choosing the images to caption first."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -7,7 +7,6 @@ from typing import Any
 import numpy as np
 
 from jointspace.arguments import Block, Views, row_count, to_count, to_dense_views, to_strings, to_views
-from jointspace.notebook import draw
 from jointspace.space import Distinct, to_owners
 from pipeline.collections.formats.vectors import nameless
 from pipeline.compute import runtime
@@ -15,8 +14,10 @@ from pipeline.errors import InputError, UsageError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.search import MAX_DRAWN
 from pipeline.models.linear.cross_fit import MIN_PHOTOS, TERMS, Scores, cross_fit, draw_folds
+from pipeline.models.linear.selection import ChosenPhotos, choose_photos
 from pipeline.models.linear.sets import Restriction
 from pipeline.models.linear.views import ImageView, TextView
+from pipeline.report.photographs import figure
 from pipeline.run import Run
 from pipeline.run.runner import run_stage
 from pipeline.storage.decisions import latest, pair_of, read_decisions
@@ -142,7 +143,26 @@ def _audit_run(run: Run) -> Findings:
         lines = [f"{finding['kind']}, score {finding['score']:.3f}", *(finding["captions"] or ())]
         shown = [(finding[name], finding[key]) for name, key in pairs if finding[name]]
         rows = run.manifest.pick([image_id for _, image_id in shown])
-        return "".join(draw(source.read, limits, row, name, *lines) for (name, _), row in zip(shown, rows, strict=True))
+        return "".join(
+            figure(source.read, limits, row, name, *lines) for (name, _), row in zip(shown, rows, strict=True)
+        )
 
     findings._draw = draw_photos
     return findings
+
+
+def suggest(image_vectors: Views, count: int = 100, *, seed: int = 0) -> ChosenPhotos:
+    """Choose `count` of n images whose captions teach `fit` the most, by their vectors (n, D) alone.
+
+    The vectors are an array, or a mapping of encoder names to arrays. The result has the row numbers of the images to
+    caption: `train`, the most useful first, and for `dev` and `test` a tenth each, which are drawn with `seed`.
+
+    >>> chosen = suggest(np.random.default_rng(0).normal(size=(200, 16)), 50)
+    >>> [len(rows) for rows in chosen]
+    [40, 5, 5]
+
+    Raises InputError if a vector is not finite, or if the encoders have different numbers of vectors. Raises UsageError
+    if `count` is less than 10 or greater than n.
+    """
+    views = to_dense_views(image_vectors, "image", None)
+    return choose_photos(views, to_count(count, "count"), to_count(seed, "seed", least=0))

@@ -10,7 +10,6 @@ import numpy as np
 from PIL import Image
 
 from jointspace.arguments import Views, require_text, to_array, to_count, to_dense, to_dense_views, to_number, to_views
-from jointspace.notebook import draw
 from pipeline.compute.multivectors import Items, one_vector_each
 from pipeline.config import registry
 from pipeline.encoders.centred import CENTRED, Centred
@@ -21,6 +20,7 @@ from pipeline.images.decode import decode, to_rgb
 from pipeline.images.opening import ImageLimits
 from pipeline.index.queries import VECTORS, encode_image
 from pipeline.index.search import Answer, Hit, Photograph, Searcher
+from pipeline.report.photographs import figure
 from pipeline.storage.sources import ImageSources
 from pipeline.storage.stored_index import open_index
 
@@ -269,7 +269,7 @@ class Index:
 
     def _draw(self, hit: Hit) -> str:
         name = "::".join(filter(None, (hit.row["path"], hit.row.get("member"))))
-        return draw(self._photos.read, self._limits, hit.row, f"{hit.rank}. {name}", f"score {hit.score:.3f}")
+        return figure(self._photos.read, self._limits, hit.row, f"{hit.rank}. {name}", f"score {hit.score:.3f}")
 
     @cached_property
     def _photos(self) -> ImageSources:

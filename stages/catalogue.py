@@ -33,8 +33,14 @@ GROUPS = {
 MODULES_WITH_SEVERAL_COMMANDS = {
     "extract": ("extract", "fit-map", "map-features"),
     "regions": ("extract-regions", "pool-regions"),
-    "prepare": ("build-token-vocabulary", "train-word-vectors"),
-    "encode": ("encode-sentences", "simulate-documents", "encode-documents", "encode-tokens"),
+    "encode": (
+        "encode-sentences",
+        "simulate-documents",
+        "encode-documents",
+        "encode-tokens",
+        "build-token-vocabulary",
+        "train-word-vectors",
+    ),  # fmt: skip
     "trees": ("train-parser", "parse", "build-label-table", "encode-trees"),
     "fit": ("fit", "adopt"),
     "embed": ("embed", "combine", "join-embeddings"),

@@ -180,10 +180,11 @@ def _program(name: str) -> str:
     return shlex.quote(str(installed) if nearby.startswith("..") else nearby)
 
 
-def find_indexes(results: Path = Path("results")) -> list[Path]:
+def find_indexes() -> list[Path]:
     """Return the folders of all indexes of the runs in the folder `results`, in the order of their names."""
     from pipeline.storage.card import CARD
 
+    results = Path("results")
     cards = [card for below in ("*", "*/*") for card in results.glob(f"*/index/{below}/{CARD}")]
     return sorted({results.joinpath(*card.relative_to(results).parts[:3]) for card in cards})
 

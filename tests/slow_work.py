@@ -13,7 +13,7 @@ import numpy as np
 from threadpoolctl import threadpool_info
 
 from pipeline.errors import UsageError
-from pipeline.run.jobs import StageRun
+from pipeline.run import StageRun
 from pipeline.run.stage import ShardJob
 from stages.text import encode
 

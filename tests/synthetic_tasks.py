@@ -23,8 +23,8 @@ from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask
 from pipeline.models.neural.training import Checkpoint
 from pipeline.models.neural.word_towers import RecurrentCCA
 from pipeline.storage.parameters import Checkpoints
-from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees, pack
+from pipeline.text.vocabulary import Tokens
 from pipeline.text.wordvectors import random_vectors
 
 FIT_VIEW = ImageView(("one", "two"), (10, 6), (("sqrt", "l2"), ("l2",)))

@@ -32,7 +32,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "generate": {"encoders", "text", "models", "index"},
     "plan": set(),
     "run": {"storage"},
-    "report": {"metrics", "images", "index", "storage", "text"},
+    "report": {"metrics", "images", "index", "storage"},
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models"},
     "demo": set(),

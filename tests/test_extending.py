@@ -54,7 +54,7 @@ def read(root, options):
 LENGTHS = '''"""`count-lengths`: how many words the sentences have."""
 
 from pipeline.run import Job, stage
-from pipeline.run.jobs import StageRun
+from pipeline.run import StageRun
 
 
 @stage(

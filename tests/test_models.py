@@ -21,8 +21,8 @@ from pipeline.models.linear.ensemble import Ensemble, EnsembleMember
 from pipeline.models.linear.hubness import Bank, Term
 from pipeline.models.linear.views import ViewBlock
 from pipeline.models.neural.task import train
-from pipeline.text.sequences import Tokens
 from pipeline.text.trees import pack
+from pipeline.text.vocabulary import Tokens
 
 FITTED = [spec.name for spec in made_by("fit")]
 TRANSFERRED = [f"ncca, {training}" for training in TRAININGS if training != "target"]

@@ -25,12 +25,12 @@ import jointspace
 import jointspace.auditing
 import jointspace.index
 import jointspace.space
-from jointspace.notebook import draw
 from jointspace.reference import render
 from pipeline.config.registry import ALLOWED
 from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.search import Searcher
+from pipeline.report.photographs import figure
 from pipeline.run.reading import migration
 from pipeline.storage.stored_index import open_index
 
@@ -95,9 +95,9 @@ def test_a_notebook_shows_the_photos_of_an_answer_and_no_markup_of_their_texts(b
     data = (bundle.parent / "data" / answer[0].row["path"]).read_bytes()
     row = {"sha256": hashlib.sha256(data).hexdigest()}
     limits = ImageLimits(10**6, 1, 100)
-    drawn = draw(lambda _: data, limits, row, name)
+    drawn = figure(lambda _: data, limits, row, name)
     assert "<script>" not in drawn and "&lt;script&gt;&amp;.png" in drawn and "<img" in drawn
-    assert "<img" not in draw(lambda _: data + b" ", limits, row, name), "the photo has changed"
+    assert "<img" not in figure(lambda _: data + b" ", limits, row, name), "the photo has changed"
 
 
 CHINESE = {"red": "红色", "green": "绿色", "blue": "蓝色", "white": "白色"}

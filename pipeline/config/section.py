@@ -171,17 +171,16 @@ def file_goes_with(name: str) -> Any:
 AnySection = TypeVar("AnySection", bound=Section)
 
 
-def with_kinds(base: type[AnySection], specs: Iterable[Spec], heading: str = "") -> type[AnySection]:
+def with_kinds(base: type[AnySection], specs: Iterable[Spec]) -> type[AnySection]:
     """Return a subclass of `base` with a further key for each spec that has a section of its own.
 
-    The description of the key is `heading`, formatted with the name of the spec, and the docstring of the section.
+    The description of the key is the docstring of the section.
     """
     keys: dict[str, Any] = {}
     for spec in specs:
         if spec.section:
             section = import_place(spec.section)
-            description = heading.format(spec.name) + " ".join((section.__doc__ or "").split())
-            keys[spec.key] = (section, key(section, description))
+            keys[spec.key] = (section, key(section, " ".join((section.__doc__ or "").split())))
     return create_model(base.__name__, __base__=base, **keys)
 
 

@@ -22,7 +22,7 @@ LANGUAGE_SAMPLE = 10_000
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import AveragedEntry, WordVectorsEntry
 
 
 class WordsEncoder(KnownTerms, TextEncoder):
@@ -68,7 +68,7 @@ def word_settings(texts: TrainTexts) -> TermSettings:
     return replace(PLAIN_WORDS, english=is_english(counts))
 
 
-def find_vectors(entry: "EncoderEntry", texts: TrainTexts) -> WordVectors:
+def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names: the run's own, or the vectors in a file.
 
     From a file, the words of the training captions are read, and the first `words` words of the file.
@@ -112,14 +112,12 @@ class AveragedEncoder(WordsEncoder):
         self.dim = self.vectors.shape[1]
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "AveragedEncoder":
+    def prepare(cls, entry: "AveragedEntry", material: EncoderMaterial) -> "AveragedEncoder":
         """Make the encoder with the word vectors that the entry names.
 
         Raises InputError if the file of word vectors cannot be read.
         """
-        from pipeline.config.encoders import AveragedEntry
-
-        assert isinstance(entry, AveragedEntry) and material.texts is not None
+        assert material.texts is not None
         encoder = cls(word_settings(material.texts), find_vectors(entry, material.texts))
         if entry.idf:
             encoder.idf = inverse_frequencies(material.texts.texts(), encoder)

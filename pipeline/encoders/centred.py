@@ -2,7 +2,6 @@
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import islice
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -36,6 +35,13 @@ class Centred(TextEncoder):
         self.matrix = matrix
         self.dim = encoder.dim
         self.terms = encoder.terms
+        self.word_factors = encoder.word_factors
+        self.knows = encoder.knows
+        self.searches = encoder.searches
+        self.unknown = encoder.unknown
+        self.count_words = encoder.count_words
+        self.suggest = encoder.suggest
+        self.save = encoder.save
 
     @classmethod
     def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
@@ -73,27 +79,6 @@ class Centred(TextEncoder):
         """Return a function that encodes many texts, with the other encoder on a device."""
         encode = self.encoder.on_device(device, precision, batch_size)
         return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
-
-    def word_factors(self, words: Sequence[str]) -> np.ndarray:
-        return self.encoder.word_factors(words)
-
-    def knows(self, text: str) -> bool:
-        return self.encoder.knows(text)
-
-    def searches(self, text: str) -> bool:
-        return self.encoder.searches(text)
-
-    def unknown(self, text: str) -> list[str]:
-        return self.encoder.unknown(text)
-
-    def count_words(self, text: str) -> tuple[int, int]:
-        return self.encoder.count_words(text)
-
-    def suggest(self, word: str) -> str | None:
-        return self.encoder.suggest(word)
-
-    def save(self, folder: Path) -> None:
-        self.encoder.save(folder)
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
         """Subtract the mean from vectors (n, dim) of the other encoder, and multiply the result by M."""

@@ -12,7 +12,7 @@ from pipeline.encoders.material import EncoderMaterial, Settings
 from pipeline.images.preprocess import Preprocessing
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import ColoursEntry
 
 MAX_LEVELS = 16
 """Greatest number of levels per channel. A histogram with 16 levels has 4,096 cells. A stored encoder with more levels
@@ -53,11 +53,8 @@ class ColourHistograms(ImageEncoder):
         return {**super().settings(), "kind": "colours", **asdict(self.bins)}
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "ColourHistograms":
+    def prepare(cls, entry: "ColoursEntry", material: EncoderMaterial) -> "ColourHistograms":
         """Make the encoder of an entry of the configuration."""
-        from pipeline.config.encoders import ColoursEntry
-
-        assert isinstance(entry, ColoursEntry)
         return cls(preprocessing_of(entry), ColourBins(entry.levels, entry.bands, entry.band_levels))
 
     @classmethod

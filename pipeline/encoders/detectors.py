@@ -5,16 +5,16 @@ The weights are torchvision's or the user's.
 
 import warnings
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator
 from itertools import chain, islice
 from operator import itemgetter
-from typing import Protocol, cast
+from typing import Any, cast
 
 import numpy as np
 import torch
 from torchvision.models import get_model
-from torchvision.models.detection.image_list import ImageList
-from torchvision.models.detection.rpn import concat_box_prediction_layers
+from torchvision.models.detection import FasterRCNN
+from torchvision.models.detection.rpn import RegionProposalNetwork, concat_box_prediction_layers
 
 from pipeline.compute.device import OomBatcher, full_float32, tf32, upload
 from pipeline.compute.workers import Failure
@@ -28,46 +28,7 @@ CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 """Name of the tensor with four rows per class, one for each side of a box."""
 
 
-class BoxCoder(Protocol):
-    """Converts the offsets that a network predicts for each anchor to boxes."""
-
-    def decode(self, offsets: torch.Tensor, anchors: list[torch.Tensor]) -> torch.Tensor: ...
-
-
-class Transform(Protocol):
-    """Resizes and normalises images.
-
-    The shorter side is resized to `min_size[-1]` pixels, or to fewer if the longer side would exceed `max_size` pixels.
-    """
-
-    min_size: Sequence[int]
-    max_size: int
-
-    def __call__(self, images: list[torch.Tensor]) -> tuple[ImageList, object]: ...
-
-
-class ProposalNetwork(Protocol):
-    """The region proposal network of a detector."""
-
-    head: Callable[[list[torch.Tensor]], tuple[list[torch.Tensor], list[torch.Tensor]]]
-    anchor_generator: Callable[[ImageList, list[torch.Tensor]], list[torch.Tensor]]
-    box_coder: BoxCoder
-    filter_proposals: Callable[..., tuple[list[torch.Tensor], list[torch.Tensor]]]
-
-
-class Detector(Protocol):
-    """A Faster R-CNN of torchvision. The type annotations of torchvision lack these attributes."""
-
-    transform: Transform
-    backbone: Callable[[torch.Tensor], Mapping[str, torch.Tensor]]
-    rpn: ProposalNetwork
-
-    def to(self, device: torch.device) -> "Detector": ...
-
-    def __call__(self, images: list[torch.Tensor]) -> list[dict[str, torch.Tensor]]: ...
-
-
-def build_detector(architecture: str, state: State, source: str) -> Detector:
+def build_detector(architecture: str, state: State, source: str) -> FasterRCNN:
     """Build a detector with the weights `state`, which determine its number of classes.
 
     Raises InputError, with the name `source` of the weights, if they do not fit the architecture.
@@ -90,11 +51,11 @@ def build_detector(architecture: str, state: State, source: str) -> Detector:
         ).eval()
     needed = network.state_dict()
     network.load_state_dict(select(state, needed, needed, source))
-    return cast(Detector, network)
+    return cast(FasterRCNN, network)
 
 
 def detect(
-    network: Detector,
+    network: FasterRCNN,
     images: Iterable[np.ndarray | Failure],
     device: torch.device,
     stage: str,
@@ -132,13 +93,14 @@ def detect(
         yield from proposals
 
 
-def _is_seen(network: Detector, pixels: np.ndarray) -> bool:
+def _is_seen(network: FasterRCNN, pixels: np.ndarray) -> bool:
     """Return whether the shorter side of an image remains at least one pixel when the network resizes the image."""
-    longest, shortest = network.transform.max_size, network.transform.min_size[-1]
+    transform: Any = network.transform  # torchvision declares only a Module, without these attributes
+    longest, shortest = transform.max_size, transform.min_size[-1]
     return min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) >= 1 + 1e-3
 
 
-def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidates]:
+def _look(network: FasterRCNN, images: torch.Tensor, stage: str) -> list[Candidates]:
     """Return the proposals in each of the images (n, 3, height, width), whose values are in [0, 1]."""
     if stage == "rpn":
         detections = _objects(network, images)
@@ -151,14 +113,14 @@ def _look(network: Detector, images: torch.Tensor, stage: str) -> list[Candidate
     return ordered
 
 
-def _objects(network: Detector, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
+def _objects(network: FasterRCNN, pictures: torch.Tensor) -> list[tuple[torch.Tensor, torch.Tensor]]:
     """Return the boxes and scores of the region proposal network for each of `pictures` (n, 3, height, width).
 
     The boxes are in pixels of the pictures. The `forward` of the region proposal network does not return the scores.
     """
     images, _ = network.transform(list(pictures))
     features = list(network.backbone(images.tensors).values())
-    rpn = network.rpn
+    rpn = cast(RegionProposalNetwork, network.rpn)
     objectness, offsets = rpn.head(features)
     anchors = rpn.anchor_generator(images, features)
     per_level = [level[0].numel() for level in objectness]

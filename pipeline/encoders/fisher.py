@@ -14,7 +14,7 @@ from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import FisherEntry
 
 
 class FisherEncoder(WordsEncoder):
@@ -50,16 +50,14 @@ class FisherEncoder(WordsEncoder):
         self.dim = shape[0] * (2 * shape[1] + 1)
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "FisherEncoder":
+    def prepare(cls, entry: "FisherEntry", material: EncoderMaterial) -> "FisherEncoder":
         """Fit the mixture to the word vectors of the training captions, or of a random sample of their words.
 
         The sample has at most `sample` words, the key of the entry. A word counts as often as it occurs. Raises
         InputError if there are too few different words for the number of components, or if the file of word vectors
         cannot be read.
         """
-        from pipeline.config.encoders import FisherEntry
-
-        assert isinstance(entry, FisherEntry) and material.texts is not None
+        assert material.texts is not None
         texts = material.texts
         known_vectors = find_vectors(entry, texts)
         words = WordsEncoder(PLAIN_WORDS, known_vectors)

@@ -17,7 +17,7 @@ from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
 from pipeline.images.preprocess import Preprocessing, View, prepare
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import ImageEntry
 
 
 class ImageEncoder(nn.Module):
@@ -56,8 +56,8 @@ class ImageEncoder(nn.Module):
         return {name: value.numpy() for name, value in self.state_dict().items()}
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "ImageEncoder":
-        """Make the encoder of an entry of the configuration."""
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "ImageEncoder":  # Any: each kind has its own class
+        """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
         return cls(preprocessing_of(entry))
 
     @classmethod
@@ -146,10 +146,7 @@ class ModuleEncoder(ImageEncoder):
         return Extractor(self, choose_plan(self, device, precision, batch_size), View(self.preprocessing))
 
 
-def preprocessing_of(entry: "EncoderEntry") -> Preprocessing:
+def preprocessing_of(entry: "ImageEntry") -> Preprocessing:
     """Return the preprocessing of an entry of the configuration. Only its key `crop` may be None."""
-    from pipeline.config.encoders import ImageEntry
-
-    assert isinstance(entry, ImageEntry)
     assert entry.resize is not None and entry.mean is not None and entry.std is not None and entry.interpolation
     return Preprocessing(entry.resize, entry.crop, entry.mean, entry.std, entry.interpolation)

@@ -18,7 +18,7 @@ from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import NetworkEntry
 
 HIDDEN_LAYERS = ("fc6", "fc7")
 CLASSIFIER = "rcnn/"
@@ -182,11 +182,8 @@ class NetworkEncoder(ModuleEncoder):
         return cls(spec, body, settings["node"], settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "NetworkEncoder":
+    def prepare(cls, entry: "NetworkEntry", material: EncoderMaterial) -> "NetworkEncoder":
         """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file."""
-        from pipeline.config.encoders import NetworkEntry
-
-        assert isinstance(entry, NetworkEntry)
         spec = NetworkSpec(entry.architecture, entry.layer, preprocessing_of(entry), entry.flip)
         if entry.weights == "untrained":
             return untrained(spec, material.seed)

@@ -13,7 +13,7 @@ from pipeline.encoders.text_encoder import TextEncoder
 from pipeline.errors import InputError
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import ImportedImagesEntry, ImportedTextsEntry
 
 MIN_COSINE = 0.9
 """Smallest cosine between a precomputed vector and the vector that the encoder computes. Photos that were scaled down
@@ -25,14 +25,14 @@ class ImportedEncoder:
     """Class of encoders with precomputed vectors. The encoder that made the vectors is stored, for encoding queries."""
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> ImageEncoder | TextEncoder:
+    def prepare(
+        cls, entry: "ImportedImagesEntry | ImportedTextsEntry", material: EncoderMaterial
+    ) -> ImageEncoder | TextEncoder:
         """Return the encoder that the entry names in `made_by`.
 
         Raises InputError if its vectors for a few inputs differ from the precomputed vectors.
         """
-        from pipeline.config.encoders import PrecomputedKeys
-
-        assert isinstance(entry, PrecomputedKeys) and material.base is not None and material.given is not None
+        assert material.base is not None and material.given is not None
         given = material.given
         encoder: ImageEncoder | TextEncoder
         if entry.modality == "image":

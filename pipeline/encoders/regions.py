@@ -26,7 +26,7 @@ from pipeline.errors import UsageError
 from pipeline.images.boxes import NONE, Candidates, suppress
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import PooledEntry
 
 PROBE_SIDE = 224
 """Side in pixels of an image for which the activation map of every network has more than one cell."""
@@ -363,11 +363,9 @@ class PooledEncoder(ImageEncoder):
         return cls(_require_network(network), settings["regions"], settings["pooling"])
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "PooledEncoder":
+    def prepare(cls, entry: "PooledEntry", material: EncoderMaterial) -> "PooledEncoder":
         """Make the encoder of an entry, with the network of the encoder that it names in `of`."""
-        from pipeline.config.encoders import PooledEntry
-
-        assert isinstance(entry, PooledEntry) and material.base is not None
+        assert material.base is not None
         network = restore_encoder(ImageEncoder, material.base)
         return cls(_require_network(network), material.regions, entry.pooling)
 

@@ -21,7 +21,7 @@ from pipeline.errors import UsageError
 from pipeline.images.preprocess import Preprocessing, View
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import StandardEntry
 
 KMEANS_BATCH = 4096
 """Number of descriptors in a batch of k-means."""
@@ -121,14 +121,12 @@ class StandardEncoder(ImageEncoder):
         return cls(spec, codebooks, PartwiseProjection(parts), settings["weights"])
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "StandardEncoder":
+    def prepare(cls, entry: "StandardEntry", material: EncoderMaterial) -> "StandardEncoder":
         """Learn the encoder from images of the train split. The images for the codebooks are read twice.
 
         Raises UsageError if the split has fewer than 2 images.
         """
-        from pipeline.config.encoders import StandardEntry
-
-        assert isinstance(entry, StandardEntry) and material.images is not None
+        assert material.images is not None
         seed = material.seed
         train = material.images
         photographs = train.draw(entry.images, seed)

@@ -11,8 +11,6 @@ from pipeline.encoders.material import EncoderMaterial, Settings, StoredEncoder
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from pipeline.config.encoders import EncoderEntry
-
     Rows = np.ndarray | csr_array
 
 
@@ -39,8 +37,8 @@ class TextEncoder:
         raise NotImplementedError
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "TextEncoder":
-        """Make the encoder of an entry of the configuration."""
+    def prepare(cls, entry: Any, material: EncoderMaterial) -> "TextEncoder":  # Any: each kind has its own class
+        """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
         return cls()
 
     def settings(self) -> dict[str, Any]:

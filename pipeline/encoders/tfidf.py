@@ -17,7 +17,7 @@ from pipeline.text.vocabulary import KnownTerms, Vocabulary
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
 
-    from pipeline.config.encoders import EncoderEntry
+    from pipeline.config.encoders import TfidfEntry
 
 
 def encode(texts: Iterable[str], vocabulary: Vocabulary) -> "csr_array":
@@ -48,15 +48,13 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         self.dim = len(vocabulary.terms)
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "TfidfEncoder":
+    def prepare(cls, entry: "TfidfEntry", material: EncoderMaterial) -> "TfidfEncoder":
         """Make the encoder with the vocabulary that the entry names, or else with a vocabulary of the training
         captions.
 
         Raises InputError if no term of the training captions is frequent enough.
         """
-        from pipeline.config.encoders import TfidfEntry
-
-        assert isinstance(entry, TfidfEntry) and material.texts is not None
+        assert material.texts is not None
         if given := material.texts.vocabulary():
             return cls(given)
         stop_words = english_stop_words() if entry.stop_words else []

@@ -34,6 +34,8 @@ FILE_KINDS = {
 MAX_LINE_BYTES = 1 << 24
 """Largest number of bytes in a line. A longer line is an error, because it is probably not text, and would be read into
 memory at once."""
+MAX_LIST_BYTES = 1 << 30
+"""Largest number of bytes of a text file whose lines are all in memory. A larger file is an error."""
 CHUNK_BYTES = 1 << 18
 """Number of bytes of a text that are read at once."""
 UTF16_MARKS = codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE
@@ -145,15 +147,15 @@ def decode_text(data: bytes, source: Path | str, first_line: int = 1) -> str:
         raise InputError(f"{source}: line {number} is not UTF-8. Save the file as UTF-8.") from None
 
 
-def read_lines(path: Path, most_bytes: float = 1 << 30, from_pipe: bool = False) -> list[str]:
+def read_lines(path: Path, from_pipe: bool = False) -> list[str]:
     """Read all lines of a text file, by the rules of `each_line`.
 
     If `from_pipe` is true, the file may also be a pipe. Raises InputError if the file cannot be read, has more than
-    `most_bytes` bytes, or is not UTF-8.
+    MAX_LIST_BYTES bytes, or is not UTF-8.
     """
     try:
         folder, name = os.path.split(path)
-        with open(path if from_pipe else open_plain(folder, name, most_bytes, True), "rb") as file:
+        with open(path if from_pipe else open_plain(folder, name, MAX_LIST_BYTES, True), "rb") as file:
             return [decode_text(line, path, number) for number, line in enumerate(each_line(file, path), 1)]
     except (UnopenedFile, OSError) as error:
         raise InputError(f"{path} cannot be read ({error}). Put a text file there.") from error

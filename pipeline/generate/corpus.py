@@ -10,9 +10,8 @@ from scipy import sparse
 
 from pipeline.compute.ragged import offsets_of, runs
 from pipeline.encoders.tfidf import unit_rows
-from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import make_analyzer
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 QUERY_BLOCK = 256
 """Number of generated captions that are compared with all training sentences at once."""

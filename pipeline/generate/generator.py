@@ -19,9 +19,8 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.models.neural.training import Checkpoint, Training
 from pipeline.text.dependencies import read_conllu
-from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import join_words
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Tokens, Vocabulary
 
 if TYPE_CHECKING:
     from pipeline.models.neural.fragment_models import AlignedModel

@@ -37,9 +37,8 @@ from pipeline.models.joint_model import Settings, read_list
 from pipeline.models.neural.networks import arrays_of
 from pipeline.models.neural.task import required
 from pipeline.models.neural.training import seeded
-from pipeline.text.sequences import Tokens, encode_tokens
 from pipeline.text.tokens import english_stop_words
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 SIZE_SETTINGS = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
 """The settings of a generator that become fields of LogBilinearSizes."""

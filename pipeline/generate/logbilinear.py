@@ -16,7 +16,7 @@ from pipeline.compute.device import upload
 from pipeline.generate.beam import State
 from pipeline.models.neural.networks import INITIAL_RANGE
 from pipeline.models.neural.task import required
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 
 @dataclass(frozen=True)

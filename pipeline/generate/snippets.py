@@ -20,8 +20,7 @@ from pipeline.index.exact import search_exact
 from pipeline.models.joint_model import Settings, read_setting
 from pipeline.models.neural.fragment_models import AlignedModel
 from pipeline.models.neural.task import TrainingPairs, required
-from pipeline.text.sequences import Tokens, encode_tokens
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 TOLERANCE = 1.0
 """Largest difference in pixels between a coordinate of a snippet's box and the same coordinate of its region. With a

@@ -16,7 +16,7 @@ from pipeline.generate.logbilinear import LogBilinear
 from pipeline.models.neural.networks import RecurrentWeights
 from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.training import Training, TrainingPlan, TrainingSchedule, clip_elements
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 LOSS_BLOCK = 512
 """Number of sentences whose loss is computed at once."""

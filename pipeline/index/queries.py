@@ -20,9 +20,8 @@ from pipeline.models.joint_model import JointModel
 from pipeline.storage.files import REBUILD
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
-from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import PIECE, make_analyzer
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Vocabulary, encode_tokens
 
 if TYPE_CHECKING:
     from PIL.Image import Image

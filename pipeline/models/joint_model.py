@@ -17,8 +17,8 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
     from scipy.sparse import csr_array
 
-    from pipeline.text.sequences import Tokens
     from pipeline.text.trees import Trees
+    from pipeline.text.vocabulary import Tokens
 
 Value = TypeVar("Value")
 

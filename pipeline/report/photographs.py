@@ -1,4 +1,4 @@
-"""Photos for HTML pages: thumbnails as `data:` addresses, samples of the collection, and contact sheets."""
+"""Photos for HTML pages and notebooks: thumbnails as `data:` addresses, samples of a collection, and contact sheets."""
 
 import base64
 import colorsys
@@ -7,6 +7,7 @@ import io
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from html import escape
 from typing import NamedTuple
 
 import numpy as np
@@ -25,6 +26,7 @@ THUMBNAIL_SIDE = 240
 MAX_DRAWING_WIDTH = 1600
 """Largest width of a drawing in pixels. A wider drawing is scaled down to this width."""
 JPEG_QUALITY = 70
+FIGURE_STYLE = "display: inline-block; width: 240px; margin: 8px; vertical-align: top; overflow-wrap: anywhere"
 SAMPLES = 8
 """Number of sampled photos with captions, and of sampled photos with weak text."""
 SAMPLE_CAPTIONS = 2
@@ -112,6 +114,21 @@ def _jpeg_address(image: Image.Image) -> str:
     buffer = io.BytesIO()
     image.save(buffer, "JPEG", quality=JPEG_QUALITY)
     return f"data:image/jpeg;base64,{base64.b64encode(buffer.getvalue()).decode('ascii')}"
+
+
+def figure(read: Callable[[Row], bytes], limits: ImageLimits, row: Row, *lines: str) -> str:
+    """Return HTML for a notebook: the thumbnail of a photo above lines of text.
+
+    `read` returns the bytes of the photo of a row, and `limits` limit its size. The photo is not shown if it cannot be
+    read, or if its content has changed since it was ingested.
+    """
+    image = ""
+    with suppress(InputError):
+        data = read(row)
+        if hashlib.sha256(data).hexdigest() == row["sha256"]:
+            image = f'<img src="{thumbnail(data, limits)}" alt="">'
+    text = "".join(f"<div>{escape(line)}</div>" for line in lines)
+    return f'<figure style="{FIGURE_STYLE}">{image}<figcaption>{text}</figcaption></figure>'
 
 
 @dataclass(frozen=True)

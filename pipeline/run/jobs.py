@@ -1,32 +1,15 @@
-"""The jobs of a run: the inputs of each job, whether the job is done, and the restricted run that its function gets."""
+"""The jobs of a run: the inputs of each job, and whether the job is done."""
 
-from collections.abc import Mapping, Sequence
-from functools import cached_property
+from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, TypeVar
-
-import pyarrow as pa
 
 from pipeline.errors import InputError
 from pipeline.run.layout import Artefact, Layout, Shards
 from pipeline.run.run import Run
-from pipeline.run.stage import Input, Inputs, Job, Names, Outside, ShardJob, Stage, list_inputs
+from pipeline.run.stage import Input, Job, Names, Outside, ShardJob, Stage, list_inputs
 from pipeline.storage.commit import Commits, Provenance, combine_digests
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import read_json
-from pipeline.storage.manifest import Manifest
-
-if TYPE_CHECKING:
-    import numpy as np
-
-Kind = TypeVar("Kind", Artefact, Shards, Outside)
-
-
-class UndeclaredInputError(Exception):
-    """Error for a stage whose function asks for an artefact that the stage does not declare.
-
-    It is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run again.
-    """
 
 
 class Jobs:
@@ -133,123 +116,3 @@ class Jobs:
         if commits[0] == self._demo.commit or not commits[0].is_relative_to(self.run.root):
             return []
         return [commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "") for commit in commits]
-
-
-class NamedInputs:
-    """The inputs of a stage for its function, by the names that the stage's `reads` and `may_read` give them.
-
-    The methods raise UndeclaredInputError if the stage does not declare an input of this name and kind.
-    """
-
-    def __init__(self, values: Inputs) -> None:
-        self.values = values
-
-    def __contains__(self, name: str) -> bool:
-        """Whether this job has the input."""
-        return self.values.get(name) is not None
-
-    def artefact(self, name: str) -> Artefact:
-        return self._one(name, Artefact)
-
-    def shards(self, name: str) -> Shards:
-        return self._one(name, Shards)
-
-    def path(self, name: str) -> Path | None:
-        """Return the path of a file that the user supplied, or None if this job does not have the file."""
-        return None if self.values.get(name) is None else self._one(name, Outside).path
-
-    def all_shards(self, name: str) -> dict[str, Shards]:
-        """Return a group of sharded artefacts by name, such as the features of each encoder."""
-        return self._several(name, Shards)
-
-    def artefacts(self, name: str) -> dict[str, Artefact]:
-        """Return a group of artefacts by name."""
-        return self._several(name, Artefact)
-
-    def paths(self, name: str) -> dict[str, Path]:
-        """Return the paths of a group of files that the user supplied, by name."""
-        return {key: file.path for key, file in self._several(name, Outside).items()}
-
-    def _one(self, name: str, kind: type[Kind]) -> Kind:
-        value = self.values.get(name)
-        if not isinstance(value, kind):
-            raise UndeclaredInputError(
-                f"the stage does not declare the {kind.__name__} {name}. It declares {', '.join(self.values)}."
-            )
-        return value
-
-    def _several(self, name: str, kind: type[Kind]) -> dict[str, Kind]:
-        values = self.values.get(name)
-        if not isinstance(values, Mapping):
-            raise UndeclaredInputError(
-                f"the stage does not declare the group of inputs {name}. It declares {', '.join(self.values)}."
-            )
-        return {key: value for key, value in values.items() if isinstance(value, kind)}
-
-
-class DeclaredManifest(Manifest):
-    """A manifest for a stage over shards. Reading a table or the splits raises UndeclaredInputError unless the stage's
-    `columns` list them. With `splits`, the table `images` can be read too."""
-
-    def __init__(self, folder: Path, stage: Stage) -> None:
-        super().__init__(folder)
-        self._stage = stage
-
-    def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
-        self._require(name)
-        return super().table(name, number, column)
-
-    def shard_splits(self, number: int) -> "np.ndarray":
-        self._require("splits")
-        return super().shard_splits(number)
-
-    def _require(self, column: str) -> None:
-        if column not in self._stage.columns and not (column == "images" and "splits" in self._stage.columns):
-            raise UndeclaredInputError(
-                f"{self._stage.command} reads {column} of the manifest, but declares only"
-                f" {', '.join(self._stage.columns)}. Add {column} to `columns` of the stage."
-            )
-
-
-class StageRun(Run):
-    """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
-
-    `every` lists the names of the jobs in this call. `inputs` joins what the stage's `reads` and `may_read` return for
-    each of them. The layout raises UndeclaredInputError for any other artefact of the run. So does every reader, since
-    all readers take their paths from the layout.
-    """
-
-    def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:
-        super().__init__(run.root, run.config)
-        self._stage = stage
-        joined: dict[str, Input | Sequence[Input] | Mapping[str, Input] | None] = {}
-        outputs: list[Artefact | Shards] = []
-        for names in every:
-            outputs += stage.outputs(run.layout, *names)
-            inputs = {**stage.reads(run.config, run.layout, *names), **stage.may_read(run.config, run.layout, *names)}
-            for name, value in inputs.items():
-                before = joined.get(name)
-                joined[name] = (
-                    {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
-                )
-        self.inputs = NamedInputs(joined)
-        self._declared = {item.name for item in (*list_inputs(joined), *outputs)}
-        self._has_manifest = run.layout.manifest.name in self._declared
-
-    @cached_property
-    def layout(self) -> Layout:
-        return Layout(self.root, Path(self.config.data_root), self._require_declared)
-
-    @cached_property
-    def manifest(self) -> Manifest:
-        if self._stage.sharded and not self._has_manifest:
-            return DeclaredManifest(Layout(self.root).manifest.path, self._stage)
-        return super().manifest
-
-    def _require_declared(self, made: Artefact | Shards) -> None:
-        # The vocabularies of an ensemble are a part of its model, and `index/ncca/00` is a part of `index/ncca`.
-        whole = made.name.removesuffix("/vocabulary.json")
-        if whole not in self._declared and not any(name.startswith(f"{whole}/") for name in self._declared):
-            raise UndeclaredInputError(
-                f"{self._stage.command} opens {made.name}, which it does not declare. Add it to `reads` of the stage."
-            )

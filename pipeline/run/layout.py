@@ -94,9 +94,9 @@ class NamedLine(Generic[Made]):
         return at
 
 
-def shards(pattern: str, suffix: str = ".h5", chunked: bool = False) -> NamedLine[Shards]:
-    """Declare artefacts of shards whose pattern has {names} in braces. Shards describes `suffix` and `chunked`."""
-    return NamedLine(pattern, lambda root, name: Shards(name, root / name, suffix, chunked))
+def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
+    """Declare artefacts of shards whose pattern has {names} in braces. Shards describes `chunked`."""
+    return NamedLine(pattern, lambda root, name: Shards(name, root / name, chunked=chunked))
 
 
 def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> Line[Artefact]:

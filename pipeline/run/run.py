@@ -1,8 +1,11 @@
-"""An opened run: its configuration, its manifest, the artefacts of its stages, and its devices."""
+"""An opened run: its configuration, its manifest, the artefacts of its stages, and its devices.
+
+The function of a stage gets a StageRun, which opens only what the stage declares.
+"""
 
 import logging
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -10,8 +13,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 from pipeline.compute import runtime
 from pipeline.compute.device import CPU_BATCH_IMAGES, GPU_BATCH_IMAGES, find_device, find_gpu
 from pipeline.errors import UsageError, similar_name
-from pipeline.run.layout import Artefact, Layout
-from pipeline.run.stage import Job
+from pipeline.run.layout import Artefact, Layout, Shards
+from pipeline.run.stage import Input, Job, NamedInputs, Names, Stage, UndeclaredInputError, list_inputs
 
 if TYPE_CHECKING:
     import numpy as np
@@ -242,6 +245,61 @@ class Run:
         if chosen is not None:
             return chosen
         return MIN_DECODERS if self.gpu is None else max(MIN_DECODERS, runtime.threads() - GPU_THREADS)
+
+
+class StageRun(Run):
+    """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
+
+    `every` lists the names of the jobs in this call. `inputs` joins what the stage's `reads` and `may_read` return for
+    each of them. The layout raises UndeclaredInputError for any other artefact of the run. So does every reader, since
+    all readers take their paths from the layout. For a stage over shards, the manifest raises it for a table that is
+    not among the stage's `columns`, where `splits` includes the table `images`.
+    """
+
+    def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:
+        super().__init__(run.root, run.config)
+        self._stage = stage
+        joined: dict[str, Input | Sequence[Input] | Mapping[str, Input] | None] = {}
+        outputs: list[Artefact | Shards] = []
+        for names in every:
+            outputs += stage.outputs(run.layout, *names)
+            inputs = {**stage.reads(run.config, run.layout, *names), **stage.may_read(run.config, run.layout, *names)}
+            for name, value in inputs.items():
+                before = joined.get(name)
+                joined[name] = (
+                    {**before, **value} if isinstance(before, Mapping) and isinstance(value, Mapping) else value
+                )
+        self.inputs = NamedInputs(joined)
+        self._declared = {item.name for item in (*list_inputs(joined), *outputs)}
+        self._has_manifest = run.layout.manifest.name in self._declared
+
+    @cached_property
+    def layout(self) -> Layout:
+        return Layout(self.root, Path(self.config.data_root), self._require_declared)
+
+    @cached_property
+    def manifest(self) -> "Manifest":
+        from pipeline.storage.manifest import Manifest
+
+        if self._stage.sharded and not self._has_manifest:
+            return Manifest(Layout(self.root).manifest.path, self._require_column)
+        return super().manifest
+
+    def _require_declared(self, made: Artefact | Shards) -> None:
+        # The vocabularies of an ensemble are a part of its model, and `index/ncca/00` is a part of `index/ncca`.
+        whole = made.name.removesuffix("/vocabulary.json")
+        if whole not in self._declared and not any(name.startswith(f"{whole}/") for name in self._declared):
+            raise UndeclaredInputError(
+                f"{self._stage.command} opens {made.name}, which it does not declare. Add it to `reads` of the stage."
+            )
+
+    def _require_column(self, name: str) -> None:
+        columns = self._stage.columns
+        if name not in columns and not (name == "images" and "splits" in columns):
+            raise UndeclaredInputError(
+                f"{self._stage.command} reads {name} of the manifest, but declares only {', '.join(columns)}. Add"
+                f" {name} to `columns` of the stage."
+            )
 
 
 def shards_of_part(shards: int, part: int, parts: int) -> range:

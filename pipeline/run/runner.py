@@ -28,9 +28,9 @@ from pipeline.compute.mapreduce import connect, import_extra
 from pipeline.compute.workers import share_threads, start_process, stream
 from pipeline.config.keys import ClusterSettings
 from pipeline.errors import JointspaceError, UsageError
-from pipeline.run.jobs import Jobs, StageRun
+from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Artefact, Shards
-from pipeline.run.run import Run, shards_of_part
+from pipeline.run.run import Run, StageRun, shards_of_part
 from pipeline.run.stage import Names, ShardJob, Stage
 from pipeline.storage.batch import sweep
 from pipeline.storage.commit import Provenance, describe_file, publish_record, remove_from

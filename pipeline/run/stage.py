@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from inspect import Parameter, signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from pipeline.errors import UsageError, meant
 from pipeline.run.layout import Artefact, Layout, Shards
@@ -51,6 +51,68 @@ def list_inputs(inputs: Inputs) -> Iterator[Input]:
             yield from value.values()
         elif value is not None:
             yield from value
+
+
+Kind = TypeVar("Kind", Artefact, Shards, Outside)
+
+
+class UndeclaredInputError(Exception):
+    """Error for a stage whose function asks for an artefact that the stage does not declare.
+
+    It is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run again.
+    """
+
+
+class NamedInputs:
+    """The inputs of a stage for its function, by the names that the stage's `reads` and `may_read` give them.
+
+    The methods raise UndeclaredInputError if the stage does not declare an input of this name and kind.
+    """
+
+    def __init__(self, values: Inputs) -> None:
+        self.values = values
+
+    def __contains__(self, name: str) -> bool:
+        """Whether this job has the input."""
+        return self.values.get(name) is not None
+
+    def artefact(self, name: str) -> Artefact:
+        return self._one(name, Artefact)
+
+    def shards(self, name: str) -> Shards:
+        return self._one(name, Shards)
+
+    def path(self, name: str) -> Path | None:
+        """Return the path of a file that the user supplied, or None if this job does not have the file."""
+        return None if self.values.get(name) is None else self._one(name, Outside).path
+
+    def all_shards(self, name: str) -> dict[str, Shards]:
+        """Return a group of sharded artefacts by name, such as the features of each encoder."""
+        return self._several(name, Shards)
+
+    def artefacts(self, name: str) -> dict[str, Artefact]:
+        """Return a group of artefacts by name."""
+        return self._several(name, Artefact)
+
+    def paths(self, name: str) -> dict[str, Path]:
+        """Return the paths of a group of files that the user supplied, by name."""
+        return {key: file.path for key, file in self._several(name, Outside).items()}
+
+    def _one(self, name: str, kind: type[Kind]) -> Kind:
+        value = self.values.get(name)
+        if not isinstance(value, kind):
+            raise UndeclaredInputError(
+                f"the stage does not declare the {kind.__name__} {name}. It declares {', '.join(self.values)}."
+            )
+        return value
+
+    def _several(self, name: str, kind: type[Kind]) -> dict[str, Kind]:
+        values = self.values.get(name)
+        if not isinstance(values, Mapping):
+            raise UndeclaredInputError(
+                f"the stage does not declare the group of inputs {name}. It declares {', '.join(self.values)}."
+            )
+        return {key: value for key, value in values.items() if isinstance(value, kind)}
 
 
 def outside_files(name: str, folder: Path) -> list[Outside]:

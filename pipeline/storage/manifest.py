@@ -103,11 +103,13 @@ class Manifest:
 
     `folder` is the folder of the manifest, `summary` the content of `manifest.json`, and `root` the folder of the
     photos. `table` reads the rows of one shard. The properties `images`, `sentences`, `documents` and `boxes` read the
-    rows of all shards, and keep them in memory.
+    rows of all shards, and keep them in memory. `require` is called with the name of a table, or with `splits`, before
+    it is read, and may raise an error.
     """
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, require: Callable[[str], None] = lambda name: None) -> None:
         self.folder = Path(folder)
+        self._require = require
         path = self.folder / "manifest.json"
         self.summary: Mapping[str, Any] = read_commit(path).value
         self.fingerprint: str = self.summary["fingerprint"]
@@ -130,6 +132,7 @@ class Manifest:
         in memory. The shard that was last read with all columns stays in memory for each table. Raises IntegrityError
         if a file is damaged or belongs to another manifest.
         """
+        self._require(name)
         if (held := self._held.get(name)) and held[0] == number:
             return held[1]
         path = self.folder / "shards" / table_file(number, name)
@@ -183,6 +186,7 @@ class Manifest:
 
     def shard_splits(self, number: int) -> np.ndarray:
         """Return the split of each image of a shard, as (n,) object. Equal splits are the same string object."""
+        self._require("splits")
         found = self.table("images", number, "split")["split"].combine_chunks().dictionary_encode()
         return np.array(found.dictionary.to_pylist(), dtype=object)[found.indices.to_numpy()]
 

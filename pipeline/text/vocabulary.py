@@ -1,16 +1,17 @@
-"""The vocabulary of a text encoder: the most common terms of the training sentences."""
+"""Vocabularies: the most common terms of the training sentences, and sentences as sequences of word ids."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from difflib import SequenceMatcher, get_close_matches
 from functools import cached_property, lru_cache, partial
-from itertools import groupby
+from itertools import chain, groupby, pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any, Protocol, TypedDict, Unpack
 
 import numpy as np
 
+from pipeline.compute.ragged import Ragged, offsets_of
 from pipeline.errors import InputError
 from pipeline.text.lemmas import choose_lemmas, is_english
 from pipeline.text.tokens import (
@@ -294,3 +295,25 @@ def learn_vocabulary(
     kept = {word for term in terms for word in words_of(term)}.union(settings.stop_words)
     lemmas = {word: term for word, term in settings.lemmas.items() if term in kept or term.lower() in kept}
     return Vocabulary(replace(settings, lemmas=lemmas), normalise, terms, tuple(weights.tolist()), counts.n)
+
+
+@dataclass(frozen=True)
+class Tokens(Ragged):
+    """The word ids of m sentences. The words of sentence i are ids[offsets[i] : offsets[i + 1]].
+
+    `ids` is (total,) int32 and `offsets` is (m + 1,) int64. Unknown words have the id V, for a vocabulary of V terms.
+    """
+
+    ids: np.ndarray
+    offsets: np.ndarray
+
+    def __iter__(self) -> Iterator[np.ndarray]:
+        return (self.ids[start:stop] for start, stop in pairwise(self.offsets))
+
+
+def encode_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tokens:
+    """Encode texts as ids of words in a vocabulary of single words. A text without words has length 0."""
+    analyze, index, unknown = make_analyzer(vocabulary.settings), vocabulary.index, len(vocabulary.terms)
+    sentences = [[index.get(word, unknown) for word in analyze(text)] for text in texts]
+    offsets = offsets_of(list(map(len, sentences)))
+    return Tokens(np.fromiter(chain.from_iterable(sentences), np.int32, offsets[-1]), offsets)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from pipeline.printable import counted
-from pipeline.run import Inputs, Job, Outside, Run, stage
+from pipeline.run import Inputs, Job, Layout, Outside, Run, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.collections.assembly import Assembly, Collection
@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from pipeline.config.collection import CollectionSettings
     from pipeline.config.names import Config
     from pipeline.foreign.image_names import Takedown
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 INSPECTED_FOLDER = "manifest.parts"
 """Name of the folder that keeps the results of photos that were already checked. It is in the folder of the run."""
@@ -43,7 +41,7 @@ def _keys(config: "Config") -> dict[str, object]:
     return {"data_root": config.data_root, "collection": collection, "shard_size": config.shard_size, "state": state}
 
 
-def _reads(config: "Config", layout: "Layout") -> Inputs:
+def _reads(config: "Config", layout: Layout) -> Inputs:
     """Return the inputs: the demo or the lists of the collection, the takedown list, the decisions about suspicious
     captions, and the lists of photos that `remove` has removed from an index."""
     from pipeline.collections.formats import list_files
@@ -81,7 +79,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
         ),
     ),
 )
-def ingest(run: "StageRun", job: Job, processes: int | None = None, check_splits: bool = False) -> None:
+def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo, and write the manifest of the usable photos and their captions.
 
     If the job is killed, the next one does not decode photos again that were already checked.

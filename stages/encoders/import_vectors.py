@@ -4,12 +4,10 @@ vectors."""
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, ShardJob, stage
+from pipeline.run import Inputs, Layout, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 
 def _choices(config: "Config") -> Iterator[tuple[str]]:
@@ -31,7 +29,7 @@ def _storage(config: "Config", encoder: str) -> str:
     return getattr(config.entry(encoder), "storage", config.extract.storage)
 
 
-def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
     """Return the inputs: the files of the vectors, and the encoder that made them, if the configuration names it."""
     from pipeline.run.reading.precomputed import given_inputs
 
@@ -50,7 +48,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     columns=("images", "sentences"),
     writes=lambda layout, encoder: layout.any_vectors(encoder),
 )
-def import_vectors(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def import_vectors(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Match precomputed vectors to the run's images by path or file name, or to its captions.
 
     Captions are matched by image and number, by text, or by their order.

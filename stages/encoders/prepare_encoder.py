@@ -4,12 +4,10 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, outside_files, stage
+from pipeline.run import Artefact, Inputs, Job, Layout, Outside, StageRun, outside_files, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Artefact, Layout
     from pipeline.storage.json_files import Json
 
 
@@ -32,7 +30,7 @@ def _keys(config: "Config", encoder: str) -> dict[str, object]:
     return {"seed": config.seed, "encoder": entry.decisive()}
 
 
-def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
     """Return the inputs of an encoder, as far as it needs them.
 
     They are the files of its weights, the encoder on which it is based, its precomputed vectors, the manifest if it is
@@ -67,7 +65,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, encoder: layout.any_encoder(encoder),
 )
-def prepare_encoder(run: "StageRun", job: Job, encoder: str) -> None:
+def prepare_encoder(run: StageRun, job: Job, encoder: str) -> None:
     """Prepare an image encoder or a text encoder from its weights, or learn it from the train split.
 
     An entry with precomputed vectors names the encoder that made them. This encoder is prepared, and its vectors of

@@ -10,12 +10,11 @@ from itertools import groupby
 from operator import attrgetter
 from typing import TYPE_CHECKING
 
-from pipeline.run import Job, ShardJob, stage
+from pipeline.run import Job, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
 
 
 def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
@@ -36,7 +35,7 @@ def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tup
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
-def extract(run: "StageRun", jobs: Iterator[ShardJob], *encoders: str) -> Iterator[int]:
+def extract(run: StageRun, jobs: Iterator[ShardJob], *encoders: str) -> Iterator[int]:
     """Extract image features from photos, with one encoder or with every encoder of the run.
 
     Each photo is decoded once for all encoders. If the job is killed, the next one continues at its last checkpoint.
@@ -78,7 +77,7 @@ def extract(run: "StageRun", jobs: Iterator[ShardJob], *encoders: str) -> Iterat
     },
     writes=lambda layout, encoder: layout.feature_map(encoder),
 )  # fmt: skip
-def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
+def fit_map(run: StageRun, job: Job, encoder: str) -> None:
     """Fit a linear map from the features of an earlier encoder to the features of ENCODER, on a sample of photos.
 
     `extract.mapped` names the earlier encoder of each ENCODER. ENCODER encodes `extract.mapping_images` photos of the
@@ -132,7 +131,7 @@ def fit_map(run: "StageRun", job: Job, encoder: str) -> None:
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
-def map_features(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def map_features(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Map the features of an earlier encoder to the features of ENCODER, without encoding the photos.
 
     Shards that `extract` has finished for ENCODER are skipped. The photos of the sample of `fit-map` get the features

@@ -5,14 +5,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run import Inputs, Job, Layout, Outside, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.images import FinetuneSettings
     from pipeline.config.names import Config
     from pipeline.encoders.preparation import LabelledImage
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import Manifest
 
 log = logging.getLogger(__name__)
@@ -29,7 +27,7 @@ def _keys(config: "Config", encoder: str) -> dict[str, object]:
     return {"seed": config.seed, "finetune": tuning, "encoder": chosen}
 
 
-def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
     file = config.finetune.file
     weights = Outside("weights", Path(config.weights_root) / file) if file is not None else None
     return {"manifest": layout.manifest, "weights": weights}
@@ -45,7 +43,7 @@ def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
-def finetune(run: "StageRun", job: Job, encoder: str) -> None:
+def finetune(run: StageRun, job: Job, encoder: str) -> None:
     """Finetune the network of an image encoder to classify the labelled boxes of the training images.
 
     If the job is killed, the next one continues at its last checkpoint.

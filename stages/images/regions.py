@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import IntegrityError
-from pipeline.run import Inputs, Outside, ShardJob, stage
+from pipeline.run import Inputs, Layout, Outside, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.run import Run
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 POOLED_IMAGES = 256
 """Number of images whose regions are in memory while they are pooled."""
@@ -22,7 +20,7 @@ def _keys(config: "Config", encoder: str) -> Mapping[str, object]:
     return {**config.regions.decisive(), **config.extract.decisive()}
 
 
-def _reads(config: "Config", layout: "Layout", encoder: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
     regions, detector, boxes = config.regions, None, []
     if regions.proposals == "faster-rcnn" and regions.detector.file is not None:
         detector = Outside("detector", Path(config.weights_root) / regions.detector.file)
@@ -55,7 +53,7 @@ def _names(run: "Run", encoder: str) -> dict[str, str]:
     columns=("images", "boxes"),
     writes=lambda layout, encoder: layout.regions(encoder),
 )
-def extract_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def extract_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Find regions in images and extract their features with ENCODER.
 
     If the job is killed, the next one continues at its last checkpoint.
@@ -79,7 +77,7 @@ def extract_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> 
     columns=("images",),
     writes=lambda layout, encoder: layout.features(encoder),
 )
-def pool_regions(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def pool_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Pool the features of each image's regions into one vector per image."""
     import numpy as np
 

@@ -12,8 +12,7 @@ import click
 
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.printable import counted
-from pipeline.run import Run
-from pipeline.run.layout import Layout
+from pipeline.run import Layout, Run
 from stages.commands import FOLDER, PATH, Command, copy_option, say_next
 
 if TYPE_CHECKING:

@@ -6,13 +6,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, IntegrityError
-from pipeline.run import Inputs, Job, Outside, Run, stage
+from pipeline.run import Inputs, Job, Layout, Outside, Run, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 
 def _keys(config: "Config", index_shard: str) -> dict[str, object]:
@@ -22,7 +20,7 @@ def _keys(config: "Config", index_shard: str) -> dict[str, object]:
     return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
 
 
-def _reads(config: "Config", layout: "Layout", index_shard: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, index_shard: str) -> Inputs:
     model, number = _split(index_shard)
     configured, members, queries = config.model(model), config.members(model), config.hubness.queries
     text_encoders = [
@@ -71,7 +69,7 @@ def _search(run: Run, index_shard: str) -> str | None:
     writes=lambda layout, index_shard: layout.index(index_shard),
     then=_search,
 )
-def build_index(run: "StageRun", job: Job, index_shard: str) -> None:
+def build_index(run: StageRun, job: Job, index_shard: str) -> None:
     """Build a searchable index of photos and captions from the embeddings of a model.
 
     INDEX_SHARD is a model, or MODEL/NUMBER if the key index.bundles divides the index into several shards. The stage

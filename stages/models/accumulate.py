@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.compute import runtime
-from pipeline.run import Inputs, Run, ShardJob, stage
+from pipeline.run import Inputs, Layout, Run, ShardJob, Shards, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout, Shards
 
 STUDY = "study/"
 """Prefix of the names of pairs whose moments are summed for each fold, for the stage `study`."""
@@ -31,7 +29,7 @@ def _encoders(config: "Config", pairs: str) -> list[str]:
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
 
-def _texts(config: "Config", layout: "Layout", pairs: str) -> "dict[str, Shards]":
+def _texts(config: "Config", layout: Layout, pairs: str) -> dict[str, Shards]:
     """Return the stored vectors of the texts of the pairs: text encoder -> shards."""
     kind, _, documents = pairs.removeprefix(STUDY).partition("/")
     names = [encoder.name for encoder in config.text_encoders]
@@ -59,7 +57,7 @@ def _keys(config: "Config", pairs: str) -> dict[str, object]:
     }
 
 
-def _reads(config: "Config", layout: "Layout", pairs: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, pairs: str) -> Inputs:
     return {
         # The fold of an image depends on how many images of its split there are in all shards.
         "manifest": layout.manifest if pairs.startswith(STUDY) and config.study.folds > 1 else None,
@@ -101,7 +99,7 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
     columns=("images", "splits"),
     writes=lambda layout, pairs: layout.moments(pairs),
 )
-def accumulate(run: "StageRun", jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
+def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
     """Sum the moments of image-caption pairs over the features of all image and text encoders.
 
     PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or

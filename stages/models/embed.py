@@ -4,7 +4,7 @@ import logging
 from collections.abc import Iterator
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Run, ShardJob, stage
+from pipeline.run import Inputs, Job, Layout, Run, ShardJob, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, region_shards, sentence_shards
 
 if TYPE_CHECKING:
@@ -12,12 +12,10 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.models.linear.ensemble import Ensemble, MemberWeights
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.parameters import Parameters
 
 
-def _embed_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _embed_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     configured = config.model(model)
     return {
         "model": layout.model(model),
@@ -35,7 +33,7 @@ def _embed_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     columns=("images", "sentences"),
     writes=lambda layout, model: layout.embeddings(model),
 )
-def embed(run: "StageRun", jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
+def embed(run: StageRun, jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
     """Embed all images and captions in the joint space of MODEL."""
     from pipeline.run.reading.models import describe_embeddings, open_region_rows, restore_model
     from pipeline.run.reading.texts import read_sentences
@@ -63,7 +61,7 @@ def _reads_words(config: "Config", model: str) -> bool:
     return any(config.model(member).spec.words for member in config.members(model))
 
 
-def _combine_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _combine_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     members, base = config.members(model), config.refitted(model)
     return {
         "manifest": layout.manifest,
@@ -81,7 +79,7 @@ def _combine_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     reads=_combine_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def combine(run: "StageRun", job: Job, model: str) -> None:
+def combine(run: StageRun, job: Job, model: str) -> None:
     """Choose the weights of the ensemble MODEL on dev and join its members into one model.
 
     A refit takes the weights from the ensemble that it refits.
@@ -186,7 +184,7 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]"
     columns=("images", "sentences"),
     writes=lambda layout, model: layout.embeddings(model),
 )
-def join_embeddings(run: "StageRun", jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
+def join_embeddings(run: StageRun, jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
     """Concatenate the weighted embeddings of an ensemble's members."""
     from pipeline.compute.multivectors import ScoreRule
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, stage
+from pipeline.run import Inputs, Job, Layout, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, sentence_shards
 
 if TYPE_CHECKING:
@@ -13,14 +13,12 @@ if TYPE_CHECKING:
     from pipeline.models.linear.sets import FoldedMoments
     from pipeline.models.linear.training import FitTask
     from pipeline.models.linear.tuning import GridTrial, Tuned
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.pairs import PairSet, SplitRows
 
 log = logging.getLogger(__name__)
 
 
-def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _fit_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     configured, base = config.model(model), config.refitted(model)
     has_weak = configured.training != "target"
     documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
@@ -46,7 +44,7 @@ def _fit_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     reads=_fit_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def fit(run: "StageRun", job: Job, model: str) -> None:
+def fit(run: StageRun, job: Job, model: str) -> None:
     """Fit a linear MODEL in closed form, and choose its parameters on dev.
 
     MODEL is a registered model, a variant from the configuration, or a refit of one of them. A refit is fitted on train
@@ -85,7 +83,7 @@ def fit(run: "StageRun", job: Job, model: str) -> None:
     _report(model, tuned, moments.n, len(dev.image_id))
 
 
-def _open_pairs(run: "StageRun", moments: str, texts: str) -> "PairSet":
+def _open_pairs(run: StageRun, moments: str, texts: str) -> "PairSet":
     """Open image-text pairs. `moments` and `texts` are the names of the inputs that have their moments and text
     vectors."""
     from pipeline.storage.pairs import PairSet
@@ -94,7 +92,7 @@ def _open_pairs(run: "StageRun", moments: str, texts: str) -> "PairSet":
 
 
 def _make_task(
-    run: "StageRun",
+    run: StageRun,
     model: str,
     weights: Mapping[str, float],
     moments: "FoldedMoments",
@@ -158,7 +156,7 @@ def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
         log.info("mean correlation of dev pairs: %.3f", tuned.dev_correlations.mean())
 
 
-def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _adopt_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     configured = config.model(model)
     return {"features": feature_shards(configured.encoders, layout), "sentences": sentence_shards(configured, layout)}
 
@@ -170,7 +168,7 @@ def _adopt_reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     reads=_adopt_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def adopt(run: "StageRun", job: Job, model: str) -> None:
+def adopt(run: StageRun, job: Job, model: str) -> None:
     """Use the shared space of an image encoder and a text encoder, such as CLIP, as the joint space of MODEL.
 
     The vectors are not changed and nothing is fitted.

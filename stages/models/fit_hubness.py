@@ -7,7 +7,7 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run import Inputs, Job, Layout, Outside, StageRun, stage
 from pipeline.run.reading.inputs import vocabulary_of
 
 if TYPE_CHECKING:
@@ -17,8 +17,6 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.joint_model import JointModel
     from pipeline.models.linear.hubness import Bank
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.embeddings import Embeddings
 
 MAX_MULTI_VECTOR_BANK = 2000
@@ -32,7 +30,7 @@ def _plain(config: "Config", model: str) -> str:
     return plain
 
 
-def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, model: str) -> Inputs:
     plain, base, queries = _plain(config, model), config.refitted(model), config.hubness.queries
     reader = config.model(plain)
     encoders = reader.text_encoders if queries is not None and reader.spec.sentences == "vectors" else ()
@@ -60,7 +58,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     reads=_reads,
     writes=lambda layout, model: layout.model(model),
 )
-def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
+def fit_hubness(run: StageRun, job: Job, model: str) -> None:
     """Add a hubness correction to a fitted model, and store it as MODEL.
 
     MODEL is a variant of the configuration with the key `hubness`. The corrected model is the same variant without this
@@ -89,7 +87,7 @@ def fit_hubness(run: "StageRun", job: Job, model: str) -> None:
     logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
 
 
-def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
+def _draw_bank(run: StageRun, embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
     """Return a bank of images and captions, drawn at random from the splits, and of the queries of
     `hubness.queries`."""
     import numpy as np
@@ -107,13 +105,13 @@ def _draw_bank(run: "StageRun", embeddings: "Embeddings", model: "JointModel", s
     return Bank(images, sentences, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 
-def _embed_queries(run: "StageRun", model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":
+def _embed_queries(run: StageRun, model: "JointModel", most: int, rng: "np.random.Generator") -> "Items | None":
     """Embed at most `most` queries, drawn at random from the file `hubness.queries`.
 
     Return None if the configuration names no file. Raises InputError if the file has no query.
     """
     from pipeline.run.reading.texts import open_text_encoder, read_queries, read_token_vocabulary
-    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import encode_tokens
 
     if (file := run.inputs.path("queries")) is None:
         return None

@@ -4,7 +4,7 @@ import logging
 from itertools import chain
 from typing import TYPE_CHECKING, cast
 
-from pipeline.run import Job, stage
+from pipeline.run import Job, StageRun, stage
 from pipeline.run.reading.inputs import label_names, region_shards
 
 if TYPE_CHECKING:
@@ -12,7 +12,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
     from pipeline.models.joint_model import PhraseModel
-    from pipeline.run.jobs import StageRun
     from pipeline.storage.regions import RegionRows
 
 ALIGNED_IMAGES = 1024
@@ -34,7 +33,7 @@ EMBEDDED_IMAGES = 512
     },
     writes=lambda layout, model, split: layout.alignments(model, split),
 )
-def align(run: "StageRun", job: Job, model: str, split: str) -> None:
+def align(run: StageRun, job: Job, model: str, split: str) -> None:
     """Divide each caption of a split into segments of consecutive words, and assign a region of its photo to each
     segment.
 
@@ -85,7 +84,7 @@ def align(run: "StageRun", job: Job, model: str, split: str) -> None:
     },
     writes=lambda layout, model, split: layout.phrases(model, split),
 )
-def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
+def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Embed the noun phrases of a split's captions and the regions of its images.
 
     A model that embeds captions embeds each noun phrase as if it were a caption. A model that embeds whole images
@@ -99,10 +98,10 @@ def embed_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
     from pipeline.storage.commit import read_record
     from pipeline.storage.regions import write_phrases
     from pipeline.storage.tables import vectors_column
-    from pipeline.text.sequences import encode_tokens
     from pipeline.text.tokens import make_analyzer
     from pipeline.text.tree_conversions import list_noun_phrases
     from pipeline.text.trees import LabelTable, pack_trees
+    from pipeline.text.vocabulary import encode_tokens
 
     mapping = cast("PhraseModel", restore_model(run, model)[0])  # `phrase_splits` lists only such models
     vocabulary, _ = read_token_vocabulary(run)
@@ -170,7 +169,7 @@ def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.nd
     },
     writes=lambda layout, model, split: layout.phrase_ranking(model, split),
 )
-def rank_phrases(run: "StageRun", job: Job, model: str, split: str) -> None:
+def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Rank the regions of a split for each noun phrase, and the noun phrases for each region.
 
     Labelled boxes say which regions are correct. The stage also measures how often the best region of a phrase within

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run import Inputs, Job, Layout, Outside, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, region_shards, sentence_shards
 
 if TYPE_CHECKING:
@@ -20,8 +20,6 @@ if TYPE_CHECKING:
     from pipeline.models.linear.projection import WordStart
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView, TrainingPairs
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.run.reading.texts import Sentences
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.pairs import SplitPairs
@@ -43,7 +41,7 @@ def _keys(config: "Config", model: str) -> dict[str, object]:
     return keys
 
 
-def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, model: str) -> Inputs:
     configured, start, base = config.model(model), config.start(model), config.refitted(model)
     first = config.rate_source(model)
     spec, words = configured.spec, configured.word_vectors
@@ -76,7 +74,7 @@ def _reads(config: "Config", layout: "Layout", model: str) -> Inputs:
     also=lambda run, model: {"precision": str(run.precision(run.config.model(model).settings.precision))},
     writes=lambda layout, model: layout.model(model),
 )
-def train(run: "StageRun", job: Job, model: str) -> None:
+def train(run: StageRun, job: Job, model: str) -> None:
     """Train MODEL: a registered neural model, a variant from the configuration, or a refit of either.
 
     A killed training is resumed from its last checkpoint.
@@ -166,7 +164,7 @@ class OpenedPairs(NamedTuple):
         return TrainingPairs(self.features, forms, rows.owners, rows.sentence_id, self.regions)
 
 
-def _open_pairs(run: "StageRun", model: str, *splits: str) -> OpenedPairs:
+def _open_pairs(run: StageRun, model: str, *splits: str) -> OpenedPairs:
     """Open the features and regions of some splits."""
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
@@ -177,7 +175,7 @@ def _open_pairs(run: "StageRun", model: str, *splits: str) -> OpenedPairs:
     return OpenedPairs(rows, features, regions)
 
 
-def _make_views(run: "StageRun", pairs: OpenedPairs) -> "tuple[ImageView, RegionView | None]":
+def _make_views(run: StageRun, pairs: OpenedPairs) -> "tuple[ImageView, RegionView | None]":
     """Return the view of whole images, and the view of regions if the pairs have regions."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView
@@ -192,7 +190,7 @@ def _make_views(run: "StageRun", pairs: OpenedPairs) -> "tuple[ImageView, Region
     return view, RegionView(of_regions, config.regions.geometry)
 
 
-def _read_noun_phrase(run: "StageRun") -> int:
+def _read_noun_phrase(run: StageRun) -> int:
     """Return the number of the label NP (noun phrase) among the phrase labels of the label table.
 
     Raises UsageError if the table does not have this label.
@@ -208,7 +206,7 @@ def _read_noun_phrase(run: "StageRun") -> int:
     return table["phrases"].index("NP")
 
 
-def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray":
+def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
     """Return the first word vectors (V + 1, d): from a file, learned on the corpus, or random."""
     from pipeline.models.neural.networks import INITIAL_RANGE
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
@@ -224,7 +222,7 @@ def _read_words(run: "StageRun", settings: "WordVectorsSettings") -> "np.ndarray
     return read_word_file(path, settings.format, terms).table(terms, seed)
 
 
-def _read_start(run: "StageRun", model: str) -> "JointModel | WordStart":
+def _read_start(run: StageRun, model: str) -> "JointModel | WordStart":
     """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
     model reads vectors."""
     from pipeline.models.linear.projection import LinearModel, WordStart

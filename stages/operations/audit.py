@@ -14,7 +14,7 @@ import click
 from pipeline.compute import runtime
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.printable import counted
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, Layout, Run, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards
 from stages.commands import FILE, RUN
 
@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.models.linear.cross_fit import Scores
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.decisions import Pair
     from pipeline.storage.manifest import Manifest
 
@@ -121,7 +119,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
             click.echo(f"The report shows the findings: {run.layout.report.path}")
 
 
-def _reads(config: "Config", layout: "Layout") -> Inputs:
+def _reads(config: "Config", layout: Layout) -> Inputs:
     """Return the inputs: image features, and the caption vectors of the text encoders that have encoded the last chunk
     of captions."""
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
@@ -142,7 +140,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     writes=lambda layout: layout.audit,
     has_rule=False,
 )
-def audit(run: "StageRun", job: Job) -> None:
+def audit(run: StageRun, job: Job) -> None:
     """Find near-duplicates among the photos, and captions that fit their photo worse than captions of other photos fit
     it.
 
@@ -211,7 +209,7 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     return pairs[order], correlations[order]
 
 
-def _score_captions(run: "StageRun", copies: "np.ndarray") -> "tuple[Scores, Scores]":
+def _score_captions(run: StageRun, copies: "np.ndarray") -> "tuple[Scores, Scores]":
     """Score the photos with all of their captions, and each caption alone, by cross-fitting. Low scores are suspicious.
 
     `copies` (p, 2) are pairs of near-duplicates, which belong to the same fold. Return the scores of photos and the

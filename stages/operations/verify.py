@@ -14,8 +14,7 @@ import click
 from pipeline.errors import InputError, IntegrityError, JointspaceError, UsageError
 from pipeline.foreign.image_names import ID
 from pipeline.printable import counted, printable, printable_json
-from pipeline.run import Run
-from pipeline.run.layout import Layout, Shards
+from pipeline.run import Layout, Run, Shards
 from pipeline.run.run import is_run, not_a_run
 from stages.commands import PATH, RUN, Command, json_option, require_order
 

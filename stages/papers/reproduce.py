@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from pipeline.config.registry import ranker
-from pipeline.run import Input, Inputs, Job, Run, stage
+from pipeline.run import Input, Inputs, Job, Layout, Run, stage
 
 if TYPE_CHECKING:
     from collections.abc import Sequence
@@ -17,7 +17,6 @@ if TYPE_CHECKING:
     from pipeline.metrics.paired import Columns, Draw
     from pipeline.papers.reproduction import System
     from pipeline.papers.tables import Result
-    from pipeline.run.layout import Layout
 
 REPORTED_SPLIT = "test"
 TRANSFER_PAGE = "transfer.html"
@@ -46,7 +45,7 @@ def digest_configuration(config: "Config") -> str:
     return fingerprint("configuration", 1, config.model_dump(mode="json", exclude=MACHINE_KEYS))
 
 
-def _reads(config: "Config", layout: "Layout") -> Inputs:
+def _reads(config: "Config", layout: Layout) -> Inputs:
     evaluated = [names for names in config.evaluations() if names[1:] == (REPORTED_SPLIT, _protocol(config))]
     described = [
         layout.description_evaluation(name, split)
@@ -142,13 +141,15 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
 def render_figures(run: Run) -> str:
     """Render the page of Figures 3 and 4 of Gong et al."""
     from pipeline.images.opening import ImageLimits
-    from pipeline.report.page import render_transfer
+    from pipeline.report.page import render_page
     from pipeline.report.photographs import Photographs
     from pipeline.storage.commit import read_record
 
     study, manifest = read_record(run.layout.study.commit), run.manifest
     show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
-    return render_transfer(study["transfer"], lambda image_id: show(manifest.pick([image_id])[0]))
+    return render_page(
+        "transfer.html", cases=study["transfer"], picture=lambda image_id: show(manifest.pick([image_id])[0])
+    )
 
 
 def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
@@ -290,7 +291,7 @@ def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
     return draw_of_ranks(ranks, {direction: own.get(direction, owners) for direction in ranks}, columns)
 
 
-def _tree_reads(config: "Config", layout: "Layout") -> "list[Input]":
+def _tree_reads(config: "Config", layout: Layout) -> "list[Input]":
     """List the inputs from which sections 6.6 and 6.7 of Socher et al. are measured."""
     models = [layout.model(name) for name in _relation_models(config)]
     embeddings = map(layout.embeddings, _word_models(config))

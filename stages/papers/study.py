@@ -5,14 +5,13 @@ from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, Layout, Run, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
     from pipeline.models.linear.study import Study, StudyPairs
     from pipeline.papers.gong import Table
     from pipeline.papers.tables import Result
-    from pipeline.run.layout import Layout
 
 DOCUMENTS = ("all", "title", "tags", "description")
 """Sections of the key `documents`: the kinds of weak text that the published tables compare."""
@@ -73,7 +72,7 @@ def study_keys(config: "Config") -> Mapping[str, Any]:
     return {"seed": config.seed, "bootstrap": config.evaluate.bootstrap, "documents": documents, **sections, **weights}
 
 
-def study_reads(config: "Config", layout: "Layout") -> Inputs:
+def study_reads(config: "Config", layout: Layout) -> Inputs:
     """Return the inputs of `read_study`."""
     texts = [encoder.name for encoder in config.text_encoders]
     simulated = [name for name in DOCUMENTS if config.documents[name].simulate is not None]

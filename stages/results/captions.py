@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import InputError, UsageError
-from pipeline.run import Inputs, Job, Run, stage
+from pipeline.run import Inputs, Job, Layout, Run, StageRun, stage
 from pipeline.run.reading.inputs import (
     box_texts,
     feature_shards,
@@ -26,8 +26,6 @@ if TYPE_CHECKING:
     from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.generator import Ranker
     from pipeline.models.neural.task import TrainingPairs
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.run.reading.generators import DescribedImages, StoredGenerator
     from pipeline.run.reading.regions import ShownBox, ShownImage
     from pipeline.storage.features import FeatureRows
@@ -51,7 +49,7 @@ def _training_keys(config: "Config", generator: str) -> dict[str, object]:
     return {"seed": configured.seed, "image_view": view, "text": text, "own": own}
 
 
-def _training_reads(config: "Config", layout: "Layout", generator: str) -> Inputs:
+def _training_reads(config: "Config", layout: Layout, generator: str) -> Inputs:
     configured = config.generator(generator)
     spec, encoders = configured.spec, configured.encoders
     aligner = configured.snippets if spec.regions else None
@@ -77,7 +75,7 @@ def _training_reads(config: "Config", layout: "Layout", generator: str) -> Input
     also=lambda run, generator: {"precision": str(run.precision(run.config.generator(generator).precision))},
     writes=lambda layout, generator: layout.generator(generator),
 )
-def train_generator(run: "StageRun", job: Job, generator: str) -> None:
+def train_generator(run: StageRun, job: Job, generator: str) -> None:
     """Train a caption generator on the photos and captions of train, or on aligned snippets.
 
     If the job is killed, the next one continues at its last checkpoint.
@@ -132,7 +130,7 @@ def train_generator(run: "StageRun", job: Job, generator: str) -> None:
 
 
 def _read_snippets(
-    run: "StageRun", settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
+    run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
     """Pair regions with snippets of their images' captions, as the model `settings.snippets` aligns them."""
     import numpy as np
@@ -195,7 +193,7 @@ def _describe_keys(config: "Config", generator: str, subject: str) -> dict[str, 
     }
 
 
-def _describe_reads(config: "Config", layout: "Layout", generator: str, subject: str) -> Inputs:
+def _describe_reads(config: "Config", layout: Layout, generator: str, subject: str) -> Inputs:
     encoders, of_boxes = config.generator(generator).encoders, subject.endswith(".boxes")
     return {
         **generator_inputs(config, layout, generator),
@@ -219,14 +217,14 @@ def _describe_reads(config: "Config", layout: "Layout", generator: str, subject:
     reads=_describe_reads,
     writes=lambda layout, *names: (layout.descriptions(*names), layout.description_page(*names)),
 )
-def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
+def describe(run: StageRun, job: Job, generator: str, subject: str) -> None:
     """Generate captions for the images of a split or, for the subject SPLIT.boxes, for its labelled boxes."""
     import numpy as np
     from tqdm import tqdm
 
     from pipeline.generate.generator import describe_images
     from pipeline.images.opening import ImageLimits
-    from pipeline.report.page import descriptions_as_text, render_descriptions
+    from pipeline.report.page import descriptions_as_text, render_page
     from pipeline.report.photographs import Photographs
     from pipeline.run.reading.generators import gather_sources, open_space_index, read_corpus, read_generator
     from pipeline.storage.commit import publish_record
@@ -246,7 +244,7 @@ def describe(run: "StageRun", job: Job, generator: str, subject: str) -> None:
     picture = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     rows = run.manifest.pick([image["image_id"] for image in described[:MAX_SHOWN_IMAGES]])
     pictures = [picture(row, image["box"]).address for row, image in zip(rows, described, strict=False)]
-    page = render_descriptions(value, pictures)
+    page = render_page("descriptions.html", value=value, pairs=list(zip(described, pictures, strict=False)))
     beside = {"index.html": page.encode(), "descriptions.txt": descriptions_as_text(value).encode()}
     publish_record(job.path / "descriptions.json", value, beside, job.provenance)
 
@@ -292,7 +290,7 @@ def _judging_keys(config: "Config", generator: str, subject: str) -> dict[str, o
     return {"seed": config.seed, "text": config.language_text.model_dump(), "meteor": config.describe.meteor}
 
 
-def _judging_reads(config: "Config", layout: "Layout", generator: str, subject: str) -> Inputs:
+def _judging_reads(config: "Config", layout: Layout, generator: str, subject: str) -> Inputs:
     of_boxes = subject.endswith(".boxes")
     return {
         **generator_inputs(config, layout, generator),
@@ -315,7 +313,7 @@ def _judging_reads(config: "Config", layout: "Layout", generator: str, subject: 
     reads=_judging_reads,
     writes=lambda layout, *names: layout.description_evaluation(*names),
 )
-def evaluate_descriptions(run: "StageRun", job: Job, generator: str, subject: str) -> None:
+def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str) -> None:
     """Score generated captions of a split or of SPLIT.boxes against texts that people wrote."""
     import numpy as np
 

@@ -34,7 +34,7 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
-    from pipeline.report.page import compared_as_text, render_compared
+    from pipeline.report.page import compared_as_text, render_page
     from pipeline.report.tables import best_model, compare_systems, measured_system, merge_seed_systems
     from pipeline.storage.batch import publish_text
     from pipeline.storage.records import read_measured, read_summary
@@ -76,7 +76,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
         for one, other in permutations(tested, 2)
         if (count := len(tested[one] & learned[other]))
     ]
-    publish_text(output, render_compared(rows, systems[0], split, protocol, warnings))
+    about = {"rows": rows, "reference": systems[0], "split": split, "protocol": protocol, "warnings": warnings}
+    publish_text(output, render_page("compared.html", **about))
     click.echo(compared_as_text(rows))
     click.echo(f"wrote {printable(output)}, a page with the same figures")
     for warning in warnings:

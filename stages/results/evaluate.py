@@ -7,15 +7,13 @@ from itertools import product
 from typing import TYPE_CHECKING, cast
 
 from pipeline.config.registry import ranker
-from pipeline.run import Inputs, Job, Names, stage
+from pipeline.run import Inputs, Job, Layout, Names, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, generator_inputs, text_files
 
 if TYPE_CHECKING:
     from pipeline.compute.multivectors import Items
     from pipeline.config.names import Config
     from pipeline.generate.generator import RankingGenerator
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
 
 log = logging.getLogger(__name__)
 
@@ -35,7 +33,7 @@ def _every(names: Iterable[str]) -> Iterator[Names]:
     reads=lambda config, layout, model, *names: {"manifest": layout.manifest, "embeddings": layout.embeddings(model)},
     writes=lambda layout, *names: layout.evaluation(*names),
 )
-def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -> None:
+def evaluate(run: StageRun, job: Job, model: str, split: str, protocol: str) -> None:
     """Measure retrieval in both directions, by protocol all-sentences (Karpathy) or first-sentence (Gong).
 
     If no photo of train, dev and test has a caption, an evaluation has 0 images.
@@ -103,7 +101,7 @@ def evaluate(run: "StageRun", job: Job, model: str, split: str, protocol: str) -
             log.info(line)
 
 
-def _reads(config: "Config", layout: "Layout", generator: str, split: str, protocol: str) -> Inputs:
+def _reads(config: "Config", layout: Layout, generator: str, split: str, protocol: str) -> Inputs:
     return {
         "generator": layout.generator(generator),
         "features": feature_shards(config.generator(generator).encoders, layout),
@@ -126,7 +124,7 @@ def _reads(config: "Config", layout: "Layout", generator: str, split: str, proto
     reads=_reads,
     writes=lambda layout, generator, *names: layout.evaluation(ranker(generator), *names),
 )
-def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protocol: str) -> None:
+def rank_sentences(run: StageRun, job: Job, generator: str, split: str, protocol: str) -> None:
     """Measure the retrieval of a generator, which ranks captions by their perplexity given an image.
 
     The perplexity of every caption of the split is computed for every image.
@@ -181,7 +179,7 @@ def rank_sentences(run: "StageRun", job: Job, generator: str, split: str, protoc
     reads=lambda config, layout: {"evaluations": [layout.evaluation(*names) for names in config.evaluations()]},
     writes=lambda layout: (layout.summary, layout.summary_table),
 )
-def summarise(run: "StageRun", job: Job) -> None:
+def summarise(run: StageRun, job: Job) -> None:
     """Collect all evaluations of the run in a JSON list and a table."""
     from pipeline.metrics.summary import markdown
     from pipeline.storage.commit import read_record

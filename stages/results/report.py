@@ -8,21 +8,18 @@ from typing import TYPE_CHECKING
 import click
 
 from pipeline.errors import IntegrityError
-from pipeline.run import Inputs, Job, Outside, stage
+from pipeline.run import Artefact, Inputs, Job, Layout, Names, Outside, StageRun, stage
 from pipeline.run.reading.inputs import feature_shards, region_shards
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Artefact, Layout
-    from pipeline.run.stage import Names
 
 FORMS = click.Choice(["html", "json"])
 
 
-def _reads(config: "Config", layout: "Layout") -> Inputs:
+def _reads(config: "Config", layout: Layout) -> Inputs:
     aligned = config.aligned_splits(config.align.splits)
     phrases = config.phrase_splits(config.phrases.splits)
     learned = [entry.name for entry in config.prepared_text_encoders if entry.remedy and entry.learns]
@@ -43,7 +40,7 @@ def _reads(config: "Config", layout: "Layout") -> Inputs:
     }
 
 
-def _may_read(config: "Config", layout: "Layout") -> Inputs:
+def _may_read(config: "Config", layout: Layout) -> Inputs:
     """Return inputs that the report shows if they exist: image features, and current findings of `audit` with the
     decisions about them."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
@@ -54,7 +51,7 @@ def _may_read(config: "Config", layout: "Layout") -> Inputs:
     }
 
 
-def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> "dict[str, Artefact]":
+def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> dict[str, Artefact]:
     return {".".join(each): line(*each) for each in names}
 
 
@@ -89,18 +86,17 @@ def _is_current(root: Path, commit: Path) -> bool:
         ),
     ),
 )
-def report(run: "StageRun", job: Job, form: str = "html") -> None:
+def report(run: StageRun, job: Job, form: str = "html") -> None:
     """Write the report of a run: the recalls of its models, its collection, and example searches with the best
     model."""
-    from pipeline.report.page import as_json, render
     from pipeline.run.reading.report import RunReport
     from pipeline.storage.batch import publish_text
 
     shown = RunReport(run)
     if form == "json":
-        click.echo(as_json(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
+        click.echo(shown.to_json())
         return
-    publish_text(job.path, render(shown))  # pyright: ignore[reportArgumentType]  # pyright does not match cached_property with an attribute
+    publish_text(job.path, shown.to_html())
     photographs = shown.picture.shown
     missing = list(photographs.values()).count(False)
     if missing and run.config.collection.format != "vectors":  # A collection of vectors has no photos.

@@ -1,19 +1,24 @@
-"""Stages that encode captions and weak texts as vectors, and captions as sequences of words.
+"""Stages that learn words and word vectors from the training captions, and encode captions and weak texts.
 
 Weak texts are the titles, tags and descriptions of the collection, or texts that `simulate-documents` makes of
 captions.
 """
 
+import logging
 from collections.abc import Iterator
+from itertools import chain
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, ShardJob, stage
+from pipeline.run import Inputs, Job, Layout, Outside, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
+
+log = logging.getLogger(__name__)
+WORD2VEC_KEYS = {"dim", "predicts"}
+"""Keys of word_vectors that decide the vectors which `train-word-vectors` learns."""
 
 
 def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
@@ -33,7 +38,7 @@ def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
     columns=("sentences",),
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
-def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
+def encode_sentences(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Encode the captions with a text encoder."""
     from pipeline.run.reading.texts import encode_on_device
     from pipeline.storage.texts import write_vectors
@@ -59,7 +64,7 @@ def encode_sentences(run: "StageRun", jobs: Iterator[ShardJob], encoder: str) ->
     reads=lambda config, layout, documents: {"manifest": layout.manifest},
     writes=lambda layout, documents: layout.simulated(documents),
 )
-def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
+def simulate_documents(run: StageRun, job: Job, documents: str) -> None:
     """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
     import numpy as np
 
@@ -77,7 +82,7 @@ def simulate_documents(run: "StageRun", job: Job, documents: str) -> None:
     write_table(job.path, "simulated-documents", table, provenance=job.provenance, details=details)
 
 
-def _document_reads(config: "Config", layout: "Layout", documents: str, encoder: str) -> Inputs:
+def _document_reads(config: "Config", layout: Layout, documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
             f"The text encoder {encoder} has precomputed vectors of captions, but the run must also encode {documents}."
@@ -103,7 +108,7 @@ def _document_reads(config: "Config", layout: "Layout", documents: str, encoder:
     columns=("images", "documents"),
     writes=lambda layout, documents, encoder: layout.documents(documents, encoder),
 )
-def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
+def encode_documents(run: StageRun, jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
     """Encode the weak texts (title, tags, description) of each image with a text encoder.
 
     DOCUMENTS is a section of the key `documents`, which says which fields are joined. Images without text are left out.
@@ -131,15 +136,70 @@ def encode_documents(run: "StageRun", jobs: Iterator[ShardJob], documents: str, 
 
 @stage(
     version=5,
+    keys=lambda config: config.tokens.model_dump(),
+    reads=lambda config, layout: {"manifest": layout.manifest},
+    writes=lambda layout: layout.token_vocabulary,
+)
+def build_token_vocabulary(run: StageRun, job: Job) -> None:
+    """Count the words of the training captions and keep the most frequent ones as the token vocabulary."""
+    from pipeline.run.reading.texts import learn_vocabulary, measure_coverage
+    from pipeline.storage.commit import publish_record
+    from pipeline.storage.json_files import fingerprint
+    from pipeline.text.tokens import TermSettings
+
+    tokens = run.config.tokens
+    settings = TermSettings(lemmatise=False, stop_words=(), max_ngram=1)
+    sizes = {"size": tokens.size, "min_count": tokens.min_count}
+    vocabulary = learn_vocabulary(run, "tokens", settings, **sizes, idf=False, normalise=False)
+    value = vocabulary.to_dict()
+    about = {"fingerprint": fingerprint("tokens", 1, value), "min_count": tokens.min_count}
+    about["coverage"] = measure_coverage(run, "tokens", vocabulary, tokens.remedy)
+    publish_record(job.path, {**about, **value}, provenance=job.provenance)
+    log.info("The vocabulary has %d words, from %d training captions", len(vocabulary.terms), vocabulary.n_sentences)
+
+
+@stage(
+    version=4,
+    keys=lambda config: {
+        "seed": config.seed,
+        "text": config.language_text.model_dump(exclude={"treebank"}),
+        "words": config.word_vectors.model_dump(include=WORD2VEC_KEYS),
+    },
+    reads=lambda config, layout: {
+        "manifest": layout.manifest,
+        "vocabulary": layout.token_vocabulary,
+        "lines": Outside("lines", Path(config.language_text.file)) if config.language_text.file else None,
+    },
+    writes=lambda layout: layout.word_vectors,
+)
+def train_word_vectors(run: StageRun, job: Job) -> None:
+    """Learn word2vec vectors from the training captions and the file of language_text, if any."""
+    from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
+    from pipeline.storage.parameters import WORDS, write_parameters
+    from pipeline.text.vocabulary import encode_tokens
+    from pipeline.text.wordvectors import train_vectors
+
+    config = run.config
+    vocabulary, _ = read_token_vocabulary(run)
+    sentences = encode_tokens(chain(run.manifest.texts_of("train"), read_extra_text(config)), vocabulary)
+    settings = config.word_vectors.model_dump(include=WORD2VEC_KEYS)
+    tensors = {"words": train_vectors(sentences, vocabulary.terms, **settings, seed=config.seed)}
+    details = {"sentences": len(sentences)}
+    write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
+    log.info("learned the vectors of %d words from %d sentences", len(vocabulary.terms), len(sentences))
+
+
+@stage(
+    version=5,
     reads=lambda config, layout: {"vocabulary": layout.token_vocabulary},
     columns=("sentences",),
     writes=lambda layout: layout.sentences("tokens"),
 )
-def encode_tokens(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
+def encode_tokens(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode each caption as the sequence of its words' numbers in the token vocabulary."""
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
-    from pipeline.text.sequences import encode_tokens
+    from pipeline.text.vocabulary import encode_tokens
 
     vocabulary, _ = read_token_vocabulary(run)
     for job in jobs:

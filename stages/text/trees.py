@@ -13,12 +13,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.errors import UsageError
-from pipeline.run import Inputs, Job, Outside, Run, ShardJob, stage
+from pipeline.run import Inputs, Job, Layout, Outside, Run, ShardJob, StageRun, stage
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config
-    from pipeline.run.jobs import StageRun
-    from pipeline.run.layout import Layout
     from pipeline.storage.manifest import ShardRows
     from pipeline.text.tree_conversions import Parsed
 
@@ -67,7 +65,7 @@ def _spacy(run: Run) -> dict[str, str]:
     also=_spacy,
     writes=lambda layout: layout.parser,
 )
-def train_parser(run: "StageRun", job: Job) -> None:
+def train_parser(run: StageRun, job: Job) -> None:
     """Train a spaCy tagger and dependency parser on the CoNLL-U files of the key parse.treebank."""
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
@@ -120,7 +118,7 @@ def _engine_keys(config: "Config") -> dict:
     return {"engine": "spacy", "pipeline": config.parse.pipeline, "max_words": MAX_WORDS}
 
 
-def _parse_reads(config: "Config", layout: "Layout") -> Inputs:
+def _parse_reads(config: "Config", layout: Layout) -> Inputs:
     if config.parse.engine == "files":
         # The whole manifest is an input, because parses are matched by image names, which are not in its columns.
         files = {kind: Outside(kind, path) for kind, path in _files(config).items()}
@@ -143,7 +141,7 @@ def _parser(run: Run) -> dict[str, str]:
     columns=("sentences",),
     writes=lambda layout: layout.parses,
 )
-def parse(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
+def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Parse the captions with spaCy, or read their parses from files of another parser.
 
     A caption without a parse is stored as a chain of its words, with the reason.
@@ -183,7 +181,7 @@ def parse(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
         yield job.number
 
 
-def _find_in_files(run: "StageRun") -> Engine:
+def _find_in_files(run: StageRun) -> Engine:
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
     from pipeline.text.parsing import index_parses, index_trees, match, sentence_keys
@@ -208,7 +206,7 @@ def _find_in_files(run: "StageRun") -> Engine:
     return engine
 
 
-def _run_spacy(run: "StageRun") -> Engine:
+def _run_spacy(run: StageRun) -> Engine:
     from pipeline.compute.workers import Failure, isolated_map
     from pipeline.storage.parsers import load_parser
     from pipeline.text.parsing import parse_texts
@@ -242,7 +240,7 @@ the parses of the captions."""
     },
     writes=lambda layout: layout.labels,
 )
-def build_label_table(run: "StageRun", job: Job) -> None:
+def build_label_table(run: StageRun, job: Job) -> None:
     """Count the relations and phrase labels in the trees of the training captions, and number them."""
     from pipeline.run.reading.texts import read_analyzer, read_trees
     from pipeline.storage.commit import publish_record
@@ -272,7 +270,7 @@ def build_label_table(run: "StageRun", job: Job) -> None:
     columns=("sentences",),
     writes=lambda layout: layout.sentences("trees"),
 )
-def encode_trees(run: "StageRun", jobs: Iterator[ShardJob]) -> Iterator[int]:
+def encode_trees(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode the dependency and phrase trees of the captions as arrays.
 
     The words are numbered by the token vocabulary, and the labels by the label table.

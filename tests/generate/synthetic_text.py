@@ -9,9 +9,8 @@ from pipeline.config.results import LogBilinearSettings, NearestSettings, Recurr
 from pipeline.generate.generator import Material
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import TrainingPairs
-from pipeline.text.sequences import encode_tokens
 from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import Vocabulary, build_vocabulary
+from pipeline.text.vocabulary import Vocabulary, build_vocabulary, encode_tokens
 
 THINGS = ("dog", "cat", "boat", "tree")
 VIEW = ImageView(("eyes",), (6,), ())

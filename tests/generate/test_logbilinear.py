@@ -27,7 +27,7 @@ from pipeline.generate.logbilinear import (
 )
 from pipeline.generate.training import windows
 from pipeline.models.neural.training import seeded
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 SIZES = LogBilinearSizes(context=3, dimensions=5, factors=4, condition=6, ahead=2, tags=7, dropout=0.5, gate_bias=True)
 CLASSES = 9

@@ -14,7 +14,7 @@ from pipeline.generate.snippets import RankedSnippets
 from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.task import RegionView
-from pipeline.text.sequences import encode_tokens
+from pipeline.text.vocabulary import encode_tokens
 
 SHAPE = {"dimensions": 4, "hidden": 3, "dropout": 0, "sum": "words"}
 

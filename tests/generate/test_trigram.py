@@ -10,7 +10,7 @@ from synthetic_text import make_sentences, make_vocabulary
 
 from pipeline.generate.corpus import DISCOUNT, Corpus, Trigram
 from pipeline.run.reading.generators import count_trigrams
-from pipeline.text.sequences import Tokens, encode_tokens
+from pipeline.text.vocabulary import Tokens, encode_tokens
 
 BOUNDARY = 7
 

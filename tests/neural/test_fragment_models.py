@@ -11,7 +11,7 @@ from pipeline.config.registry import model_spec
 from pipeline.metrics.multivector_scores import multivector_scores
 from pipeline.models.neural.fragment_models import DVSA
 from pipeline.models.neural.task import WHOLE_IMAGE_GEOMETRY, RegionView, locate
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 
 def test_geometry_of_a_region_is_computed_from_its_corners() -> None:

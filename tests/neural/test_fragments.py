@@ -12,9 +12,9 @@ from pipeline.models.neural.fragments import RectifiedBRNN, RelationNetwork, lea
 from pipeline.models.neural.losses import MultipleInstance, Objective, ScoredFragments
 from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.word_towers import BiGRU
-from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
 from pipeline.text.trees import pack as pack_trees
+from pipeline.text.vocabulary import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
 TREES = [4, 1, 0, 9, 2]

@@ -13,9 +13,8 @@ from pipeline.encoders.tfidf import TfidfEncoder
 from pipeline.models.linear.projection import WordStart, unit_rows
 from pipeline.models.linear.views import TextView, one_matrix
 from pipeline.models.neural.task import train
-from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings
-from pipeline.text.vocabulary import build_vocabulary
+from pipeline.text.vocabulary import Tokens, build_vocabulary
 from pipeline.text.wordvectors import WordVectors
 
 

@@ -8,7 +8,7 @@ import torch
 
 from pipeline.models.neural.networks import MeanOfWords, PlainRecurrent, Recurrent
 from pipeline.models.neural.recurrence import CELLS, PeepholeRecurrence, Recurrence, pack, recur_by_library
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 LENGTHS = [3, 0, 7, 1, 7, 2]
 

@@ -10,7 +10,7 @@ from synthetic_run import make_run, make_stage, open_run, run_command, write_con
 
 from pipeline.errors import InputError, UsageError
 from pipeline.metrics.retrieval import Bootstrap
-from pipeline.report.page import compared_as_text, render_compared
+from pipeline.report.page import compared_as_text, render_page
 from pipeline.report.tables import (
     HEADINGS,
     RECALL_COLUMNS,
@@ -54,7 +54,9 @@ def test_seeds_of_a_model_are_compared_as_one_system() -> None:
     shown = next(line for line in lines if line.startswith("a, 3 seeds"))
     assert f"{together.sum:5.1f} ±{deviations[-1]:4.1f}" in shown
     assert "±" not in next(line for line in lines if line.startswith("b ("))
-    page = " ".join(render_compared(compare_systems([together, alone], bootstrap), alone, "test", "p", []).split())
+    rows = compare_systems([together, alone], bootstrap)
+    about = {"reference": alone, "split": "test", "protocol": "p", "warnings": []}
+    page = " ".join(render_page("compared.html", rows=rows, **about).split())
     assert f"<td>{together.sum:.1f}<small>± {deviations[-1]:.1f}</small></td>" in page
     found = alone.minus(together, bootstrap)
     expected = np.mean([alone.minus(one, bootstrap)["difference"] for one in seeds])

@@ -19,11 +19,11 @@ from synthetic_run import make_run
 from workflow import TINY
 
 from pipeline.config.loading import merge, validate
-from pipeline.run.jobs import StageRun, UndeclaredInputError
+from pipeline.run import StageRun
 from pipeline.run.layout import Layout
 from pipeline.run.run import Run
 from pipeline.run.runner import run_stage
-from pipeline.run.stage import Job, Names, Outside, Stage, list_inputs
+from pipeline.run.stage import Job, Names, Outside, Stage, UndeclaredInputError, list_inputs
 from pipeline.storage import commit as commits
 from pipeline.storage.manifest import Manifest
 from stages.catalogue import declared

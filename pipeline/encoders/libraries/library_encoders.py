@@ -27,7 +27,7 @@ from pipeline.images.preprocess import Preprocessing
 from pipeline.text.tokens import normalise_text
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import EncoderEntry, LibraryImagesEntry, LibraryTextsEntry
+    from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
 
 PREPROCESSING = ("resize", "crop", "mean", "std", "interpolation")
 BATCH_TEXTS = 64
@@ -65,8 +65,11 @@ class LibraryImages(ModuleEncoder):
 
     @staticmethod
     @abstractmethod
-    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
-        """Get the network of an entry from the hub of the library, or from a folder or file of the user."""
+    def fetch(entry: Any, material: EncoderMaterial) -> FetchedImages:  # Any: each kind has its own class
+        """Get the network of an entry from the hub of the library, or from a folder or file of the user.
+
+        `entry` is the LibraryImagesEntry of the kind.
+        """
 
     @staticmethod
     @abstractmethod
@@ -74,15 +77,12 @@ class LibraryImages(ModuleEncoder):
         """Read the `body` from a folder that `save` has written. The folder has been checked."""
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryImages":
+    def prepare(cls, entry: "LibraryImagesEntry", material: EncoderMaterial) -> "LibraryImages":
         """Make the encoder of an entry.
 
         Raises InputError if its network cannot be fetched or does not return vectors, and UsageError if a library is
         not installed.
         """
-        from pipeline.config.encoders import LibraryImagesEntry
-
-        assert isinstance(entry, LibraryImagesEntry)
         with fetching(entry.name, entry.architecture, cls.kind):
             fetched = cls.fetch(entry, material)
             body = fetched.body.float().eval()
@@ -123,10 +123,16 @@ class LibraryTexts(TextEncoder):
 
     @classmethod
     @abstractmethod
-    def fetch(cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path) -> "LibraryTexts":
-        """Get the model of an entry. `repository` is a folder of the user, or the name of a model on the hub.
+    def fetch(
+        cls,
+        entry: Any,  # each kind has its own class
+        weights: dict[str, str | int],
+        repository: str | Path,
+    ) -> "LibraryTexts":
+        """Get the model of an entry, the LibraryTextsEntry of the kind.
 
-        Details of the origin of the weights are added to `weights`.
+        `repository` is a folder of the user, or the name of a model on the hub. Details of the origin of the weights
+        are added to `weights`.
         """
 
     @classmethod
@@ -139,15 +145,12 @@ class LibraryTexts(TextEncoder):
         """Convert n texts to the tensors (n, ...) that `body` takes."""
 
     @classmethod
-    def prepare(cls, entry: "EncoderEntry", material: EncoderMaterial) -> "LibraryTexts":
+    def prepare(cls, entry: "LibraryTextsEntry", material: EncoderMaterial) -> "LibraryTexts":
         """Make the encoder of an entry.
 
         Raises InputError if its network cannot be fetched, or if it returns vectors that are not finite. Raises
         UsageError if a library is not installed.
         """
-        from pipeline.config.encoders import LibraryTextsEntry
-
-        assert isinstance(entry, LibraryTextsEntry)
         folder, weights = user_folder(entry, material)
         with fetching(entry.name, entry.architecture, cls.kind):
             encoder = cls.fetch(entry, weights, folder or entry.architecture)

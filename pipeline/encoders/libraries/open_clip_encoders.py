@@ -28,7 +28,7 @@ from pipeline.encoders.material import EncoderMaterial, Settings, WeightsOrigin
 from pipeline.encoders.weights import parse
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import LibraryImagesEntry, LibraryTextsEntry
+    from pipeline.config.encoders import OpenClipImagesEntry, OpenClipTextsEntry
 
 HUB = "hf-hub:"
 """Prefix of the names of models on the Hugging Face hub."""
@@ -81,10 +81,7 @@ class OpenClipImages(LibraryImages):
     kind = "open_clip"
 
     @staticmethod
-    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
-        from pipeline.config.encoders import OpenClipImagesEntry
-
-        assert isinstance(entry, OpenClipImagesEntry)
+    def fetch(entry: "OpenClipImagesEntry", material: EncoderMaterial) -> FetchedImages:
         folder, weights = user_folder(entry, material)
         name = f"local-dir:{folder}" if folder else entry.architecture
         if folder or name.startswith(HUB):
@@ -131,11 +128,8 @@ class OpenClipTexts(LibraryTexts):
 
     @classmethod
     def fetch(
-        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
+        cls, entry: "OpenClipTextsEntry", weights: dict[str, str | int], repository: str | Path
     ) -> "OpenClipTexts":
-        from pipeline.config.encoders import OpenClipTextsEntry
-
-        assert isinstance(entry, OpenClipTextsEntry)
         tag = entry.weights
         source = f"local-dir:{repository}" if isinstance(repository, Path) else repository
         if not isinstance(repository, Path) and not source.startswith(HUB):

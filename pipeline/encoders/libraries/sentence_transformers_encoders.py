@@ -20,7 +20,7 @@ except ModuleNotFoundError:  # before version 6
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import LibraryTextsEntry
+    from pipeline.config.encoders import SentenceTransformersEntry
 
 MODULES = {"Transformer": Transformer, "Pooling": Pooling, "Dense": Dense, "Normalize": Normalize}
 """The modules that a stored model may have, by the last component of their type in `modules.json`."""
@@ -69,11 +69,8 @@ class SentenceTransformersTexts(LibraryTexts):
 
     @classmethod
     def fetch(
-        cls, entry: "LibraryTextsEntry", weights: dict[str, str | int], repository: str | Path
+        cls, entry: "SentenceTransformersEntry", weights: dict[str, str | int], repository: str | Path
     ) -> "SentenceTransformersTexts":
-        from pipeline.config.encoders import SentenceTransformersEntry
-
-        assert isinstance(entry, SentenceTransformersEntry)
         whole = open_model(repository)
         modules = list(whole)
         while isinstance(modules[-1], Normalize):

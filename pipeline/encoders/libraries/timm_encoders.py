@@ -15,7 +15,7 @@ from pipeline.encoders.material import EncoderMaterial, Settings
 from pipeline.encoders.weights import parse, select
 
 if TYPE_CHECKING:
-    from pipeline.config.encoders import LibraryImagesEntry
+    from pipeline.config.encoders import TimmEntry
 
 WEIGHTS = "model.safetensors"
 
@@ -43,10 +43,7 @@ class TimmImages(LibraryImages):
     kind = "timm"
 
     @staticmethod
-    def fetch(entry: "LibraryImagesEntry", material: EncoderMaterial) -> FetchedImages:
-        from pipeline.config.encoders import TimmEntry
-
-        assert isinstance(entry, TimmEntry)
+    def fetch(entry: "TimmEntry", material: EncoderMaterial) -> FetchedImages:
         folder, weights = user_folder(entry, material)
         name = f"local-dir:{folder}" if folder else entry.architecture
         with torch.random.fork_rng(devices=[]):

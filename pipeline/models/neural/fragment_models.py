@@ -51,7 +51,7 @@ from pipeline.models.neural.recurrence import Packed, pack
 from pipeline.models.neural.task import RegionView, TrainingPairs, TrainingTask, mean_and_spread, required
 from pipeline.models.neural.training import LossFunction, Training, clip_elements, seeded
 from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towers
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 BLOCK_ROWS = 256
 """Maximum number of images, or of sentences, that are embedded at once."""

@@ -17,8 +17,8 @@ from pipeline.compute.ragged import offsets_of
 from pipeline.metrics.multivector_scores import multivector_scores, score_products
 from pipeline.models.neural.losses import ScoredFragments
 from pipeline.models.neural.recurrence import Packed, pack
-from pipeline.text.sequences import Tokens
 from pipeline.text.trees import Trees
+from pipeline.text.vocabulary import Tokens
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd.function import FunctionCtx
 
 from pipeline.compute.ragged import offsets_of, runs
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 
 class Packed(NamedTuple):

@@ -41,7 +41,7 @@ from pipeline.models.neural.networks import (
 from pipeline.models.neural.recurrence import pack
 from pipeline.models.neural.task import TrainingPairs, TrainingTask, required
 from pipeline.models.neural.training import Training, seeded
-from pipeline.text.sequences import Tokens
+from pipeline.text.vocabulary import Tokens
 
 BLOCK_ROWS = 512
 """Maximum number of sentences, or of images, that are embedded at once."""

@@ -25,8 +25,7 @@ from pipeline.index.exact import evenly_spaced
 from pipeline.index.gallery import remember_indexes
 from pipeline.index.queries import QueryEncoder
 from pipeline.printable import printable
-from pipeline.run import Run, ShardJob, Stage, stage
-from pipeline.run.jobs import StageRun
+from pipeline.run import Run, ShardJob, Stage, StageRun, stage
 from pipeline.run.layout import Layout
 from pipeline.run.reading.indexes import add_indexes, find_queries, read_sample, with_documents
 from pipeline.run.reading.inputs import feature_shards

@@ -22,8 +22,7 @@ from pipeline.storage.json_files import require_same
 from pipeline.storage.parameters import Origin, Parameters
 from pipeline.storage.stored_index import StoredIndex, open_index
 from pipeline.storage.texts import text_lines
-from pipeline.text.sequences import Tokens, encode_tokens
-from pipeline.text.vocabulary import Vocabulary
+from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 if TYPE_CHECKING:
     from pipeline.config.names import Config

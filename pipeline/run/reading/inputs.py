@@ -3,33 +3,32 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pipeline.run import Inputs, Outside
+from pipeline.run import Artefact, Inputs, Layout, Outside, Shards
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
     from pipeline.config.models import Model
     from pipeline.config.names import Config
-    from pipeline.run.layout import Artefact, Layout, Shards
 
 
-def sentence_shards(model: "Model", layout: "Layout") -> "dict[str, Shards]":
+def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
     """Return the sentences that a model reads, by form: the vectors of its text encoders, or tokens, or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
 
-def region_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
+def region_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
     """Return the regions of some encoders, by encoder."""
     return {name: layout.regions(name) for name in encoders}
 
 
-def feature_shards(encoders: "Iterable[str]", layout: "Layout") -> "dict[str, Shards]":
+def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
     """Return the features of some encoders, by encoder."""
     return {name: layout.features(name) for name in encoders}
 
 
-def generator_inputs(config: "Config", layout: "Layout", generator: str) -> Inputs:
+def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
     They are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
@@ -80,7 +79,7 @@ def box_texts(config: "Config") -> Outside | None:
     return Outside("region_texts", texts) if texts else label_names(config)
 
 
-def vocabulary_of(config: "Config", layout: "Layout", model: str) -> "Artefact | None":
+def vocabulary_of(config: "Config", layout: Layout, model: str) -> Artefact | None:
     """Return the vocabulary of a model that reads tokens or trees, or None if the model reads neither.
 
     For an ensemble it is the file with the vocabularies of its members.

@@ -4,7 +4,7 @@ import json
 import shlex
 import subprocess
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import date
 from functools import cached_property, partial
@@ -19,20 +19,29 @@ from pipeline.config.registry import model_spec
 from pipeline.errors import InputError
 from pipeline.images.opening import ImageLimits
 from pipeline.index.exact import evenly_spaced
+from pipeline.metrics.summary import DIRECTIONS, spoken
 from pipeline.papers.published import every_table
-from pipeline.report.examples import Atlas, Examples, Generated, SplitGallery, compare_generators
+from pipeline.printable import printable_json
+from pipeline.report.charts import draw_bars, draw_intervals, draw_logs
+from pipeline.report.examples import Answer, Atlas, Example, Examples, Generated, SplitGallery, compare_generators
+from pipeline.report.page import render_page
 from pipeline.report.photographs import CollectionSample, Photographs, ReportPicture, draw_samples, first_sentence
 from pipeline.report.tables import (
+    COLUMNS,
     FINDINGS,
+    JUDGEMENTS,
+    Comparison,
     best_model,
     compare_models,
     count_reasons,
     describe_encoders,
     describe_models,
+    duration,
+    explain_dashes,
     is_probable,
     measure_rows,
 )
-from pipeline.run.jobs import StageRun
+from pipeline.run import StageRun
 from pipeline.run.reading.results import example_search
 from pipeline.storage.commit import read_record
 from pipeline.storage.decisions import latest, pair_of, read_decisions
@@ -54,10 +63,14 @@ SAMPLED_SHARDS = 4
 """Largest number of shards of features that are sampled, evenly spaced."""
 SAMPLED_ROWS = 512
 """Largest number of rows that are sampled from each of these shards."""
+EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
+"""The attributes of pipeline.report.examples.Examples that are lists of examples."""
+INDEXED = ("images", "sentences", "regions", "words")
+"""The names of FAISS indexes on a card."""
 
 
 class RunReport:
-    """The content of the report of a run for pipeline.report.page, read from the inputs of the stage `report`.
+    """The content of the report of a run, read from the inputs of the stage `report`. The template page.html shows it.
 
     `manifest` is the summary of the manifest, and `indexes` has the index of each model. `best` is the index whose
     search results are shown. `picture` draws the image of a row of the image table. `published` has the tables of
@@ -87,6 +100,49 @@ class RunReport:
         limits = ImageLimits.from_settings(run.config.collection)
         moved = Path(run.photographs.root) != run.manifest.root
         self.picture = Photographs(run.photographs.read, limits, moved, partial(first_sentence, run.manifest))
+
+    def to_html(self) -> str:
+        """Render the report as an HTML page."""
+        logs = {name: details.get("training_log", {}) for name, details in self.details.items()}
+        return render_page(
+            "page.html",
+            report=self,
+            shortened=_shortened,
+            charts=draw_logs(logs),
+            recall_chart=_draw_recalls(self.comparisons[0]) if self.comparisons else "",
+            time_chart=_draw_times(self.costs),
+            columns=COLUMNS,
+            indexed=INDEXED,
+            judgements=JUDGEMENTS,
+            unmeasured=explain_dashes(self.judged),
+        )
+
+    def to_json(self) -> str:
+        """Return the numbers of the report as JSON, without its pictures."""
+        examples = self.examples
+        values = {
+            "name": self.title,
+            "best_model": examples.model,
+            "search": self.search,
+            "collection": {"counts": self.manifest["counts"], "splits": self.manifest["splits"]},
+            "rejects": self.reasons,
+            "coverage": self.coverage,
+            "retrieval": self.comparisons,
+            "examples": {"split": examples.split, **{name: getattr(examples, name) for name in EXAMPLE_LISTS}},
+            "encoders": self.encoders,
+            "features": self.health,
+            "indices": {
+                card.model: {name: value for name, value in card.to_json().items() if name in INDEXED}
+                for card in self.cards
+            },
+            "models": self.models,
+            "judged": self.judged,
+            "magnitudes": self.magnitudes,
+            "phrases": self.phrases,
+            "costs": self.costs,
+            "versions": self.versions,
+        }
+        return printable_json(values, lambda value: value.name if isinstance(value, ReportPicture) else vars(value))
 
     @cached_property
     def search(self) -> str:
@@ -299,3 +355,25 @@ class RunReport:
             with suppress(PackageNotFoundError):
                 versions[library] = version(library)
         return versions
+
+
+def _shortened(example: Example) -> list[Answer]:
+    """Return three results of an example. The best right result is one of them."""
+    right = next((answer for answer in example.answers if answer.right), None)
+    first = list(example.answers[:3])
+    return first if right is None or right in first else [*first[:2], right]
+
+
+def _draw_recalls(comparison: Comparison) -> str:
+    """Draw recall@10 of each model in both directions. The model with the greatest sum comes first."""
+    found = {model: [own[one]["recall@10"] for one in DIRECTIONS] for model, own in comparison.cells.items()}
+    ordered = sorted(found, key=lambda model: -sum(cell.value for cell in found[model]))
+    rows = {model: [(cell.value, cell.interval) for cell in found[model]] for model in ordered}
+    return draw_intervals(f"Recall@10 of {len(rows)} models with 95% intervals", rows, list(map(spoken, DIRECTIONS)))
+
+
+def _draw_times(costs: Sequence[RuleCost]) -> str:
+    """Draw the time of each stage as a bar. The longest time comes first."""
+    took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
+    rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
+    return draw_bars("Time by stage", rows) if rows else ""

@@ -28,10 +28,9 @@ from pipeline.text import vocabulary
 from pipeline.text.counting import TermCounts, count_terms
 from pipeline.text.dependencies import read_conllu
 from pipeline.text.phrase_trees import read_brackets
-from pipeline.text.sequences import Tokens
 from pipeline.text.tokens import TermSettings, make_analyzer
 from pipeline.text.trees import SentenceTrees, Trees, fit_trees
-from pipeline.text.vocabulary import CountsWords, Coverage, Vocabulary, VocabularySizes
+from pipeline.text.vocabulary import CountsWords, Coverage, Tokens, Vocabulary, VocabularySizes
 from pipeline.text.wordvectors import WordVectors, read_binary_vectors, read_text_vectors
 
 if TYPE_CHECKING:
