@@ -210,9 +210,11 @@ def _lines(
             lacking = f"Too few of these photos have captions to train on ({splits['train']})"
         elif {"dev", "test"} & splits.keys():
             lacking = "None of these photos is in the split train"
-        if not encoder and seen["format"] == VECTORS and "train" not in splits:
+        if not encoder and seen["format"] == VECTORS:
             texts = seen["files"].get("texts")
-            if texts:
+            if "train" in splits:
+                yield f"{lacking}."
+            elif texts:
                 yield f"No row of {texts} belongs to an image. Correct the file as the line above says."
             else:
                 yield "The collection has no vectors of captions."

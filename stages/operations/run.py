@@ -193,9 +193,8 @@ def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> No
     say(f"  {migration.kept['gallery']:6.1%}  new queries, old vectors mapped to the new space")
     say(f"  {migration.kept['queries']:6.1%}  new queries mapped to the old space, old vectors unchanged")
     task.write(migration, output)
-    names = "images.txt (their names), " if task.old.names else ""
     mapped = f"images.npy ({counted(len(task.old), 'vector')} in the new space)"
-    say(f"{output} has {mapped}, {names}and maps.npz (both maps).")
+    say(f"{output} has {mapped}, images.txt (their names), and maps.npz (both maps).")
 
 
 def _run_command(config_path: Path | None) -> str:

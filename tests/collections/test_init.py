@@ -244,6 +244,11 @@ def test_vectors_of_texts_that_cannot_be_paired_are_not_called_absent(tmp_path: 
     assert "has no vectors of captions" not in said
     (tmp_path / "texts.npy").unlink()
     assert "The collection has no vectors of captions." in refuse(tmp_path)[0]
+    for name in ("images", "texts"):
+        np.save(tmp_path / f"{name}.npy", np.ones((2, 4), np.float32) * [[1], [2]])
+    (tmp_path / "images.txt").write_text("a\nb\n")
+    said, _ = refuse(tmp_path)
+    assert "Too few of these photos have captions to train on (2).\nIf CLIP's ViT-B-32 made the image vectors" in said
 
 
 def test_descriptions_inside_photos_are_reported(photos: Path) -> None:

@@ -138,10 +138,12 @@ class MigrationTask:
     def write(self, migration: Migration, folder: Path) -> None:
         """Write a new folder: images.npy with the vector of each old row, their names in images.txt, and maps.npz.
 
-        Rows that have a new vector keep it. All other rows are mapped. Raises UsageError if the folder exists, and
-        InputError if a name contains a line break.
+        Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
+        their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line
+        break.
         """
-        for name in self.old.names or ():
+        names = _gallery_names(self.old)
+        for name in names:
             if "\n" in name or "\r" in name:
                 raise InputError(
                     f"{self.old.files[0]} has the name {name!r}, whose line break would split a line of images.txt."
@@ -158,8 +160,7 @@ class MigrationTask:
                     encoded = given[numbers] >= 0
                     block[encoded] = _read(self.new, given[numbers][encoded])
                     file.write(block.data)
-            if self.old.names:
-                (temporary / "images.txt").write_text("".join(f"{name}\n" for name in self.old.names), "utf-8")
+            (temporary / "images.txt").write_text("".join(f"{name}\n" for name in names), "utf-8")
             migration.save(temporary / "maps.npz")
 
 
@@ -226,7 +227,7 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
                 f" text file next to it: the {known}, of the same photos in {gallery.files[0]}."
             )
         return np.arange(len(vectors))
-    known = gallery.names or list(map(str, range(len(gallery))))
+    known = _gallery_names(gallery)
     if (different := len(set(known))) < len(known):
         raise InputError(f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Rename rows.")
     found = find_names(names, known).images
@@ -237,6 +238,11 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
             " Correct the names, or remove the rows."
         )
     return np.array(found, np.int64)
+
+
+def _gallery_names(gallery: ForeignFeatures) -> list[str]:
+    """Return the names of old vectors (n,), which are their row numbers if the file has no names."""
+    return gallery.names or list(map(str, range(len(gallery))))
 
 
 def _read(vectors: ForeignFeatures, rows: np.ndarray) -> np.ndarray:
