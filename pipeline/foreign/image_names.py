@@ -322,7 +322,8 @@ def find_stored(
 
     Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
     photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
-    has the name 2. Only the name of a shard can have several photos.
+    has the name 2. Only the name of a shard can have several photos. If the index has photos of several folders, a file
+    name that photos of two of them have is ambiguous, even if it is the whole path of one photo below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -339,7 +340,8 @@ def find_stored(
     stored: dict[str, list[StoredPhoto]] = {}
     for line, line_matches in matches.items():
         strictest = min((match.reading for match in line_matches), default=0)
-        line_matches = [match for match in line_matches if match.reading == strictest]
+        if {"/", "\\"} & {*line}:  # A file name alone may mean a photo of each folder, however well it matches.
+            line_matches = [match for match in line_matches if match.reading == strictest]
         meant = {photo for match in line_matches for photo in match.targets}
         if line in numbers and (by_id := ids.get(numbers[line])):
             meant = {by_id} if "id:" in line else meant | {by_id}

@@ -17,7 +17,7 @@ from functools import cache
 from operator import itemgetter
 from typing import TYPE_CHECKING, NamedTuple
 
-from PIL import Image, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
+from PIL import Image, ImagePalette, JpegImagePlugin, PngImagePlugin, TiffImagePlugin, UnidentifiedImageError
 from PIL.ImageFile import ImageFile
 
 from pipeline.compute.worker_process import memory_limit
@@ -395,6 +395,10 @@ def open_tiff(data: bytes) -> ImageFile:
         assert isinstance(tile.args, tuple)  # libtiff's tiles have a mode and further arguments
         mode, *more = tile.args
         image.tile[number] = tile._replace(args=(NATIVE_ORDER.get(mode, mode), *more))
+    palette = tags.get(TiffImagePlugin.COLORMAP, ())
+    if image.mode == "P" and max(palette, default=256) < 256:
+        # Some programs write levels of 8 bits where the format requires 16, and Pillow keeps only the upper 8 bits.
+        image.palette = ImagePalette.raw("RGB;L", bytes(palette))
     return image
 
 

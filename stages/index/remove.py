@@ -77,6 +77,8 @@ def command(
         for line in unmet if len(unmet) > 1 else ():
             log.warning("%s: %s", index, printable(line))
         which = f": {unmet[0]}." if len(unmet) == 1 else ". The reasons are listed above."
+        if any(not why and line not in before for line, why in reasons.items()):
+            which += " Write whole paths, or names as `jointspace search` prints them."
         if not found:
             raise UsageError(f"No name matches exactly one photo of {index}{which}")
         places = _remove(changes, found)

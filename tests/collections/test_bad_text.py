@@ -98,6 +98,14 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
     result.check_counts()
 
 
+def test_damaged_rows_of_a_table_with_letters_in_utf8_are_rejected(collection: Path, gather) -> None:
+    rows = [b"images/a.jpg,A d\xf6g .", *[b"images/a.jpg,Another c\xe4t ."] * 3, "images/b.jpg,Größer .".encode()]
+    (collection / "t.csv").write_bytes(b"\n".join([b"file,sentence", *rows]))
+    result = gather(collection, "table", files={"table": "t.csv"})
+    assert result.rejected("sentences") == [("t.csv", row, LATIN) for row in range(2, 6)]
+    assert result.tables["sentences"]["text"].to_pylist() == ["Größer ."]
+
+
 def test_bad_text_in_parquet(collection: Path, gather) -> None:
     import pyarrow as pa
     import pyarrow.parquet as pq

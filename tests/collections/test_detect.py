@@ -128,6 +128,22 @@ HUB = {
         ({"list.json": '{"x/0.jpg": ["a", "b"]}'}, {"x/0.jpg": "divided"}),
         ({"list.csv": "image,caption_1,year,caption_2\nx/0.jpg,a,2020,b\n"}, {"x/0.jpg": "divided"}),
         ({"list.csv": "Bild,Text 1,Text 2\nx/0.jpg,a,b\n"}, {"x/0.jpg": "divided"}),
+        (
+            {"list.csv": "image,caption,Subset\nx/0.jpg,a,Training\nx/1.jpg,b,TST\n"},
+            {"x/0.jpg": "train", "x/1.jpg": "test"},
+        ),
+        (
+            {"list.csv": "image,caption,part\nx/0.jpg,a,Unlabelled\nx/1.jpg,b,trn\n"},
+            {"x/0.jpg": "gallery", "x/1.jpg": "train"},
+        ),
+        (
+            {"list.csv": "image,caption,by\nx/0.jpg,a,train\nx/1.jpg,b,train\n"},
+            {"x/0.jpg": "divided", "x/1.jpg": "divided"},
+        ),
+        (
+            {"list.csv": "image,caption,for\nx/0.jpg,a,train\nx/1.jpg,b,play\n"},
+            {"x/0.jpg": "divided", "x/1.jpg": "divided"},
+        ),
         ({"list.jsonl": '{"file": "0.jpg", "caption": "a", "caption.1": "b"}\n'}, {"x/0.jpg": "divided"}),
         (
             {"list.json": '{"file": "0.jpg", "caption1": "a"}\n{"file": "1.jpg", "caption2": "b"}\n'},

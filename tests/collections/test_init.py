@@ -438,6 +438,11 @@ def write_windows_1252(folder: Path) -> None:
     (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Größenerläuterung", *rows]).encode("cp1252"))
 
 
+def write_windows_1252_below_an_ascii_header(folder: Path) -> None:
+    rows = [f"{name};{text}{' größer' * (number > 5)}" for number, (name, text) in enumerate(described(folder))]
+    (folder / "liste.csv").write_bytes("\r\n".join(["Bild;Text", *rows]).encode("cp1252"))
+
+
 def write_several_tables_and_text_files(folder: Path) -> None:
     for part in range(2):
         keys = [{"key": name.removesuffix(".jpg"), "caption": text} for name, text in described(folder)[part::2]]

@@ -368,8 +368,14 @@ def test_whole_path_means_only_the_photo_of_that_folder() -> None:
     assert [photo.image_id for photo in found] == [1, 2, 3]
     assert [*unmet] == ["0.jpg", "/photos/2.jpg"]
     assert "id:0 (/photos/0.jpg) or id:2 (/photos/phone/0.jpg)" in unmet["0.jpg"] and not unmet["/photos/2.jpg"]
-    deeper = [*photos, *stored({4: "old/2.jpg"})]  # Its file name is the path of another photo.
-    assert [photo.image_id for photo in find(["2.jpg"], deeper)[0]] == [3]
+
+
+def test_file_name_is_refused_if_photos_of_two_folders_have_it() -> None:
+    """It is refused although it is the whole path of one photo below its folder. A path with a slash is not refused."""
+    photos = [*stored({0: "0.jpg", 1: "old/2.jpg"}), *stored({5: "2.jpg", 6: "old/3.jpg"}, "/phone")]
+    found, unmet = find(["0.jpg", "old/2.jpg", "./2.jpg", "2.jpg", "2"], photos)
+    assert [photo.image_id for photo in found] == [0, 1, 5] and [*unmet] == ["2.jpg", "2"]
+    assert all("id:1 (/photos/old/2.jpg) or id:5 (/phone/2.jpg)" in reason for reason in unmet.values())
 
 
 def test_shard_name_means_all_its_photos_and_name_in_two_shards_means_none() -> None:

@@ -86,6 +86,8 @@ def test_a_valid_folder_is_accepted(folder: Path) -> None:
         (change("tokenizer_config.json", auto_map={"AutoTokenizer": ["e.T", None]}), "in tokenizer_config.json"),
         (change("config.json", backbone_config={"model_type": "resnet"}), "its backbone_config names code"),
         (change("config.json", vision_config={"backbone": "someone/net"}), "its backbone names"),
+        (change("config.json", vision_cfg={"timm_model_name": " local-dir:/etc"}), "it names ' local-dir:/etc'"),
+        (change("config.json", vision_cfg={"timm_model_name": "hf-\thub:a/b"}), r"it names 'hf-\\thub:a/b'"),
         (change("config.json", quantization_config={"quant_method": "evil"}), "its quantization_config names"),
         (change("config.json", _attn_implementation="someone/kernel"), "its _attn_implementation names code"),
         (change("config.json", vision_cfg={"timm_model_name": "local-dir:/etc"}), "it names 'local-dir:/etc'"),

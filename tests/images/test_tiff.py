@@ -133,6 +133,14 @@ def test_colours_of_12_bits_with_a_fourth_band_are_scaled_as_without_it(order: s
     assert pictures[0].tobytes() == pictures[1].tobytes() and np.asarray(pictures[0]).max() == 255
 
 
+@pytest.mark.parametrize("unit", [1, 257])
+def test_a_palette_has_levels_of_8_or_of_16_bits(unit: int) -> None:
+    samples = samples_of(SHARES[..., :1], "u1")
+    palette = RNG.integers(0, 256, (3, 256))
+    data = make_tiff(samples, 3, tags={320: (3, (unit * palette).ravel().tolist())})
+    assert (np.asarray(decode(data, LIMITS)) == palette.T[samples[..., 0]]).all()
+
+
 def test_samples_and_bands_without_a_stated_meaning_are_noted() -> None:
     """No tag explains the sample -9999, or the fourth band."""
     samples = SHARES[..., :1].astype(np.float32)

@@ -109,8 +109,8 @@ def test_masks_and_slices_choose_rows_as_in_numpy(rows: np.ndarray | slice) -> N
 @pytest.mark.parametrize(
     "rows",
     [
-        [7], [0, 7], [9, 2, 0], [-1], [3, -1, 2], np.array([2**64 - 1], np.uint64), np.array([7, 0], np.uint8), [1.0],
-        np.array([0.5, 2]), ["1"], 3, np.array(3), [[0, 1]], [None], MASK[:6], [True, False],
+        [7], [0, 7], [9, 2, 0], [-1], [3, -1, 2], [2**32], np.array([2**64 - 1], np.uint64), np.array([7, 0], np.uint8),
+        [1.0], np.array([0.5, 2]), ["1"], 3, np.array(3), [[0, 1]], [None], MASK[:6], [True, False],
     ],
     ids=repr,
 )  # fmt: skip

@@ -17,8 +17,9 @@ from pipeline.foreign.files import UTF16_MARKS, each_line
 
 SPLIT_NAMES = {
     **dict.fromkeys(("val", "valid", "validation", "validate", "development", "eval", "evaluation"), "dev"),
-    **dict.fromkeys(("restval", "training"), "train"),
-    **dict.fromkeys(("testing", "tests"), "test"),
+    **dict.fromkeys(("restval", "training", "trn"), "train"),
+    **dict.fromkeys(("testing", "tests", "tst"), "test"),
+    **dict.fromkeys(("unlabelled", "unlabeled"), "gallery"),
 }
 """Other names for splits, with jointspace's names."""
 YEAR = re.compile(r"[-_ ]?\d+$")

@@ -25,6 +25,9 @@ from pipeline.printable import is_unicode
 
 MAX_SAMPLED_ROWS = 10_000
 """Number of rows that are read to find the columns of a table and their meaning."""
+MIN_ACCENTED_LINES = 3
+"""Smallest number of lines with accented letters of Windows-1252 from which a table with a header in ASCII is read in
+this encoding."""
 BATCH_ROWS = 1 << 13
 """Number of rows of a Parquet file that are in memory at once."""
 FREE_ROWS = 1_000_000
@@ -168,12 +171,13 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
         first = next(filter(str.strip, _texts(file, path)), "")
         if lists.is_utf16(first.encode("utf-8", "surrogateescape")):
             raise InputError(f"{path} is UTF-16. Save the file as UTF-8.")
+        if not is_unicode(first) and lists.encoding_of(first) != "WINDOWS-1252":
+            raise InputError(f"{path} has a header that is {lists.not_utf8(first)}.")
         encoding = "utf-8"
-        if not is_unicode(first):
-            if lists.encoding_of(first) != "WINDOWS-1252":
-                raise InputError(f"{path} has a header that is {lists.not_utf8(first)}.")
+        file.seek(0)
+        if not is_unicode(first) or _has_windows_1252(_texts(file, path)):
             encoding = "cp1252"
-            folder.tally.notes[f"table is read as WINDOWS-1252, as its header looks: {folder.label(path)}"] = 1
+            folder.tally.notes[f"table is read as WINDOWS-1252, by its accented letters: {folder.label(path)}"] = 1
         delimiter = "\t" if path.suffix.lower() == ".tsv" else _delimiter(first)
         file.seek(0)
         quoting = csv.QUOTE_MINIMAL if _is_quoted(_texts(file, path, encoding), delimiter) else csv.QUOTE_NONE
@@ -211,6 +215,17 @@ def _read_csv(folder: CollectionFolder, path: Path, columns: Names, needed: Name
                 remedy = f". Put each field with {delimiter!r} in it into double quotes" * (len(values) > len(header))
                 counts = f"the row has {len(values)}, but the header has {len(header)}"
                 yield TableRow(number, {}, f"wrong number of fields: {counts}{remedy}")
+
+
+def _has_windows_1252(lines: Iterator[str]) -> bool:
+    """Return whether the first lines of a table have letters of Windows-1252, and no other letters beyond ASCII.
+
+    Bytes that are not UTF-8 are lone surrogates in the `lines`. A single such line may be a damaged line of UTF-8, so
+    MIN_ACCENTED_LINES are needed.
+    """
+    accented = [line for line in islice(lines, MAX_SAMPLED_ROWS) if not line.isascii()]
+    found = (not is_unicode(line) and lists.encoding_of(line) == "WINDOWS-1252" for line in accented)
+    return len(accented) >= MIN_ACCENTED_LINES and all(found)
 
 
 def _join_unquoted(values: list[str], delimiter: str) -> list[str]:

@@ -8,7 +8,7 @@ other columns are the user's own. A table that collection.files names by a split
 
 import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import suppress
 from itertools import islice
 from pathlib import Path, PurePosixPath
@@ -178,8 +178,9 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Find the columns of a table that are used, by jointspace's names for them.
 
     They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
-    are files of photos and the column with the texts. Raises InputError if the table cannot be read or has no header,
-    or if no column has a usual name for file names and not exactly one column has file names.
+    are files of photos, the column with the texts, and the column whose values are names of splits. Raises InputError
+    if the table cannot be read or has no header, or if no column has a usual name for file names and not exactly one
+    column has file names.
     """
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())
@@ -189,7 +190,25 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
         )
     if "file" not in columns:
         columns = {"file": _file_column(path, texts, stems), **columns}
+    if "split" not in columns and (name := _split_column(folder, path, texts.keys() - columns.values())):
+        columns = {**columns, "split": name}
     return with_text_columns(columns, texts)
+
+
+def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) -> str | None:
+    """Return the only one of some columns in which all values are names of splits, and not all the same. Return None if
+    there is no such column, or more than one."""
+    found: dict[str, set[str]] = {name: set() for name in names}
+    for row in rows.read_rows(folder, path, (), (), None):
+        for name, splits in [*found.items()]:
+            if (value := row.values.get(name)) not in (None, ""):
+                splits.add(lists.split_name(str(value)))
+                if not splits.issubset(SPLITS):
+                    del found[name]
+        if not found:
+            return None
+    divided = [name for name, splits in found.items() if len(splits) > 1]
+    return divided[0] if len(divided) == 1 else None
 
 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:

@@ -34,6 +34,8 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
 """Beginnings of the names of networks in a folder, on a hub, or of another library."""
+IGNORED = re.compile(r"[\0- ]")
+"""Characters that a parser of URLs ignores in front of such a name or in it, for example in older versions of timm."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -119,7 +121,7 @@ def require_plain_config(config: "JsonValue") -> None:
     Raises ValueError for a value by which the library would load another folder, a hub or another network, and for a
     number that is larger than in any network.
     """
-    if isinstance(config, str) and ELSEWHERE.match(config):
+    if isinstance(config, str) and ELSEWHERE.match(IGNORED.sub("", config)):
         raise ValueError(
             f"it names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not restored"
         )
