@@ -70,8 +70,10 @@ class Answer(list[Hit]):
     `error` says why one of several queries has no results. `judgement` says how many results of a text query are
     likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated or
     the query is not a text. It is computed when it is first used, so that other searches are not slowed down.
+    `identified` is the number of hits with the query as an identifier. They are the first.
     """
 
+    identified = 0
     _judge: Callable[[Sequence[float]], Judgement] | None = None
     _draw: Callable[[Hit], str] | None = None
 
@@ -545,6 +547,7 @@ class Searcher(QueryEncoder):
         for answer in found if modality == "images" else ():
             answer._draw = self.draw
         for answer, (numbers, _), matching in zip(found, answers, matches, strict=False):
+            answer.identified = len(matching.exact) if matching else 0
             for place, row in enumerate(numbers.tolist() if matching else ()):
                 if matching and row in matching.ranks:
                     answer[place] = replace(answer[place], matches=matching.query.fields_of(answer[place].row))
@@ -577,22 +580,31 @@ class Searcher(QueryEncoder):
 
 
 def sort_likely(answer: Answer, column: str, top: int) -> Answer:
-    """Sort the likely matches of an answer by a column, and return the first `top` hits.
+    """Sort the likely matches of an answer by a column (see `_sort_hits`), and return the first `top` hits.
 
-    Dates are sorted from the newest, and other values from the smallest. A minus sign before the name of the column
-    reverses this. Missing values come last. If the index is not calibrated, the `top` nearest images are sorted.
+    Hits with the query as an identifier stay before the others. Without a judgement, all hits are sorted if all of them
+    match the words of the query, and otherwise the `top` best hits.
     """
-    name = column.removeprefix("-")
-    likely = answer.judgement.likely if answer.judgement else top
-    known = [hit for hit in answer[:likely] if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
-    newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
-    known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
-    missing = [hit for hit in answer[:likely] if hit.row[name] is None or hit.row[name] != hit.row[name]]
-    hits = [*known, *missing, *answer[likely:]][:top]
+    every = len(answer) if all(hit.matches for hit in answer) else top
+    likely = answer.judgement.likely if answer.judgement else every
+    first, others = answer[: answer.identified], answer[answer.identified : likely]
+    hits = [*_sort_hits(first, column), *_sort_hits(others, column), *answer[len(first) + len(others) :]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
     ordered._judge = answer._judge
     ordered._draw = answer._draw
     return ordered
+
+
+def _sort_hits(hits: Sequence[Hit], column: str) -> list[Hit]:
+    """Sort hits by a column: dates from the newest, and other values from the smallest.
+
+    A minus sign before the name of the column reverses this. Missing values come last.
+    """
+    name = column.removeprefix("-")
+    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
+    newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
+    known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
+    return [*known, *(hit for hit in hits if hit.row[name] is None or hit.row[name] != hit.row[name])]
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
