@@ -166,8 +166,10 @@ class Judgement:
         if not self.likely:
             return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
         searched = f"In {share} of searches, the photo that you are looking for (if it is in the collection)"
-        if self.likely < self.shown or self.expected is None:
+        if self.likely < self.shown:
             return f"{searched} is {f'among these {self.likely}' if self.likely > 1 else 'this one'}."
+        if self.expected is None:
+            return "All of these are likely matches, and there may be more."
         if more := max(0, self.expected - self.shown):
             return (
                 f"All of these are likely matches, and the index has about {more:,} more. A longer query may tell them"

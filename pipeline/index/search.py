@@ -186,8 +186,10 @@ class Searcher(QueryEncoder):
                 ranked[number] = self._merge(single[number], found, top, allowed)
         answers = self._list_hits("images", ranked, matches)
         if each and not explain_missing_line(self.index):
+            count = len(gallery) if allowed is None else int(allowed.sum())
+            is_sample = not where or not where.strip()
             for sentence, query, answer in zip(sentences, each, answers, strict=True):
-                answer._judge = partial(self._judge, sentence, query, where)
+                answer._judge = partial(self._judge, sentence, query, count, is_sample)
         return answers
 
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
@@ -227,11 +229,17 @@ class Searcher(QueryEncoder):
         merged = sorted((row for row in scores if row >= 0), key=order)[:top]
         return np.array(merged, np.int64), np.array([scores[row] for row in merged], np.float32)
 
-    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
-        count = None if where and where.strip() else len(self.gallery("images"))
+    def _judge(
+        self, sentence: str, query: np.ndarray, count: int, is_sample: bool, scores: Sequence[float]
+    ) -> Judgement:
+        """Judge the results of a text, with the `scores` of its hits among `count` photos.
+
+        `is_sample` says whether these photos resemble the background of the calibration. Photos that satisfy
+        a condition may not, so the number of their likely matches is known only if all of them are hits.
+        """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
-        return self.calibration.judge(query, scores, count, words)
+        return self.calibration.judge(query, scores, count if is_sample or len(scores) == count else None, words)
 
     @cached_property
     def calibration(self) -> Calibration | None:
