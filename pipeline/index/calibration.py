@@ -216,7 +216,10 @@ def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
     if index.card.calibration and changed_share(index) <= MAX_CHANGED_SHARE:
         return None
     said = "This index does not say where likely matches end"
-    if obstacle := find_obstacle(index):
+    obstacle = find_obstacle(index)
+    if not index.card.text_encoders and "vocabulary.json" not in index.card.files:
+        obstacle = "the vectors of its text encoder were precomputed"
+    if obstacle:
         return f"{said}, because {obstacle}."
     command = f"`jointspace calibrate {name} pairs.csv --ask`"
     return f"{said} until you write captions for {MIN_DEV_IMAGES} of its photos with {command}."

@@ -438,6 +438,8 @@ def test_one_photo_and_vectors_alone(tmp_path: Path) -> None:
         assert [hit.row["path"] for hit in index.search("inv 0", k=3)] == ["box/INV 0.jpg"]
         with pytest.raises(UsageError, match="precomputed"):
             index.search("nothing")
+        said = CliRunner().invoke(command, [str(tmp_path / f"of-{count}"), "inv 0"], catch_exceptions=False).stderr
+        assert said.rstrip().endswith("because the vectors of its text encoder were precomputed."), "no command helps"
 
 
 def test_an_index_of_removed_photos_has_no_words(run: Path, tmp_path: Path) -> None:
