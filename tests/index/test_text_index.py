@@ -460,6 +460,14 @@ def test_several_shards_match_as_one(run: Path) -> None:
             [(hit.row["path"], hit.matches) for hit in searcher.images(query, 24)] for searcher in (one, several)
         ]
         assert answers[0][:3] == answers[1][:3] and {*answers[0]} == {*answers[1]}
+    for changes in ({"sort": "-path"}, {"minus": ["cat"]}, {"where": "path != 'horse-19.png'"}):
+        scores = [
+            {hit.row["path"]: hit.score for hit in searcher.images("horse dog", 24, **changes)}
+            for searcher in (one, several)
+        ]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-6) and len(scores[0]) == 24 - ("where" in changes)
+        if "sort" in changes:
+            assert [*scores[0]] == [*scores[1]] == sorted(scores[0], reverse=True)
 
 
 def test_words_are_subtracted_from_a_text(museum: Path) -> None:
