@@ -166,8 +166,10 @@ class Judgement:
         if not self.likely:
             return f"None of these results is a likely match. In {share} of searches, the right photo scores higher."
         searched = f"In {share} of searches, the photo that you are looking for (if it is in the collection)"
-        if self.likely < self.shown or self.expected is None:
+        if self.likely < self.shown:
             return f"{searched} is {f'among these {self.likely}' if self.likely > 1 else 'this one'}."
+        if self.expected is None:
+            return "All of these are likely matches, and there may be more."
         if more := max(0, self.expected - self.shown):
             return (
                 f"All of these are likely matches, and the index has about {more:,} more. A longer query may tell them"
@@ -214,7 +216,10 @@ def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
     if index.card.calibration and changed_share(index) <= MAX_CHANGED_SHARE:
         return None
     said = "This index does not say where likely matches end"
-    if obstacle := find_obstacle(index):
+    obstacle = find_obstacle(index)
+    if not index.card.text_encoders and "vocabulary.json" not in index.card.files:
+        obstacle = "the vectors of its text encoder were precomputed"
+    if obstacle:
         return f"{said}, because {obstacle}."
     command = f"`jointspace calibrate {name} pairs.csv --ask`"
     return f"{said} until you write captions for {MIN_DEV_IMAGES} of its photos with {command}."

@@ -70,8 +70,10 @@ class Answer(list[Hit]):
     `error` says why one of several queries has no results. `judgement` says how many results of a text query are
     likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated or
     the query is not a text. It is computed when it is first used, so that other searches are not slowed down.
+    `identified` is the number of hits with the query as an identifier. They are the first.
     """
 
+    identified = 0
     _judge: Callable[[Sequence[float]], Judgement] | None = None
     _draw: Callable[[Hit], str] | None = None
 
@@ -184,8 +186,10 @@ class Searcher(QueryEncoder):
                 ranked[number] = self._merge(single[number], found, top, allowed)
         answers = self._list_hits("images", ranked, matches)
         if each and not explain_missing_line(self.index):
+            count = len(gallery) if allowed is None else int(allowed.sum())
+            is_sample = not where or not where.strip()
             for sentence, query, answer in zip(sentences, each, answers, strict=True):
-                answer._judge = partial(self._judge, sentence, query, where)
+                answer._judge = partial(self._judge, sentence, query, count, is_sample)
         return answers
 
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
@@ -225,11 +229,17 @@ class Searcher(QueryEncoder):
         merged = sorted((row for row in scores if row >= 0), key=order)[:top]
         return np.array(merged, np.int64), np.array([scores[row] for row in merged], np.float32)
 
-    def _judge(self, sentence: str, query: np.ndarray, where: str | None, scores: Sequence[float]) -> Judgement:
-        count = None if where and where.strip() else len(self.gallery("images"))
+    def _judge(
+        self, sentence: str, query: np.ndarray, count: int, is_sample: bool, scores: Sequence[float]
+    ) -> Judgement:
+        """Judge the results of a text, with the `scores` of its hits among `count` photos.
+
+        `is_sample` says whether these photos resemble the background of the calibration. Photos that satisfy
+        a condition may not, so the number of their likely matches is known only if all of them are hits.
+        """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
-        return self.calibration.judge(query, scores, count, words)
+        return self.calibration.judge(query, scores, count if is_sample or len(scores) == count else None, words)
 
     @cached_property
     def calibration(self) -> Calibration | None:
@@ -545,6 +555,7 @@ class Searcher(QueryEncoder):
         for answer in found if modality == "images" else ():
             answer._draw = self.draw
         for answer, (numbers, _), matching in zip(found, answers, matches, strict=False):
+            answer.identified = len(matching.exact) if matching else 0
             for place, row in enumerate(numbers.tolist() if matching else ()):
                 if matching and row in matching.ranks:
                     answer[place] = replace(answer[place], matches=matching.query.fields_of(answer[place].row))
@@ -577,22 +588,31 @@ class Searcher(QueryEncoder):
 
 
 def sort_likely(answer: Answer, column: str, top: int) -> Answer:
-    """Sort the likely matches of an answer by a column, and return the first `top` hits.
+    """Sort the likely matches of an answer by a column (see `_sort_hits`), and return the first `top` hits.
 
-    Dates are sorted from the newest, and other values from the smallest. A minus sign before the name of the column
-    reverses this. Missing values come last. If the index is not calibrated, the `top` nearest images are sorted.
+    Hits with the query as an identifier stay before the others. Without a judgement, all hits are sorted if all of them
+    match the words of the query, and otherwise the `top` best hits.
     """
-    name = column.removeprefix("-")
-    likely = answer.judgement.likely if answer.judgement else top
-    known = [hit for hit in answer[:likely] if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
-    newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
-    known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
-    missing = [hit for hit in answer[:likely] if hit.row[name] is None or hit.row[name] != hit.row[name]]
-    hits = [*known, *missing, *answer[likely:]][:top]
+    every = len(answer) if all(hit.matches for hit in answer) else top
+    likely = answer.judgement.likely if answer.judgement else every
+    first, others = answer[: answer.identified], answer[answer.identified : likely]
+    hits = [*_sort_hits(first, column), *_sort_hits(others, column), *answer[len(first) + len(others) :]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
     ordered._judge = answer._judge
     ordered._draw = answer._draw
     return ordered
+
+
+def _sort_hits(hits: Sequence[Hit], column: str) -> list[Hit]:
+    """Sort hits by a column: dates from the newest, and other values from the smallest.
+
+    A minus sign before the name of the column reverses this. Missing values come last.
+    """
+    name = column.removeprefix("-")
+    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
+    newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
+    known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
+    return [*known, *(hit for hit in hits if hit.row[name] is None or hit.row[name] != hit.row[name])]
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:

@@ -57,15 +57,16 @@ MAX_VALUE_CHARACTERS = 10_000
 MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest value that can be an identifier."""
 MAX_IDENTIFIED = 20
-"""Largest number of photos that may share an identifier. A value of more photos is a category, and no identifier."""
+"""Largest number of photos that may share an identifier. A value of more photos is a category, such as a place. If a
+query is equal to it, these photos match, up to MAX_MATCHES of them."""
 MAX_QUERY_WORDS = 64
 """Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
 MAX_MATCHES = 1000
 """Largest number of photos that may match. If more photos have the words of a query, only those match of which the
-query is an identifier. The words of so many photos tell photos apart no better than the vectors do."""
+query is a whole value. The words of so many photos tell photos apart no better than the vectors do."""
 MAX_MATCHING_SHARE = 0.1
 """Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
-the words of a query, only those match of which the query is an identifier."""
+the words of a query, only those match of which the query is a whole value."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Time after which a full-text index that was not opened is deleted."""
@@ -207,13 +208,14 @@ class TextIndex:
         """
         try:
             keys = " OR ".join((f'"{_mark(query.key)}"', *(f'c0 : "{stem}"' for stem in query.stems)))
-            exact = self._find(keys, MAX_IDENTIFIED) if query.key else {}
-            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
+            equal = self._find(keys, MAX_MATCHES) if query.key else {}
+            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most) | equal
         except sqlite3.Error as error:
             raise IntegrityError(
                 f"The stored words of an index are damaged ({error}). Delete the folder {state_folder('words')}, and"
                 " search again."
             ) from error
+        exact = equal if len(equal) <= MAX_IDENTIFIED else {}
         scores |= dict.fromkeys(exact, -math.inf)  # SQLite's score of a better match is smaller.
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}

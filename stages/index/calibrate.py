@@ -12,15 +12,15 @@ from stages.commands import FILE, FOLDER, say_next
 
 @click.command("calibrate")
 @click.argument("index", type=FOLDER)
-@click.argument("pairs", type=FILE)
+@click.argument("pairs", type=FILE, default="pairs.csv")
 @click.option("--ask", is_flag=True, help="Show photos one by one, and add the captions that you type to PAIRS, a CSV.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random choice of photos.")
 def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
     """Show where likely matches end, by captions that you write.
 
-    PAIRS is a table (CSV, TSV or Parquet) with the columns file and caption, for at least 50 photos of INDEX. Write
-    what you would type to find the photo. With --ask, Enter skips a photo and Ctrl-D stops. Run the same command
-    again to continue.
+    PAIRS is a table (CSV, TSV or Parquet) with the columns file and caption, for at least 50 photos of INDEX, by
+    default pairs.csv. Write what you would type to find the photo. With --ask, Enter skips a photo and Ctrl-D stops.
+    Run the same command again to continue.
     """
     from pipeline.run.reading.calibration_pairs import calibrate_index
     from pipeline.run.reading.results import search_command

@@ -286,6 +286,16 @@ def test_asking_is_continued_until_there_are_enough_captions(folder: Path, tmp_p
     assert shown(ask(folder, path, "a cat\n")) == [], "there are enough captions"
 
 
+def test_the_table_is_pairs_csv_unless_it_is_named(
+    single: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    CliRunner().invoke(calibrate.command, [str(single), "--ask"], "a dog\n")
+    assert (tmp_path / "pairs.csv").read_text().startswith("file,caption\n")
+    with pytest.raises(InputError, match="^pairs.csv has captions of 1 photo, but"):
+        run_command("calibrate", single)
+
+
 def test_asking_refuses_tables_that_it_cannot_continue(single: Path, tmp_path: Path) -> None:
     for name, header in (("pairs.tsv", ("file", "caption")), ("pairs.csv", ("name", "caption"))):
         path = write(tmp_path / name, written(count=3), header)

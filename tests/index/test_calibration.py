@@ -110,7 +110,8 @@ def test_remarks_count_the_likely_photos() -> None:
             6,
         ): "All of these are likely matches, and the index has about 1 more. A longer query may tell them apart.",
         (5, 5, 5): f"All of these are likely matches. {SEARCHED} is among them.",
-        (1, 1, None): f"{SEARCHED} is this one.",
+        (1, 2, None): f"{SEARCHED} is this one.",
+        (1, 1, None): "All of these are likely matches, and there may be more.",
     }
     for (likely, shown, expected), remark in remarks.items():
         assert Judgement(likely, shown, expected, 0.9, far=False, words=2, unknown=0).remark == remark
@@ -134,8 +135,14 @@ def test_search_reports_the_likely_matches(calibrated: Path, tmp_path: Path) -> 
     assert index.search("a dog", k=2, match_text=False).judgement.remark.startswith(
         "All of these are likely matches, and the index has about 1"
     )
-    others = index.search("a dog", k=2, where="path != 'dog-0.png'", match_text=False)
-    assert others.judgement.remark.endswith("is among these 2.")
+    remarks = [
+        index.search("a dog", k=number, where="path != 'dog-0.png'", match_text=False).judgement.remark
+        for number in (1, 2, 3)
+    ]
+    assert remarks[0] == remarks[1] == "All of these are likely matches, and there may be more."
+    assert remarks[2].endswith("is among these 2.")
+    only = index.search("a dog", k=2, where="path = 'dog-0.png'", match_text=False)
+    assert only.judgement.remark.endswith("is among them.")
     assert index.search("a dog", k=6, where="path = 'cat-1.png'").judgement.remark.startswith("None of these results")
     assert "1 of its 2 words" in index.search("unicorn dog").judgement.warning
     assert index.search(["a dog", "a zebra"], k=6, match_text=False)[0].judgement == judged

@@ -438,6 +438,8 @@ def test_one_photo_and_vectors_alone(tmp_path: Path) -> None:
         assert [hit.row["path"] for hit in index.search("inv 0", k=3)] == ["box/INV 0.jpg"]
         with pytest.raises(UsageError, match="precomputed"):
             index.search("nothing")
+        said = CliRunner().invoke(command, [str(tmp_path / f"of-{count}"), "inv 0"], catch_exceptions=False).stderr
+        assert said.rstrip().endswith("because the vectors of its text encoder were precomputed."), "no command helps"
 
 
 def test_an_index_of_removed_photos_has_no_words(run: Path, tmp_path: Path) -> None:
@@ -458,6 +460,14 @@ def test_several_shards_match_as_one(run: Path) -> None:
             [(hit.row["path"], hit.matches) for hit in searcher.images(query, 24)] for searcher in (one, several)
         ]
         assert answers[0][:3] == answers[1][:3] and {*answers[0]} == {*answers[1]}
+    for changes in ({"sort": "-path"}, {"minus": ["cat"]}, {"where": "path != 'horse-19.png'"}):
+        scores = [
+            {hit.row["path"]: hit.score for hit in searcher.images("horse dog", 24, **changes)}
+            for searcher in (one, several)
+        ]
+        assert scores[0] == pytest.approx(scores[1], abs=1e-6) and len(scores[0]) == 24 - ("where" in changes)
+        if "sort" in changes:
+            assert [*scores[0]] == [*scores[1]] == sorted(scores[0], reverse=True)
 
 
 def test_words_are_subtracted_from_a_text(museum: Path) -> None:
@@ -506,6 +516,17 @@ def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: C
         searcher.images("dog", 3, sort="takn")
 
 
+def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) -> None:
+    """The model knows only the first query. The second query is a value of more photos than may share an identifier."""
+    searcher = Searcher(open_index(with_columns(
+        run / "bundle", tmp_path / "index", name=["dog", "dog", *["other"] * 22], place=["Rome"] * 21 + [None] * 3,
+        count=[*range(24)],
+    )))  # fmt: skip
+    dogs = [hit.row["count"] for hit in searcher.images("dog", 24, sort="-count")]
+    assert dogs == [1, 0, *range(23, 1, -1)]
+    assert [hit.row["count"] for hit in searcher.images("rome", 2, sort="-count")] == [20, 19]
+
+
 def test_command_finds_words(museum: Path) -> None:
     def search(*arguments: str) -> tuple[str, str]:
         result = CliRunner().invoke(command, ["--index", str(museum), *arguments], catch_exceptions=False)
@@ -528,3 +549,19 @@ def test_common_words_are_left_to_the_vectors(museum: Path, monkeypatch: pytest.
     assert TextIndex(index).search(TextQuery("number", ("number",))).ranks == {}
     monkeypatch.setattr(text_index, "FEW_MATCHES", 24)
     assert len(TextIndex(index).search(TextQuery("number", ("number",))).ranks) == 24
+
+
+def test_a_common_value_is_found_if_the_query_is_equal_to_it(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More than a tenth of the photos, and more than may share an identifier, were taken in one place."""
+    places = ["São Tomé", "sao-tome"] * 11 + ["São Tomé beach", None]
+    searcher = Searcher(open_index(with_columns(run / "bundle", tmp_path / "index", place=places)))
+    found = searcher.images("são tomé", 24)
+    assert {hit.row["image_id"] for hit in found if hit.matches} == set(range(22))
+    assert found.identified == 0
+    with pytest.raises(InputError, match="none of the words"):  # This is not the whole value.
+        searcher.images("tomé", 24)
+    monkeypatch.setattr(text_index, "MAX_MATCHES", 21)
+    with pytest.raises(InputError, match="none of the words"):
+        searcher.images("são tomé", 24)

@@ -230,6 +230,8 @@ def test_results_are_sorted_only_by_columns_with_an_order(page: Any, run: Path, 
         assert [box.get_attribute("value") for box in page.locator("#sort option").all()] == [
             "", *(sign + name for name in ("count", "split", "width", "height") for sign in ("", "-")),
         ]  # fmt: skip
+        orders = [box.text_content() for box in page.locator("#sort option").all()]
+        assert orders[1:5] == ["count, smallest first", "count, largest first", "split, A to Z", "split, Z to A"]
         for column in ("labels", "price"):
             page.goto(f"{address}/?q=a+dog&top=3&sort={column}")
             captions(page, 6)

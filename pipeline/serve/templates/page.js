@@ -45,13 +45,17 @@ async function render() {
   look(params.get("image"));
 }
 
+// Names of the two orders of a column, by the kind of its values.
+const ORDERS = { dates: ["newest first", "oldest first"], numbers: ["smallest first", "largest first"], text: ["A to Z", "Z to A"], truth: ["false first", "true first"] };
+
 // Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone. The offers are shown
 // at once if the query uses one of them.
 function offerOrder(params) {
-  const names = [...new Set(chosenModels(params).flatMap((one) => Object.keys(one.columns).filter((name) => one.columns[name] !== "nothing")))];
+  const kinds = Object.assign({}, ...chosenModels(params).map((one) => one.columns));
+  const names = Object.keys(kinds).filter((name) => kinds[name] in ORDERS);
   at("order").hidden = !params.get("q") || params.has("regions");
   at("sort").replaceChildren(element("option", { value: "" }, "best match"), ...names.flatMap((name) => [
-    element("option", { value: name }, name), element("option", { value: `-${name}` }, `${name}, reversed`)]));
+    element("option", { value: name }, `${name}, ${ORDERS[kinds[name]][0]}`), element("option", { value: `-${name}` }, `${name}, ${ORDERS[kinds[name]][1]}`)]));
   at("sort").value = params.get("sort") || "";
   at("match").checked = !params.has("vectors");
   at("without").value = params.get("minus") || "";
