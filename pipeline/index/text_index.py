@@ -44,7 +44,7 @@ from pipeline.storage.tables import RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "2"
+VERSION = "3"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
