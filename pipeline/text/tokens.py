@@ -37,7 +37,7 @@ SPELLINGS = dict.fromkeys(_REMOVED) | dict.fromkeys(range(0x64B, 0x64E), " ") | 
 Arabic letters are rarely written. Marks of the writing direction, soft hyphens, invisible joiners and variation
 selectors do not change a word. The Arabic case endings of tanwin are replaced by a space, so that the stem of the word
 is the same with and without the ending. All apostrophes become ASCII apostrophes."""
-_DIGIT = re.compile(r"\d")
+_OTHER_DIGIT = re.compile(r"[^\D0-9]")
 LONGEST_NGRAM = 3
 """Largest number of words, or of characters, in an n-gram."""
 LONGEST_HAN = 2
@@ -213,8 +213,9 @@ def _spell(text: str) -> str:
     text = normalise_text(text)
     if text.isascii():
         return text.lower()
-    text = _patterns().non_joiner.sub("", text.translate(SPELLINGS)).lower().replace("i\u0307", "i")
-    return _DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
+    text = text.translate(SPELLINGS).lower().replace("i\u0307", "i")
+    text = _patterns().non_joiner.sub("", text) if "\u200c" in text else text
+    return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
 
 
 def _words(text: str) -> list[str]:
