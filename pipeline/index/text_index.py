@@ -44,7 +44,7 @@ from pipeline.storage.tables import RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "2"
+VERSION = "3"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
@@ -83,7 +83,7 @@ MAX_STORED_KEY_CHARACTERS = 16
 MAX_ENDING_WORDS = 3
 """Number of words in the longest ending of a file name. Letters and digits are separate words: `.j2k` has three."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
-TOKEN = re.compile(r"\d+|[^\d'\u2019]+")
+TOKEN = re.compile(r"\d+|[^\d']+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
 log = logging.getLogger(__name__)
 _read_words = make_reader(TermSettings(lemmatise=False, stop_words=(), max_ngram=1))

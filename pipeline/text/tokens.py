@@ -24,14 +24,20 @@ from pipeline.text.lemmas import STOP_WORDS, make_lemmatiser
 
 ASCII_WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 """A word of an ASCII text: letters and digits, with apostrophes inside. `don't` is one word."""
-_LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}\u200d]*"  # Hindi has zero-width joiners inside words
+_LETTERS = r"[\p{L}\p{N}][\p{L}\p{N}\p{M}]*"
 _SPACELESS = "".join(rf"\p{{scx={script}}}" for script in ("Han", "Hira", "Kana", "Thai", "Laoo", "Khmr", "Mymr"))
 _HEBREW_POINTS = (*range(0x591, 0x5BE), 0x5BF, 0x5C1, 0x5C2, 0x5C4, 0x5C5, 0x5C7)
 _ARABIC_SIGNS = (0x640, *range(0x610, 0x61B), *range(0x64E, 0x653), *range(0x656, 0x660), 0x670)
-VOWEL_SIGNS = dict.fromkeys((*_HEBREW_POINTS, *_ARABIC_SIGNS)) | dict.fromkeys(range(0x64B, 0x64E), " ")
-"""Characters that are removed from words: Hebrew points, Arabic vowel signs, and the sign that stretches Arabic
-letters. They are rarely written. The Arabic case endings of tanwin are replaced by a space, so that the stem of the
-word is the same with and without the ending."""
+_DIRECTIONS = (0x61C, 0x200E, 0x200F, *range(0x202A, 0x202F), *range(0x2066, 0x206A))
+_JOINERS = (0xAD, 0x34F, 0x200D, 0x2060, 0xFEFF)
+_VARIATIONS = (*range(0x180B, 0x1810), 0x20E3, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
+_REMOVED = (*_HEBREW_POINTS, *_ARABIC_SIGNS, *_DIRECTIONS, *_JOINERS, *_VARIATIONS)
+SPELLINGS = dict.fromkeys(_REMOVED) | dict.fromkeys(range(0x64B, 0x64E), " ") | {0x2019: "'", 0x2BC: "'"}
+"""Characters of words that are removed or replaced. Hebrew points, Arabic vowel signs, and the sign that stretches
+Arabic letters are rarely written. Marks of the writing direction, soft hyphens, invisible joiners and variation
+selectors do not change a word. The Arabic case endings of tanwin are replaced by a space, so that the stem of the word
+is the same with and without the ending. All apostrophes become ASCII apostrophes."""
+_OTHER_DIGIT = re.compile(r"[^\D0-9]")
 LONGEST_NGRAM = 3
 """Largest number of words, or of characters, in an n-gram."""
 LONGEST_HAN = 2
@@ -52,6 +58,8 @@ class Patterns(NamedTuple):
     `word` matches a word like ASCII_WORD, with combining marks. `spaceless` matches a sequence of characters of scripts
     without spaces between words, and `han` a sequence of Han characters. `character` matches a user-perceived
     character, such as a consonant cluster of Khmer with its vowel signs. `letter` matches one letter with its marks.
+    `non_joiner` matches a zero-width non-joiner inside a word. In Indic scripts it follows a mark. In Persian it
+    follows a letter, and separates parts of words.
     """
 
     word: Any
@@ -59,6 +67,7 @@ class Patterns(NamedTuple):
     han: Any
     character: Any
     letter: Any
+    non_joiner: Any
 
 
 @lru_cache(maxsize=1)
@@ -66,9 +75,10 @@ def _patterns() -> Patterns:
     """Compile the patterns with the library `regex`, which knows scripts and marks. Texts in ASCII do not import it."""
     import regex
 
-    word = rf"{_LETTERS}(?:['\u2019]{_LETTERS})*"
+    word = rf"{_LETTERS}(?:'{_LETTERS})*"
     spaceless = rf"(?V1)[[{_SPACELESS}]&&[\p{{L}}\p{{N}}\p{{M}}]]+"
-    return Patterns(*map(regex.compile, (word, spaceless, r"\p{scx=Han}+", r"\X", r"\P{M}[\p{M}\u200d]*")))
+    han, non_joiner = r"\p{scx=Han}+", r"(?<=\p{M})\u200c"
+    return Patterns(*map(regex.compile, (word, spaceless, han, r"\X", r"\P{M}\p{M}*", non_joiner)))
 
 
 def normalise_text(text: str) -> str:
@@ -182,9 +192,7 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
         lemmatise = lru_cache(maxsize=1 << 17)(lemmatise)
 
     def read(text: str) -> Iterator[WordRun]:
-        text = normalise_text(text)
-        text = text if text.isascii() else text.translate(VOWEL_SIGNS)
-        for between, words in _runs(_words(text.lower())):
+        for between, words in _runs(_words(_spell(text))):
             words = [word for word in words if word.lower() not in stop]
             terms = words
             if settings.finds_lemmas:
@@ -195,6 +203,19 @@ def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
             yield WordRun(between, words, terms)
 
     return read
+
+
+def _spell(text: str) -> str:
+    """Convert a text to lower case, and unify spellings by SPELLINGS.
+
+    Digits of all scripts become ASCII digits. The dot that lower case adds to the Turkish capital I is removed.
+    """
+    text = normalise_text(text)
+    if text.isascii():
+        return text.lower()
+    text = text.translate(SPELLINGS).lower().replace("i\u0307", "i")
+    text = _patterns().non_joiner.sub("", text) if "\u200c" in text else text
+    return _OTHER_DIGIT.sub(lambda digit: str(unicodedata.decimal(digit[0])), text)
 
 
 def _words(text: str) -> list[str]:

@@ -125,6 +125,16 @@ def test_a_vocabulary_that_does_not_know_dev_is_a_warning(tmp_path: Path, caplog
         ("صورًا", "صور ا صور_ا"),
         ("כֶּלֶב", "כלב"),
         ("한국 개", "한국 개 한국_개"),
+        ("٣ بنات", "3 بنات 3_بنات"),
+        ("２匹 २", "2 匹 2"),
+        ("ge\u00adbouw", "gebouw"),
+        ("كل\u200fب", "كلب"),
+        ("\u4e24\ufe00只\U000e0100狗", "\u4e24 只 狗 \u4e24只 只狗"),
+        ("क्\u200dया क्या", "क्या क्या क्या_क्या"),
+        ("উদ্\u200cযাপন", "উদ্যাপন"),
+        ("می\u200cرود", "می رود می_رود"),
+        ("İzmir", "izmir"),
+        ("foto\u2019s м\u02bcяч", "foto's м'яч foto's_м'яч"),
     ],
 )
 def test_terms_are_words_in_scripts_with_spaces_and_characters_in_others(text: str, terms: str) -> None:
