@@ -79,7 +79,7 @@ def test_retrieval_results_are_those_of_the_evaluation(page: Outline, run: Path)
             assert chance[column] == f"{evaluation['chance'][direction][name]:.1f}"
         assert float(ncca["median"].split()[0]) == measured["median_rank"]
     summary = page.below("The best model: ncca")
-    assert f"{evaluation['sentence_to_image']['recall@10']:.1f} % R@10, sentence-to-image" in summary
+    assert f"{evaluation['sentence_to_image']['recall@10']:.1f} % R@10, caption to photo" in summary
     assert "The encoder colour is untrained" in summary
 
 
