@@ -371,7 +371,7 @@ def test_a_collection_without_usable_photos_is_refused_with_the_reason(tmp_path:
     for number in range(2 if file.endswith("parquet") else 0):
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
-        assert f"{number + 1} images" in refuse(folder)[0]
+        assert f"{number + 1} photos" in refuse(folder)[0]
 
 
 WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamps , one of them blue .")
@@ -549,7 +549,7 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
         (photos / f"{number}.HEIC").touch()
     said, error = refuse(photos)
     assert re.search(r"3 photos cannot be used: HEIC photos need `\S*pip install 'jointspace\[heif\]'`", said)
-    assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
+    assert "3 of 23 photos cannot be used" in str(error) and "20 photos" in said
 
 
 def test_the_reason_of_a_refusal_is_about_the_refused_input(photos: Path) -> None:

@@ -129,7 +129,7 @@ def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_value
     }
     page, heading = report(own, shown), "Scores of generated captions"
     images, boxes = page.lines(heading)[1:]
-    assert images == ["mrnn", "8 images", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
+    assert images == ["mrnn", "8 photos", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
     assert boxes[:4] == ["mrnn", "21 boxes", "test", "51.2"]
     assert "METEOR (no <Java>)" in page.below(heading)
 
