@@ -5,7 +5,15 @@
 #
 # Three processes run the parts one after the other, and a fourth process runs the GPU tests meanwhile. A part that
 # fails, hangs or lacks a module does not end the others. DIR receives gpu.jsonl (one line per result), table.txt,
-# tests.txt, log.txt, machine.txt and dmon.txt. --wheels names a folder with wheels of modules that this machine lacks.
+# tests.txt, log.txt, machine.txt and dmon.txt. In gpu.jsonl, `floor` is the best possible value on this machine and
+# `of_floor` the share of it that was reached. Networks have random weights, with which they are as fast as trained ones.
+# The machine needs torch, torchvision, h5py, scikit-learn, pyarrow, click and pytest, and for all parts timm, OpenCV and
+# pytest-xdist. --wheels names a folder with wheels of the other modules, for a machine without a network:
+#   python3 -m pip download --no-deps --only-binary=:all: --python-version 3.12 --implementation cp \
+#     --platform manylinux_2_28_x86_64 --platform manylinux_2_27_x86_64 --platform manylinux_2_17_x86_64 \
+#     --platform manylinux2014_x86_64 --platform manylinux1_x86_64 -d wheels \
+#     pydantic==2.14.4 pydantic-core==2.50.5 annotated-types==0.8.0 typing-inspection==0.4.5 typing-extensions==4.16.0 \
+#     faiss-cpu==1.15.1 duckdb==2.0.1 nltk==3.10.4 filelock==4.3.1 safetensors==0.8.0 tqdm==4.70.1 pyyaml==6.0.4
 # The exit code is 1 if the device is missing or an option is wrong, else 0.
 root=$(cd "$(dirname "${BASH_SOURCE[0]}")/.." && pwd) || exit 1
 output="" wheels="" budget=470 device=cuda tiny=""

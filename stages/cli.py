@@ -156,18 +156,17 @@ def stage() -> None:
     titled=USER_COMMANDS,
     former={"--cards": "--gpus"},
     context_settings={"help_option_names": ["-h", "--help"]},
-    epilog="`jointspace stage --help` lists the stages of a run.",
 )
 @click.option(
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads of all libraries. [default: all cores]"
 )
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
-@click.option("--log", "log_path", type=click.Path(dir_okay=False), metavar="FILE", help="Also write messages to FILE.")
+@click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)  # for the rules of Snakemake
 @click.option(
     "--allow",
     metavar="MODULE:NAME",
     multiple=True,
-    help="Allow the import of this model or encoder, which an index or a configuration names. Its code is run.",
+    help="Allow this model or encoder to be imported and run.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Show warnings and errors only.")
 @click.option("-v", "--verbose", is_flag=True, help="Show more messages, with time and module.")
@@ -182,7 +181,9 @@ def cli(
     quiet: bool,
     verbose: bool,
 ) -> None:
-    """Search your own photos in plain language, with a model fitted to your captions."""
+    """Search your own photos in plain language, with a model fitted to your captions.
+    `jointspace stage --help` lists the stages of a run.
+    """
     runtime.configure(threads)
     # Pydantic would otherwise search every installed package for plugins.
     os.environ.setdefault("PYDANTIC_DISABLE_PLUGINS", "1")

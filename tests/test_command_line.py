@@ -1,8 +1,10 @@
 """Messages of the command line about wrong arguments and options."""
 
 import shutil
+from itertools import chain
 from pathlib import Path
 
+import click
 import pytest
 from click.testing import CliRunner
 from PIL import Image
@@ -10,6 +12,7 @@ from PIL import Image
 from pipeline.compute import runtime
 from pipeline.errors import JointspaceError, UsageError
 from stages import commands
+from stages.catalogue import USER_COMMANDS
 from stages.cli import cli
 
 INDEX = Path(__file__).parent / "index/fixtures/868ca75c/one"
@@ -144,3 +147,9 @@ def test_commands_that_init_prints_name_the_program_if_the_shell_does_not_find_i
     said = CliRunner().invoke(cli, ["init", "photos", "--encoder", "clip"]).stdout.splitlines()
     assert said[-1] == f"{program['jointspace']} run photos.yaml"
     assert any(line.endswith(f": {program['pip']} install 'jointspace[open-clip]'") for line in said)
+
+
+def test_the_help_fits_on_one_screen() -> None:
+    lines = click.Context(cli, info_name="jointspace", terminal_width=80).get_help().splitlines()
+    named = [line.split()[0] for line in lines if line.startswith("  ") and line[2:3].isalpha()]
+    assert len(lines) <= 40 and set(named) >= set(chain(*USER_COMMANDS.values()))

@@ -219,14 +219,12 @@ ANSWERS = {
     "Features with h5py": "(24, 3) float32 [0 1 2]",
     "Paths of photos with pyarrow": "24 [{'image_id': 0, 'path': 'dog-0.png', 'split': 'train'}]",
     "Nearest photos with faiss": "[('dog-0.png', ",
-    "Several index shards with faiss": "[(1.0, 'dog-0.png'), ",
 }
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = make_run(tmp_path_factory.mktemp("run"))
-    build_bundle(folder, {"index": {"bundles": 3}}, output="several")
     build_bundle(folder)
     arrays = {"features": np.ones((24, 3), np.float32), "image_id": np.arange(24)}
     write_shard(folder / "features" / "shard-00000.h5", FEATURES, arrays, rows=24, details={})
@@ -237,7 +235,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_the_programs_of_the_documentation_run(
     run: Path, title: str, program: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture
 ) -> None:
-    places = {"Features": "features", "Paths": "manifest", "Nearest": "bundle", "Several": "several"}
+    places = {"Features": "features", "Paths": "manifest", "Nearest": "bundle"}
     folder = next(run / place for first, place in places.items() if title.startswith(first))
     monkeypatch.setattr(sys, "argv", ["program.py", str(folder)])
     exec(program, {"__name__": "__main__"})  # noqa: S102
@@ -366,7 +364,7 @@ def test_the_best_rows_of_the_readme_are_those_that_were_measured() -> None:
     recalls = re.compile(r"\d+\.\d / \d+\.\d / \d+\.\d")
     rows_of = [row for row in (ROOT / "README.md").read_text().splitlines() if row.startswith(("| `", "| plus"))]
     checked = [(row, found) for row in rows_of if (found := recalls.findall(row))]
-    assert len(checked) == 6
+    assert len(checked) == 4
     for row, found in checked:
         assert all(values in measured for values in found), row
 

@@ -38,7 +38,7 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
     assert plan["hours"]["net"] == pytest.approx(1e6 / speed["images_per_second"] / 3600)
     width, chunks = 512 + 300, 8
     assert plan["disk"]["features"] == 2 * 1_000_000 * 512
-    assert plan["disk"]["embeddings"] == plan["disk"]["indices"] == 4 * 64 * 3_000_000
+    assert plan["disk"]["embeddings"] == plan["disk"]["indexes"] == 4 * 64 * 3_000_000
     assert plan["disk"]["moments"] == 2 * width**2 * (chunks + 1)
     assert plan["memory"]["build-index"] > 3 * 4 * 64 * 3_000_000 and plan["not_measured"] == []
     twice = planned("--photos", "2e6", "--captions-per-photo", "2")

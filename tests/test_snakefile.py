@@ -60,14 +60,14 @@ def test_every_output_of_the_report_has_its_caption() -> None:
     assert named == {path.stem for path in (ROOT / "docs/captions").glob("*.rst")}
 
 
-def test_the_tutorial_shows_the_rulegraph(tmp_path: Path) -> None:
-    """The graph of the tutorial has every rule of the demo, known before the run, without arrows that follow from other
-    arrows.
+def test_contributing_shows_the_rulegraph(tmp_path: Path) -> None:
+    """The graph of CONTRIBUTING.md has every rule of the demo that is known before the run, and no arrow that follows
+    from other arrows.
     """
     drawn = snakemake(tmp_path, "--rulegraph", "mermaid-js").stdout
     names = dict(re.findall(r"(id\d+)\[(\w+)\]", drawn))
     whole = {(names[a], names[b]) for a, b in re.findall(r"(id\d+) --> (id\d+)", drawn)}
-    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "docs/tutorial.md").read_text(), flags=re.M))
+    shown = set(re.findall(r"^    (\w+) --> (\w+)$", (ROOT / "CONTRIBUTING.md").read_text(), flags=re.M))
     assert shown <= whole and closure(shown) == closure(whole)
 
 

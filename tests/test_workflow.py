@@ -77,7 +77,7 @@ DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 
 def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
     heading, *models, report, search = (run / "output").read_text().splitlines()[-6:]
-    assert heading.startswith("recall@1 / 5 / 10 on the test split (12 images, 60 sentences, all-sentences)")
+    assert heading.startswith("recall@1 / 5 / 10 on the test split (12 photos, 60 captions, all-sentences)")
     assert {line.split()[0] for line in models} == {"ncca", "sae", "ncca-csls-refit"}
     assert report == f"report: {RESULTS}/report/index.html"
     words = shlex.split(search.removeprefix("search: "))

@@ -17,7 +17,7 @@ import pyarrow as pa
 from pipeline.collections import ingest_sql
 from pipeline.collections.ingest_sql import DUPLICATE, OWNED
 from pipeline.collections.intake import Intake
-from pipeline.collections.records import DIVIDED, Reject
+from pipeline.collections.records import DIVIDED, KIND_NAMES, Reject
 from pipeline.collections.tables import OUTCOMES, RejectSummary, to_text
 from pipeline.compute.workers import Failure
 from pipeline.config.section import SPLITS
@@ -124,15 +124,15 @@ class Collection:
         splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
         for kind, counts in self.counts.items():
             if counts["given"]:
-                line = f"{counts['kept']} {kind}" + (f" ({splits})" if kind == "images" else "")
+                line = f"{counts['kept']} {KIND_NAMES[kind]}" + (f" ({splits})" if kind == "images" else "")
                 not_kept = [f"{counts[fate]} {fate}" for fate in ("rejected", "duplicate") if counts[fate]]
                 yield "; ".join(filter(None, (line, ", ".join(not_kept))))
         yield from self.notes
         for (kind, reason), count in Counter(self.left_out.counts).most_common(10):
-            yield f"  {count} {kind} not kept: {reason}"
+            yield f"  {count} {KIND_NAMES.get(kind, kind)} not kept: {reason}"
         if silent := {split: summary.silent for split, summary in self.splits.items() if summary.silent}:
             count = " and ".join(f"{count} of {split}" for split, count in silent.items())
-            yield f"{count} have no sentence. They are moved to the split gallery, which is only indexed."
+            yield f"{count} have no caption. They are moved to the split gallery, which is only indexed."
 
 
 class Assembly:
@@ -198,12 +198,12 @@ class Assembly:
             duplicates = rejected.of(kind, DUPLICATE)
             fates = {"kept": number, "rejected": rejected.of(kind, "") - duplicates, "duplicate": duplicates}
             counts[kind] = {"given": intake.given[kind], **fates}
-        notes = [f"{count} images {note}" for note, count in image_notes.most_common()]
+        notes = [f"{count} photos {note}" for note, count in image_notes.most_common()]
         notes += [*intake.notes, *intake.own.describe()]
         if taken_down:
             notes.append(f"{taken_down} captions in the takedown list are removed")
         if moved:
-            notes.append(f"{moved} sentences of exact copies of a photo are kept with the first copy")
+            notes.append(f"{moved} captions of exact copies of a photo are kept with the first copy")
         in_order = {split: splits[split] for split in SPLITS if split in splits}
         return Collection(self._parts, intake.rejects, rejected, counts, in_order, notes)
 

@@ -282,7 +282,7 @@ def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files:
     columns, notes = table.with_sentences(table.with_text_columns(usual, table.sample_texts(folder, path)))
     note = f"{folder.label(path)} has its photos in the column {column}"
     if "sentence" in columns:
-        note += f", its sentences in {columns['sentence']}"
+        note += f", its captions in {columns['sentence']}"
     return Detected(folder.root, "parquet", files, table.renamed(columns), "sentence" in columns, notes=(note, *notes))
 
 

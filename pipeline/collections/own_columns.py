@@ -357,7 +357,7 @@ class FieldReadings:
         if len(rivals) > 1:
             return (
                 f"is kept as text: its {kind}, {example}, can be read {conventions[0]} or {conventions[1]}, and none of"
-                f" them decides; write them as programs do ({FOR_PROGRAMS[kind]})"
+                f" them decides. Write them as programs do ({FOR_PROGRAMS[kind]})"
             )
         return f"is read as {kind} {conventions[0]}, {example}" if conventions[0] else ""
 

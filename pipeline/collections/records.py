@@ -12,6 +12,8 @@ from typing import NamedTuple, Self
 
 from pipeline.config.collection import CollectionSettings
 
+KIND_NAMES = {"images": "photos", "sentences": "captions", "documents": "weak texts", "boxes": "boxes"}
+"""Kind of record -> its name for users."""
 DIVIDED = "divided"
 """The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20

@@ -80,8 +80,8 @@ def _merge(name: str, group: Sequence[Evaluation]) -> Evaluation:
 
 
 def spoken(direction: str) -> str:
-    """Return the name of a direction for users, such as `image-to-sentence` for `image_to_sentence`."""
-    return direction.replace("_", "-")
+    """Return the name of a direction for users, such as `photo to caption` for `image_to_sentence`."""
+    return direction.replace("image", "photo").replace("sentence", "caption").replace("_", " ")
 
 
 def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
@@ -119,7 +119,7 @@ def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
     ranked = ranking(merge_seeds(evaluations))
     first = ranked[0]
     longest = max(len(evaluation["model"]) for evaluation in ranked)
-    gallery = f"{first['n_images']} images, {first['n_sentences']} sentences, {first['protocol']}"
+    gallery = f"{first['n_images']} photos, {first['n_sentences']} captions, {first['protocol']}"
     lines = [f"recall@1 / 5 / 10 on the {first['split']} split ({gallery}), best first:"]
     for evaluation in ranked:
         cells = [
@@ -138,7 +138,7 @@ def markdown(evaluations: Iterable[Evaluation]) -> str:
     parts = []
     for (split, protocol), group in by_setting(merge_seeds(with_folds(evaluations))):
         first = group[0]
-        parts.append(f"## {split} split, {protocol}: {first['n_images']} images, {first['n_sentences']} sentences\n")
+        parts.append(f"## {split} split, {protocol}: {first['n_images']} photos, {first['n_sentences']} captions\n")
         lines = [["model", "direction", *MEASURES.values()], ["---"] * (2 + len(MEASURES))]
         for evaluation, what in ((one, what) for one in group for what in MEASURED if what in one):
             cells = [_with_interval(evaluation[what], name) for name in MEASURES]

@@ -273,7 +273,7 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
             # half of each is stored.
             "moments": moments / 2 * (chunks + 1),
             "embeddings": embeddings * len(config.models),
-            "indices": embeddings * len(config.models),
+            "indexes": embeddings * len(config.models),
         },
         memory={
             "extract": PROCESS_BYTES + 8.0 * min(images, config.shard_size) * max(dims.values(), default=0),

@@ -53,7 +53,7 @@ def compared_as_text(rows: Sequence[ComparedRow]) -> str:
     """
     names = [printable(f"{row['system'].name} ({row['system'].source})") for row in rows]
     lines = [
-        "Recall@1, 5, 10 image-to-sentence and sentence-to-image, their sum, and its difference from the sum of the"
+        "Recall@1, 5, 10 photo to caption and caption to photo, their sum, and its difference from the sum of the"
         f" reference {names[0]}:"
     ]
     has_seeds = any(row["system"].deviations[0] is not None for row in rows)

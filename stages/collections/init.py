@@ -186,7 +186,9 @@ def _lines(
     weights: Path | None,
 ) -> Iterator[str]:
     """Yield the lines that tell the user about the collection. `seen` has the findings of the command."""
-    parts = [f"{count:,} {what}" for what, count in seen["counts"].items()]
+    from pipeline.collections.records import KIND_NAMES
+
+    parts = [f"{count:,} {KIND_NAMES[what]}" for what, count in seen["counts"].items()]
     yield f"{seen['root']}: {', '.join(parts)} (format {seen['format']})"
     yield from (f"  file {ours}: {theirs}" for ours, theirs in seen["files"].items())
     yield from (f"  {note}" for note in seen["notes"])

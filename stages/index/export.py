@@ -27,7 +27,7 @@ log = logging.getLogger(__name__)
 def command(
     index_folder: Path, kind: str | None, output: Path | None, code: str | None, dims: int | None, recipe: Path | None
 ) -> None:
-    """Export the vectors of an index, or a recipe for its queries, for other programs.
+    """Export vectors, or a recipe for queries, for other programs.
 
     The files of the vectors also have the ids, paths and captions, and your own columns.
     """

@@ -58,7 +58,7 @@ MIN_LISTED_CAPTIONS = 50
     help="Largest estimated share of right captions among the captions that the takedown list leaves out.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None, rate: float) -> None:
-    """Find wrong captions, near-duplicates and split leakage in a run.
+    """Find wrong captions, near-duplicates and split leakage.
 
     The command finds captions that probably do not describe their photo, photos that are near-duplicates, and
     near-duplicates in different splits. It writes RUN/audit/audit.parquet with one row per finding, and adds a

@@ -247,10 +247,10 @@ def draw_photographs(count: int) -> Sample:
 )  # fmt: skip
 @json_option
 def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None:
-    """Check this machine: libraries, devices, disk, memory and extras.
+    """Check this machine and the installed libraries.
 
-    CONFIG is a configuration whose results_root is the disk to check. The exit code is 1 if something needed is
-    missing.
+    Devices, memory, the disk and extras are checked too. CONFIG is a configuration whose results_root is the disk to
+    check. The exit code is 1 if something needed is missing.
     """
     from pipeline.config import loading
     from pipeline.plan.machine import examine

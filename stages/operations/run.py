@@ -129,7 +129,7 @@ def migrate(
     old: str, new: str, config_path: Path | None, images: int, cores: int | None, texts: Path | None,
     output: Path | None,
 ) -> None:  # fmt: skip
-    """Switch a run, or files of vectors, to a new encoder before it encodes every photo.
+    """Switch a run, or files of vectors, to a new encoder.
 
     With files: OLD has vectors of the old encoder (.npy, Parquet and other formats, or an index), and NEW has vectors
     of some of the same photos by the new encoder, paired by names or by order. The command prints how much recall is

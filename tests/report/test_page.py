@@ -79,7 +79,7 @@ def test_retrieval_results_are_those_of_the_evaluation(page: Outline, run: Path)
             assert chance[column] == f"{evaluation['chance'][direction][name]:.1f}"
         assert float(ncca["median"].split()[0]) == measured["median_rank"]
     summary = page.below("The best model: ncca")
-    assert f"{evaluation['sentence_to_image']['recall@10']:.1f} % R@10, sentence-to-image" in summary
+    assert f"{evaluation['sentence_to_image']['recall@10']:.1f} % R@10, caption to photo" in summary
     assert "The encoder colour is untrained" in summary
 
 
@@ -129,7 +129,7 @@ def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_value
     }
     page, heading = report(own, shown), "Scores of generated captions"
     images, boxes = page.lines(heading)[1:]
-    assert images == ["mrnn", "8 images", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
+    assert images == ["mrnn", "8 photos", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
     assert boxes[:4] == ["mrnn", "21 boxes", "test", "51.2"]
     assert "METEOR (no <Java>)" in page.below(heading)
 

@@ -35,12 +35,12 @@ def test_seeds_of_a_model_are_one_row_with_mean_and_deviation() -> None:
     mean, single = (test.cells[model]["sentence_to_image"]["recall@1"] for model in ("a", "b"))
     assert (mean.value, mean.deviation, mean.interval) == (22, pytest.approx(8**0.5), None)
     assert (single.value, single.deviation, single.interval, single.best) == (23, None, (22, 24), True)
-    lines = [line for line in markdown(trained).splitlines() if "image-to-sentence" in line]
-    assert lines[0].startswith("| a, 2 seeds | image-to-sentence | 22.0 ± 2.8 | 40.0 ± 0.0 | 60.0 ± 0.0 |")
-    assert lines[1].startswith("| b | image-to-sentence | 23.0 [22.0, 24.0] |")
+    lines = [line for line in markdown(trained).splitlines() if "photo to caption" in line]
+    assert lines[0].startswith("| a, 2 seeds | photo to caption | 22.0 ± 2.8 | 40.0 ± 0.0 | 60.0 ± 0.0 |")
+    assert lines[1].startswith("| b | photo to caption | 23.0 [22.0, 24.0] |")
     _, first, second = compare_briefly(trained)
-    assert first.startswith("  b  image-to-sentence 23.0 / 40.0 / 60.0")
-    assert second.startswith("  a  image-to-sentence 22.0 ± 2.8 / 40.0 ± 0.0 / 60.0 ± 0.0")
+    assert first.startswith("  b  photo to caption 23.0 / 40.0 / 60.0")
+    assert second.startswith("  a  photo to caption 22.0 ± 2.8 / 40.0 ± 0.0 / 60.0 ± 0.0")
 
 
 def test_the_best_model_is_chosen_on_dev() -> None:
