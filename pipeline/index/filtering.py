@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import BLOCK_ROWS, Neighbours, search_exact
-from pipeline.index.faiss_types import HASHTABLE, HasFineQuantizer, SearchParametersHNSW, call
+from pipeline.index.faiss_types import HASHTABLE, SearchParametersHNSW, call, untyped
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 
 MAX_BRUTE_FORCE_ROWS = 1 << 14
@@ -77,10 +77,10 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
                 raise RuntimeError("FAISS returns wrong vectors from an IndexIVFRaBitQFastScan")
             if isinstance(part, faiss.IndexIVFPQFastScan):
-                assert isinstance(part, HasFineQuantizer)
+                codes = untyped(part)
                 # FAISS loses this attribute when it reads an index, and would then end the process.
-                if part.fine_quantizer is None:
-                    part.fine_quantizer = part.pq
+                if codes.fine_quantizer is None:
+                    codes.fine_quantizer = codes.pq
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
