@@ -1,32 +1,19 @@
 """Types for FAISS's objects, because FAISS returns base classes and its type stubs lack some attributes."""
 
-from collections.abc import Callable, Iterator
-from typing import Any, TypeVar
+from collections.abc import Iterator
+from typing import Any
 
 import faiss
 import numpy as np
 
-# FAISS's stubs lack these names.
-HASHTABLE: int = vars(faiss)["DirectMap"].Hashtable
-NO_DIRECT_MAP: int = vars(faiss)["DirectMap"].NoMap
-PyCallbackIOWriter: Callable[[Callable[[bytes], object]], faiss.IOWriter] = vars(faiss)["PyCallbackIOWriter"]
-SearchParametersHNSW: Callable[..., faiss.SearchParameters] = vars(faiss)["SearchParametersHNSW"]
-ZeroCopyIOReader: Callable[..., faiss.IOReader] = vars(faiss)["ZeroCopyIOReader"]
-
-T = TypeVar("T")
-
 
 def untyped(value: object) -> Any:
-    """Return an object of FAISS unchanged, for attributes that are missing from FAISS's stubs."""
+    """Return a module, class, function or object of FAISS unchanged, for uses that FAISS's stubs do not know."""
     return value
 
 
-Argument = np.ndarray | float | faiss.IDSelector | faiss.SearchParameters
-
-
-def call(function: Callable[..., T], *values: Argument, **named: Argument) -> T:
-    """Call a function or a class of FAISS with arguments that are missing from its stubs."""
-    return function(*values, **named)
+HASHTABLE: int = untyped(faiss).DirectMap.Hashtable
+NO_DIRECT_MAP: int = untyped(faiss).DirectMap.NoMap
 
 
 def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.VectorTransform]:

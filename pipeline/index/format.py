@@ -17,14 +17,7 @@ import numpy as np
 from faiss import class_wrappers
 
 from pipeline.errors import IntegrityError
-from pipeline.index.faiss_types import (
-    PyCallbackIOWriter,
-    ZeroCopyIOReader,
-    call,
-    inverted_lists,
-    transforms_of,
-    untyped,
-)
+from pipeline.index.faiss_types import inverted_lists, transforms_of, untyped
 from pipeline.storage.files import REBUILD
 
 READ_FLAGS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
@@ -88,7 +81,7 @@ def metric_of(index: faiss.Index) -> str:
 
 def write_index(index: faiss.Index, write: Callable[[bytes], object]) -> None:
     """Write an index in FAISS's format: call `write` with one part of the file after another."""
-    faiss.write_index(index, PyCallbackIOWriter(write))
+    faiss.write_index(index, untyped(faiss).PyCallbackIOWriter(write))
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
@@ -126,7 +119,8 @@ def view_bytes(
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
-        index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), READ_FLAGS)
+        reader = untyped(faiss).ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_))
+        index = faiss.read_index(reader, READ_FLAGS)
         class_wrappers.add_to_referenced_objects(index, bytes_)  # The bytes must exist as long as the index.
         return index
 
@@ -250,7 +244,7 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
         bits = quantizer.nb_bits
         same = (quantizer.d, quantizer.metric_type) == (dim, index.metric_type)
         yield "quantizer", same and 0 < bits < 10
-        code_size = call(faiss.RaBitQuantizer, dim, quantizer.metric_type, bits).code_size
+        code_size = untyped(faiss).RaBitQuantizer(dim, quantizer.metric_type, bits).code_size
         yield "quantizer", code_size == quantizer.code_size == codes.code_size
         yield "center", not hasattr(index, "center") or codes.center.size() == dim
     if isinstance(index, faiss.IndexLSH):
