@@ -27,7 +27,7 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
-from pipeline.compute.chunks import split_into_chunks
+from pipeline.compute.mapreduce import split_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, RUN_FIRST, file_sha256, is_regular, plain, read_bytes, refusing
