@@ -137,7 +137,7 @@ def load_and_ask(folder: Path, query: np.ndarray) -> None:
     card = shard.card.images
     assert card is not None
     expected = ExpectedIndex(card.count, card.dim, card.metric)
-    index = view_bytes(shard.index("images"), "images.faiss", expected)
+    index = view_bytes(shard.map("images.faiss"), "images.faiss", expected)
     shard.packed_table("images").records(index.search(query, 10)[1][0])
 
 
