@@ -23,7 +23,7 @@ import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
-from pipeline.index.exact import ArrayVectors  # noqa: E402
+from pipeline.index.exact import Vectors  # noqa: E402
 from pipeline.storage.index_shard import IndexWriter  # noqa: E402
 
 CLUSTERS = 2000
@@ -71,7 +71,7 @@ def main() -> None:
         start = time.process_time()
         try:
             requirements = Requirements(0.95, None, None, 1000, "auto")
-            built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", requirements)
+            built = choose_and_build(Vectors(vectors), queries, "inner_product", requirements)
             IndexWriter(Path(name) / "index").add("images.faiss", built.write)
         finally:
             is_done.set()

@@ -25,7 +25,7 @@ runtime.configure()
 from index import make_pairs  # noqa: E402  after the runtime is configured
 
 from pipeline.index.chooser import Requirements, choose  # noqa: E402
-from pipeline.index.exact import ArrayVectors  # noqa: E402
+from pipeline.index.exact import Vectors  # noqa: E402
 
 SPAWN = multiprocessing.get_context("spawn")
 
@@ -59,7 +59,7 @@ def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, 
     wall = time.perf_counter()
     processor = time.process_time()
     asked = Requirements(floor, None, None, 1000, "auto", sample)
-    rounds = choose(ArrayVectors(images), sentences, "inner_product", asked, lambda items, what: items)
+    rounds = choose(Vectors(images), sentences, "inner_product", asked, lambda items, what: items)
     trials = next(each.trials for each in rounds if each.finalists)
     wall = time.perf_counter() - wall
     processor = time.process_time() - processor

@@ -35,7 +35,7 @@ from index import SYNTHETIC_CARD, image_table  # noqa: E402
 from pipeline.index.build import build_gallery  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.condition_recall import SHARES, measure_conditions  # noqa: E402
-from pipeline.index.exact import ArrayVectors  # noqa: E402
+from pipeline.index.exact import Vectors  # noqa: E402
 from pipeline.index.gallery import Shortlist  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.index.tuning import Questions, ask, recall_of  # noqa: E402
@@ -61,7 +61,7 @@ def main() -> None:
     parser.add_argument("--candidates", nargs="+", metavar="FACTORY")
     given = parse_options(parser, globals(), vectors=3000, dim=16, sample=1000, QUERIES=10)
     images, tuning, captions = make_gapped_pairs(given.vectors, given.dim)
-    vectors = ArrayVectors(images)
+    vectors = Vectors(images)
     candidates = tuple(given.candidates) if given.candidates else "auto"
     requirements = Requirements(given.floor, None, None, 1000, candidates, given.sample)
     asked = tuning["captions"]
@@ -98,7 +98,7 @@ def main() -> None:
             recalls: dict[str, list[float]] = {}
             for name, values in columns.items():
                 ids = np.flatnonzero(values < share)
-                questions = ask(queries[name], ArrayVectors(images[ids]).blocks(), len(ids), "inner_product")
+                questions = ask(queries[name], Vectors(images[ids]).blocks(), len(ids), "inner_product")
                 found = gallery.search(queries[name], questions.k, values < share)
                 positions = np.where(found.rows >= 0, np.searchsorted(ids, found.rows), -1)
                 halves = {"near": slice(QUERIES), "other": slice(QUERIES, None)}

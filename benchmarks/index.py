@@ -34,8 +34,8 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
 from pipeline.index.exact import (  # noqa: E402
-    ArrayVectors,
     Neighbours,
+    Vectors,
     search_exact,
 )
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes  # noqa: E402
@@ -111,7 +111,7 @@ def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> Non
             np.matmul(queries, part.T, out=table[:, : len(part)])
 
     def ours() -> Neighbours:
-        return search_exact(queries, ArrayVectors(vectors).blocks(), 10, "inner_product")
+        return search_exact(queries, Vectors(vectors).blocks(), 10, "inner_product")
 
     name = f"exact search of {len(queries)} among {len(vectors)}"
     differing = int((ours().rows != flat.search(queries, 10)[1]).sum())
@@ -137,7 +137,7 @@ def load_and_ask(folder: Path, query: np.ndarray) -> None:
     card = shard.card.images
     assert card is not None
     expected = ExpectedIndex(card.count, card.dim, card.metric)
-    index = view_bytes(shard.index("images"), "images.faiss", expected)
+    index = view_bytes(shard.map("images.faiss"), "images.faiss", expected)
     shard.packed_table("images").records(index.search(query, 10)[1][0])
 
 
@@ -152,7 +152,7 @@ def main() -> None:
 
     start = time.perf_counter()
     asked = Requirements(FLOOR, MEMORY, None, 1000, "auto", given.sample)
-    built = choose_and_build(ArrayVectors(vectors), queries, "inner_product", asked)
+    built = choose_and_build(Vectors(vectors), queries, "inner_product", asked)
     chosen = time.perf_counter() - start
     card = built.card
     report({"name": "chosen index", "chosen_in": chosen, **card.to_json()})
@@ -174,7 +174,7 @@ def main() -> None:
         if given.autofaiss:
             theirs, about = run_autofaiss(given.autofaiss, vectors, folder)
             ours = from_bytes(to_bytes(built.index), "images.faiss", built.expected)
-            questions = ask(queries, ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
+            questions = ask(queries, Vectors(vectors).blocks(), len(vectors), "inner_product")
             operation = tune(theirs, questions, FLOOR)
             sides = [partial(index.search, queries, 10) for index in (ours, theirs)]
             speed = compare("queries of the chosen index over autofaiss's", *sides, given.repeats, runtime.threads())

@@ -27,7 +27,7 @@ import faiss  # noqa: E402  after the BLAS kernels are chosen
 import numpy as np  # noqa: E402
 
 from pipeline.index.candidates import FEW_LISTS, TrainedIndex, build, lists_for  # noqa: E402
-from pipeline.index.exact import ArrayVectors, search_exact  # noqa: E402
+from pipeline.index.exact import Vectors, search_exact  # noqa: E402
 from pipeline.index.format import ExpectedIndex, to_bytes, view_bytes  # noqa: E402
 from pipeline.index.gallery import Gallery, MergedGallery  # noqa: E402
 from pipeline.index.tuning import ask, tune  # noqa: E402
@@ -49,15 +49,15 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
     return vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
 
 
-def build_index(vectors: np.ndarray, shared: ArrayVectors | TrainedIndex | None = None) -> TrainedIndex:
+def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = None) -> TrainedIndex:
     """Build and tune an index of `vectors`. Return it with its vectors, in the form in which shards share it.
 
     `shared` is the index whose lists are used, or the vectors on which the lists are trained (default: `vectors`).
     """
     count = len(vectors) if shared is None or isinstance(shared, TrainedIndex) else shared.count
     factory = shared.factory if isinstance(shared, TrainedIndex) else f"IVF{lists_for(count, FEW_LISTS)},SQ8"
-    index = build(factory, ArrayVectors(vectors), "inner_product", shared=shared).index
-    questions = ask(make_vectors(QUERIES, 3), ArrayVectors(vectors).blocks(), len(vectors), "inner_product")
+    index = build(factory, Vectors(vectors), "inner_product", shared=shared).index
+    questions = ask(make_vectors(QUERIES, 3), Vectors(vectors).blocks(), len(vectors), "inner_product")
     return TrainedIndex(index, factory, tune(index, questions, FLOOR).setting)
 
 
@@ -69,7 +69,7 @@ def open_gallery(index: faiss.Index) -> Gallery:
 def make_merged(vectors: np.ndarray, count: int) -> MergedGallery:
     bounds = [len(vectors) * number // count for number in range(count + 1)]
     galleries: list[Gallery] = []
-    shared: ArrayVectors | TrainedIndex = ArrayVectors(vectors)
+    shared: Vectors | TrainedIndex = Vectors(vectors)
     for first, last in zip(bounds[:-1], bounds[1:], strict=True):
         shared = build_index(vectors[first:last], shared)
         galleries.append(open_gallery(shared.index))

@@ -39,7 +39,7 @@ from pipeline.encoders.tfidf import TfidfEncoder  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.calibration import BACKGROUND, Calibration  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
-from pipeline.index.exact import ArrayVectors  # noqa: E402
+from pipeline.index.exact import Vectors  # noqa: E402
 from pipeline.index.search import Searcher  # noqa: E402
 from pipeline.models.linear.projection import Directions  # noqa: E402
 from pipeline.models.linear.views import ImageView, TextView  # noqa: E402
@@ -65,10 +65,10 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
     writer = IndexWriter(folder / "index")
     exact = 200_000 if candidates == "auto" else 1
     asked = Requirements(0.95, None, None, exact, candidates, 50_000)
-    built = choose_and_build(ArrayVectors(images), queries[:1000], "inner_product", asked)
+    built = choose_and_build(Vectors(images), queries[:1000], "inner_product", asked)
     writer.add("images.faiss", built.write)
     sentences = choose_and_build(
-        ArrayVectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
+        Vectors(queries), images[:1000], "inner_product", Requirements(0.95, None, None, count, "auto", 1000)
     )
     writer.add("sentences.faiss", sentences.write)
     text_ids = np.arange(len(queries))

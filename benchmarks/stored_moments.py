@@ -22,7 +22,7 @@ runtime.configure()
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
 import pairs  # noqa: E402
 
-from pipeline.compute.chunks import split_into_chunks  # noqa: E402
+from pipeline.compute.mapreduce import split_into_chunks  # noqa: E402
 from pipeline.models.linear.accumulation import sum_blocks  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS, Moments  # noqa: E402
 from pipeline.models.linear.sets import sum_stored  # noqa: E402

@@ -38,7 +38,7 @@ import torch  # noqa: E402, F401  exact search uses it where it is loaded
 from pipeline.compute.multivectors import one_vector_each  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402
-from pipeline.index.exact import ArrayVectors, evenly_spaced  # noqa: E402
+from pipeline.index.exact import Vectors, evenly_spaced  # noqa: E402
 from pipeline.index.tuning import Questions, ask, recall_of, timed_search  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 from pipeline.run.reading.indexes import find_queries  # noqa: E402
@@ -127,7 +127,7 @@ def main() -> None:
     images, tuning, captions = (
         read_pairs(given.run, given.model) if given.run else make_gapped_pairs(given.vectors, given.dim)
     )
-    vectors = ArrayVectors(images)
+    vectors = Vectors(images)
     questions = ask(captions, vectors.blocks(), len(images), "inner_product")
     photos = ask(tuning["images"], vectors.blocks(), len(images), "inner_product")
     candidates = tuple(given.candidates) if given.candidates else "auto"

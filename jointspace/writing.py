@@ -13,7 +13,7 @@ from pipeline.config import loading
 from pipeline.index.build import QUERIES, choose_and_build
 from pipeline.index.chooser import Requirements
 from pipeline.index.condition_recall import measure_conditions
-from pipeline.index.exact import ArrayVectors, evenly_spaced
+from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.tuning_queries import TuningQueries, choose_queries
 from pipeline.storage.card import IndexCard, MeasuredIndexes
 from pipeline.storage.index_folder import COLUMNS
@@ -69,11 +69,11 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
     }
     for modality, vectors in sides.items():
         asked = one_vector_each(queries[modality].vectors)
-        built = choose_and_build(ArrayVectors(vectors), asked, "inner_product", requirements)
+        built = choose_and_build(Vectors(vectors), asked, "inner_product", requirements)
         writer.add(f"{modality}.faiss", built.write)
         if built.tradeoff:
             writer.add_json(f"{modality}.tradeoff.json", built.tradeoff)
-        conditions = measure_conditions(built.index, ArrayVectors(vectors), asked, "inner_product")
+        conditions = measure_conditions(built.index, Vectors(vectors), asked, "inner_product")
         changes = {"measured_with": queries[modality].measured_with, "conditions": conditions}
         indexes[modality] = built.card.model_copy(update=changes)
         del built  # Frees the memory before the next index is built.

@@ -59,7 +59,7 @@ def has_room(folder: Path) -> bool:
     """Return whether the tests can write to `folder`, which is in memory, and run programs there."""
     if not os.access(folder, os.W_OK):
         return False
-    from pipeline.plan.machine import free_memory
+    from pipeline.run.machine import free_memory
 
     about = os.statvfs(folder)
     return min(about.f_bavail * about.f_frsize, free_memory()) >= MIN_FREE_BYTES and not about.f_flag & os.ST_NOEXEC

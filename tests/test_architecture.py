@@ -30,7 +30,6 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "models": {"encoders", "metrics", "text"},
     "index": {"encoders", "foreign", "models", "storage", "text"},
     "generate": {"encoders", "text", "models", "index"},
-    "plan": set(),
     "run": {"storage"},
     "report": {"metrics", "images", "index", "storage"},
     "serve": {"index", "generate", "storage"},

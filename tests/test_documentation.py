@@ -27,7 +27,7 @@ from pipeline.config.loading import default_path, merge, read_mapping, validate
 from pipeline.config.registry import ENCODERS, named_places
 from pipeline.errors import JointspaceError, UsageError
 from pipeline.models.linear.hubness import METHODS
-from pipeline.plan import machine
+from pipeline.run import machine
 from pipeline.run.layout import Layout
 from pipeline.serve.answers import ImagesAnswer
 from pipeline.storage.shards import FEATURES, write_shard

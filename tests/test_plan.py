@@ -10,7 +10,7 @@ from click.testing import CliRunner
 from synthetic_colours import draw
 from synthetic_run import ingest
 
-from pipeline.plan import machine
+from pipeline.run import machine
 from stages.operations.plan import doctor
 from stages.operations.plan import plan as command
 

@@ -25,7 +25,7 @@ from pipeline.encoders.centred import CENTRED
 from pipeline.errors import UsageError
 from pipeline.index.build import choose_and_build
 from pipeline.index.chooser import Requirements
-from pipeline.index.exact import ArrayVectors
+from pipeline.index.exact import Vectors
 from pipeline.models.neural.task import train
 from pipeline.run.reading.recipe import RecipeSide
 from pipeline.run.reading.recipe_program import Recipe
@@ -83,7 +83,7 @@ def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Inde
     vectors = case.images()
     writer = IndexWriter(folder)
     requirements = Requirements.of(loading.load().index)
-    built = choose_and_build(ArrayVectors(vectors), vectors[:5], case.model.metric, requirements)
+    built = choose_and_build(Vectors(vectors), vectors[:5], case.model.metric, requirements)
     writer.add("images.faiss", built.write)
     n = len(vectors)
     columns = {

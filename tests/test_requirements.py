@@ -9,8 +9,7 @@ from synthetic_run import CONFIG
 
 from pipeline.config import loading
 from pipeline.errors import InputError, UsageError
-from pipeline.plan import machine
-from pipeline.run import Run
+from pipeline.run import Run, machine
 from pipeline.run.reading.requirements import require_all, require_splits
 from pipeline.run.runner import run_stage
 from pipeline.storage.demo_folder import MARK

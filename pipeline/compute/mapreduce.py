@@ -1,4 +1,4 @@
-"""Map and reduce over shards, with equal results in one process and on the workers of a Dask cluster.
+"""Map and reduce over shards or chunks of shards, with equal results in one process and on a Dask cluster.
 
 Any worker may map any item. The results are always combined in the same order and in the same groups: the items are
 divided into at most eight runs of neighbours, each run is summed from left to right, and then the sums of the runs are
@@ -8,6 +8,7 @@ has three results in memory: the sum of all complete runs, the sum of the curren
 """
 
 import importlib
+import math
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from functools import reduce
@@ -29,6 +30,23 @@ MAX_RUNS = 8
 """Maximum number of runs of consecutive items, which are summed independently."""
 MAX_CONNECT_SECONDS = 10
 """Maximum time to wait for the answer of a Dask scheduler. After this time, `connect` raises UsageError."""
+
+IMAGES_PER_CHUNK = 1 << 17
+"""Approximate number of images in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
+MAX_CHUNKS = 64
+
+
+def split_into_chunks(shards: int, shard_size: int) -> list[range]:
+    """Divide `shards` shards into ranges of about IMAGES_PER_CHUNK images, at most MAX_CHUNKS ranges.
+
+    A shard has `shard_size` images, and a chunk has at least one shard. The ranges do not depend on the number of jobs,
+    so a sum over chunks does not depend on where it was computed. A collection that grows keeps all chunks but the
+    last, until the chunks have to become larger, so that there are at most MAX_CHUNKS. The size of larger chunks, in
+    shards, is a power of two.
+    """
+    doublings = max(math.ceil(shards / MAX_CHUNKS) - 1, 0).bit_length()
+    size = max(IMAGES_PER_CHUNK // shard_size, 1 << doublings)
+    return [range(first, min(first + size, shards)) for first in range(0, shards, size)]
 
 
 def map_reduce(

@@ -1,7 +1,7 @@
 """Images and sentences with several vectors each, one per region or word, and the rule that scores them."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, ClassVar, NamedTuple, Self
@@ -131,13 +131,6 @@ def several_vectors_each(items: Items) -> MultiVectors:
     """Return `items`, after checking that they have several vectors each."""
     assert isinstance(items, MultiVectors)
     return items
-
-
-def concatenate(parts: Sequence[Items]) -> Items:
-    """Join the items of all `parts`, part after part. The parts, at least one, are all arrays or all MultiVectors."""
-    multiple = [part for part in parts if isinstance(part, MultiVectors)]
-    single = [part for part in parts if isinstance(part, np.ndarray)]
-    return MultiVectors.concatenate(multiple) if multiple else np.concatenate(single)
 
 
 def read_outline(

@@ -18,8 +18,8 @@ from pipeline.errors import InputError, UsageError
 from pipeline.index.candidates import FEW_LISTS, MANY_LISTS, Progress, TrainedIndex, build, lists_for, unwatched
 from pipeline.index.chooser import RULE, CandidateTrial, Requirements, choose, refusal
 from pipeline.index.condition_recall import SCORE_TOLERANCE, measure_conditions, measure_gallery_conditions
-from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
-from pipeline.index.faiss_types import NO_DIRECT_MAP, call, ids_of_lists
+from pipeline.index.exact import Vectors, evenly_spaced
+from pipeline.index.faiss_types import NO_DIRECT_MAP, ids_of_lists, untyped
 from pipeline.index.filtering import is_exact, reconstruct
 from pipeline.index.format import ExpectedIndex, file_size, write_index
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
@@ -254,7 +254,7 @@ def remove(
     # The type is read from the index, because the card may be wrong. Other types would number the vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
-        call(index.remove_ids, ids)
+        untyped(index).remove_ids(ids)
         return index, factory
     if not len(rest_ids):
         empty = ID_MAP_PREFIX + "Flat"
@@ -265,7 +265,7 @@ def remove(
     return rebuilt, ID_MAP_PREFIX + factory
 
 
-def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVectors:
+def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> Vectors:
     """Return the vectors with these `ids` (k,) from `index`, which messages call `name`.
 
     Raises UsageError if the index stores its vectors in a compressed form.
@@ -275,14 +275,14 @@ def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> ArrayVector
             f"{name} stores its vectors in a compressed form, so the exact vectors must come from its run. Name the"
             " index in the folder of the run, such as RUN/index/ncca, and not a copy of it."
         )
-    return ArrayVectors(reconstruct(index, ids))
+    return Vectors(reconstruct(index, ids))
 
 
 def remove_and_renumber(index: faiss.Index, ids: np.ndarray) -> faiss.Index:
     """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index, and number the others from 0 again."""
     kept = np.ones(index.ntotal, bool)
     kept[ids] = False
-    call(index.remove_ids, ids)
+    untyped(index).remove_ids(ids)
     if isinstance(index, faiss.IndexIVF):  # An inverted file keeps the old ids.
         numbers = np.cumsum(kept) - 1
         for _, list_ids in ids_of_lists(index):

@@ -14,7 +14,7 @@ from pipeline.compute import runtime
 from pipeline.compute.device import OomBatcher, full_float32, upload
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.index.exact import Vectors, evenly_spaced
-from pipeline.index.faiss_types import HasPolysemousTraining, train_lists, transforms_of
+from pipeline.index.faiss_types import train_lists, transforms_of, untyped
 from pipeline.index.format import METRICS, parts_of, require_known_types
 from pipeline.index.tuning import SearchSetting, stages_of
 
@@ -218,8 +218,8 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
                 transform.max_train_points = MIN_TRAINING_ROWS
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
-        if isinstance(part, faiss.IndexIVFPQ) and isinstance(part, HasPolysemousTraining):
-            part.do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
+        if isinstance(part, faiss.IndexIVFPQ):
+            untyped(part).do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:

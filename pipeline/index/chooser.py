@@ -41,7 +41,7 @@ from pipeline.index.candidates import (
     require_known,
     with_lists,
 )
-from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
+from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.format import code_bytes, to_bytes
 from pipeline.index.tuning import NEIGHBOURS, SearchSetting, ask, latency, stages_of, timed_search, tune
 from pipeline.storage.json_files import Json
@@ -202,9 +202,9 @@ class Bench:
         self.indices: dict[str, tuple[faiss.Index, float]] = {}
 
     @cached_property
-    def sample(self) -> ArrayVectors:
+    def sample(self) -> Vectors:
         """The sample of the vectors. It is read again after `free`."""
-        return ArrayVectors(self.vectors.take(evenly_spaced(self.vectors.count, self.requirements.sample)))
+        return Vectors(self.vectors.take(evenly_spaced(self.vectors.count, self.requirements.sample)))
 
     def free(self) -> None:
         """Free the sample and the indexes of the last tier, because an index of all vectors is built next."""

@@ -7,7 +7,7 @@ with equal scores are sorted by their numbers, but if they compete for the last 
 
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -26,23 +26,11 @@ QUERY_ROWS = 1 << 10
 """Number of queries in one matrix product on a GPU."""
 
 
-class Vectors(Protocol):
-    """A source of `count` vectors of `dim` dimensions, which can be read more than once in the same order."""
+class Vectors:
+    """`count` vectors of `dim` dimensions in the rows of an array (n, dim) float32.
 
-    count: int
-    dim: int
-
-    def blocks(self) -> Iterator[np.ndarray]:
-        """Yield all vectors in order, as (n_i, dim) float32."""
-        ...
-
-    def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, dim) float32 of the ascending `rows` (k,)."""
-        ...
-
-
-class ArrayVectors:
-    """The vectors in the rows of an array (n, dim) float32, whose rows may be read from files on request."""
+    The rows may be read from files on request, and may be read more than once.
+    """
 
     def __init__(self, array: np.ndarray | ChosenRows) -> None:
         self.array = array
@@ -54,7 +42,7 @@ class ArrayVectors:
         return (self.array[start : start + rows] for start in range(0, self.count, rows))
 
     def take(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors of these rows."""
+        """Return the vectors (k, dim) float32 of the ascending `rows` (k,)."""
         return self.array[rows]
 
 

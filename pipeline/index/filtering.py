@@ -15,7 +15,7 @@ import numpy as np
 
 from pipeline.errors import UsageError
 from pipeline.index.exact import BLOCK_ROWS, Neighbours, search_exact
-from pipeline.index.faiss_types import HASHTABLE, HasFineQuantizer, SearchParametersHNSW, call
+from pipeline.index.faiss_types import HASHTABLE, untyped
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 
 MAX_BRUTE_FORCE_ROWS = 1 << 14
@@ -77,10 +77,10 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
                 raise RuntimeError("FAISS returns wrong vectors from an IndexIVFRaBitQFastScan")
             if isinstance(part, faiss.IndexIVFPQFastScan):
-                assert isinstance(part, HasFineQuantizer)
+                codes = untyped(part)
                 # FAISS loses this attribute when it reads an index, and would then end the process.
-                if part.fine_quantizer is None:
-                    part.fine_quantizer = part.pq
+                if codes.fine_quantizer is None:
+                    codes.fine_quantizer = codes.pq
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
@@ -112,7 +112,7 @@ def _skip(
 
     With `whole`, all lists are visited. Returns None if FAISS cannot skip vectors in this type of index.
     """
-    selector = call(faiss.IDSelectorBitmap, np.packbits(allowed, bitorder="little"))
+    selector = untyped(faiss).IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
     try:
         values, rows = index.search(queries, top, params=_parameters(index, selector, share))
@@ -130,13 +130,13 @@ def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) ->
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):
         inner = _parameters(index.base_index, selector, share)
-        return call(faiss.IndexRefineSearchParameters, k_factor=index.k_factor, base_index_params=inner)
+        return untyped(faiss).IndexRefineSearchParameters(k_factor=index.k_factor, base_index_params=inner)
     if isinstance(index, faiss.IndexPreTransform):
-        return call(faiss.SearchParametersPreTransform, index_params=_parameters(index.index, selector, share))
+        return untyped(faiss).SearchParametersPreTransform(index_params=_parameters(index.index, selector, share))
     if isinstance(index, faiss.IndexIVF):
         lists = index.nlist if not share else min(index.nlist, math.ceil(index.nprobe / share))
-        return call(faiss.SearchParametersIVF, sel=selector, nprobe=lists)
+        return untyped(faiss).SearchParametersIVF(sel=selector, nprobe=lists)
     if isinstance(index, faiss.IndexHNSW):
         vertices = MAX_VERTICES if not share else min(MAX_VERTICES, math.ceil(index.hnsw.efSearch / share))
-        return call(SearchParametersHNSW, sel=selector, efSearch=vertices)
-    return call(faiss.SearchParameters, sel=selector)
+        return untyped(faiss).SearchParametersHNSW(sel=selector, efSearch=vertices)
+    return untyped(faiss).SearchParameters(sel=selector)

@@ -17,22 +17,7 @@ import numpy as np
 from faiss import class_wrappers
 
 from pipeline.errors import IntegrityError
-from pipeline.index.faiss_types import (
-    BlockLists,
-    FastScanCodes,
-    Graph,
-    HasBitQuantizer,
-    HasCenter,
-    HashCodes,
-    HasProductQuantizer,
-    HasScalarQuantizer,
-    PyCallbackIOWriter,
-    ZeroCopyIOReader,
-    call,
-    graph_of,
-    inverted_lists,
-    transforms_of,
-)
+from pipeline.index.faiss_types import inverted_lists, transforms_of, untyped
 from pipeline.storage.files import REBUILD
 
 READ_FLAGS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
@@ -96,7 +81,7 @@ def metric_of(index: faiss.Index) -> str:
 
 def write_index(index: faiss.Index, write: Callable[[bytes], object]) -> None:
     """Write an index in FAISS's format: call `write` with one part of the file after another."""
-    faiss.write_index(index, PyCallbackIOWriter(write))
+    faiss.write_index(index, untyped(faiss).PyCallbackIOWriter(write))
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
@@ -134,7 +119,8 @@ def view_bytes(
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
-        index = faiss.read_index(ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_)), READ_FLAGS)
+        reader = untyped(faiss).ZeroCopyIOReader(faiss.swig_ptr(bytes_), len(bytes_))
+        index = faiss.read_index(reader, READ_FLAGS)
         class_wrappers.add_to_referenced_objects(index, bytes_)  # The bytes must exist as long as the index.
         return index
 
@@ -208,8 +194,8 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     known = [getattr(faiss.ScalarQuantizer, f"QT_{kind}") for kind in SCALAR_KINDS]
     if len(transforms) > MAX_TRANSFORMS:
         raise IntegrityError(f"{name} has more than {MAX_TRANSFORMS} transforms before its index. {REBUILD}")
-    if isinstance(typed, HasScalarQuantizer) and typed.sq.qtype not in known:
-        others.append(f"ScalarQuantizer of the kind {typed.sq.qtype}")
+    if hasattr(typed, "sq") and untyped(typed).sq.qtype not in known:
+        others.append(f"ScalarQuantizer of the kind {untyped(typed).sq.qtype}")
     if others:
         raise IntegrityError(f"{name} contains an {others[0]}, which jointspace does not use. {REBUILD}")
 
@@ -245,50 +231,50 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
 def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, bool]]:
     """Yield the conditions of `_facts` on an index itself, without the indexes in its attributes."""
     yield "is_trained", index.is_trained
+    codes = untyped(index)
     if isinstance(index, faiss.IndexFastScan | faiss.IndexIVFFastScan):
         yield "bbs", index.bbs == FAST_BLOCK
         yield "implem", (index.implem, index.skip, index.nbits, index.ksub) == (0, 0, 4, 16)
         yield "qbs", (index.qbs, getattr(index, "qbs2", 0)) == (0, 0)
-    if isinstance(index, HasProductQuantizer):
-        yield "quantizer", index.pq.d == dim and getattr(index, "M", index.pq.M) == index.pq.M
+    if hasattr(index, "pq"):
+        yield "quantizer", codes.pq.d == dim and getattr(index, "M", codes.pq.M) == codes.pq.M
         yield "search_type", getattr(index, "search_type", PLAIN_SEARCH) == PLAIN_SEARCH
-    if isinstance(index, HasBitQuantizer):
-        quantizer = index.rabitq
+    if hasattr(index, "rabitq"):
+        quantizer = codes.rabitq
         bits = quantizer.nb_bits
         same = (quantizer.d, quantizer.metric_type) == (dim, index.metric_type)
         yield "quantizer", same and 0 < bits < 10
-        code_size = call(faiss.RaBitQuantizer, dim, quantizer.metric_type, bits).code_size
-        yield "quantizer", code_size == quantizer.code_size == index.code_size
-        yield "center", not isinstance(index, HasCenter) or index.center.size() == dim
+        code_size = untyped(faiss).RaBitQuantizer(dim, quantizer.metric_type, bits).code_size
+        yield "quantizer", code_size == quantizer.code_size == codes.code_size
+        yield "center", not hasattr(index, "center") or codes.center.size() == dim
     if isinstance(index, faiss.IndexLSH):
-        assert isinstance(index, HashCodes)
-        yield "rotation", index.rrot.A.size() == dim * index.nbits if index.rotate_data else index.nbits <= dim
-        yield "thresholds", index.thresholds.size() == (index.nbits if index.train_thresholds else 0)
+        yield "rotation", index.rrot.A.size() == dim * index.nbits if codes.rotate_data else index.nbits <= dim
+        yield "thresholds", codes.thresholds.size() == (index.nbits if index.train_thresholds else 0)
     if isinstance(index, faiss.IndexFastScan):
-        assert isinstance(index, FastScanCodes)
-        each = index.code_size if isinstance(index, HasBitQuantizer) else index.M2 // 2
-        yield "ntotal2", index.ntotal2 == -(-count // FAST_BLOCK) * FAST_BLOCK
-        yield "codes", index.codes.size() == index.ntotal2 * each
+        each = codes.code_size if hasattr(index, "rabitq") else codes.M2 // 2
+        yield "ntotal2", codes.ntotal2 == -(-count // FAST_BLOCK) * FAST_BLOCK
+        yield "codes", codes.codes.size() == codes.ntotal2 * each
     if isinstance(index, faiss.IndexIVF):
         yield "lists", index.invlists is not None
         lists = inverted_lists(index)
         packer = index.get_CodePacker()
-        blocks = isinstance(lists, BlockLists)
-        packed = (lists.n_per_block, lists.block_size) if isinstance(lists, BlockLists) else (1, lists.code_size)
+        blocks = hasattr(lists, "n_per_block")
+        packed = (untyped(lists).n_per_block, untyped(lists).block_size) if blocks else (1, lists.code_size)
         yield "nprobe", 0 < index.nprobe <= index.nlist == lists.nlist and index.direct_map.no()
         yield "lists", packed == (packer.nvec, packer.block_size)
         yield "lists", blocks == isinstance(index, faiss.IndexIVFFastScan)
         yield "lists", sum(map(lists.list_size, range(index.nlist))) == count
     if isinstance(index, faiss.IndexHNSW):
         yield "efSearch", 0 < index.hnsw.efSearch <= MAX_VERTICES
-        yield "graph", _is_descendable(graph_of(index))
+        yield "graph", _is_descendable(index)
 
 
-def _is_descendable(graph: Graph) -> bool:
-    """Return whether each link on a level above the lowest leads to a vertex of the same level.
+def _is_descendable(index: faiss.IndexHNSW) -> bool:
+    """Return whether each link of a graph on a level above the lowest leads to a vertex of the same level.
 
-    Otherwise FAISS reads beyond its arrays.
+    Otherwise FAISS reads beyond its arrays. The links of the vertex i begin at `offsets[i]`, one level after the other.
     """
+    graph = untyped(index.hnsw)
     levels = faiss.vector_to_array(graph.levels)
     starts = faiss.vector_to_array(graph.offsets).astype(np.int64)[:-1]
     if not len(levels):

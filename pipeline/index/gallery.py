@@ -434,7 +434,7 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
     path = shard.folder / f"{name}.faiss"
     expected = ExpectedIndex(card.count, card.dim, card.metric)
     digest = _trial_digest(shard, modality)
-    data = shard.index(name)
+    data = shard.map(path.name)
     if not is_remembered(digest):
         rows = shard.packed_table(modality).num_rows if name == modality else card.count
         try:

@@ -27,11 +27,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any, NamedTuple, TypedDict
 
-from pipeline.compute.chunks import split_into_chunks
+from pipeline.compute.mapreduce import split_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum
 from pipeline.storage.files import REMEDY, RUN_FIRST, file_sha256, is_regular, plain, read_bytes, refusing
-from pipeline.storage.json_files import File, Form, Json, canonical_json, fingerprint, read_json, require_form, to_json
+from pipeline.storage.json_files import File, Form, Json, canonical_json, check_form, fingerprint, read_json, to_json
 
 MANIFEST = "manifest/manifest.json"
 CARRIED = "commit"
@@ -281,7 +281,7 @@ def _read(name: str, *_: int) -> Commit:
                 f"{path.parent} was changed by `remove` or `add` after the run had built it. `jointspace run CONFIG`"
                 " builds it again, without the removed photos."
             )
-    require_form(own, CommitForm, path, what="is not a commit record of this version")
+    check_form(own, CommitForm, path, what="is not a commit record of this version")
     for file in own["files"]:
         plain(file, path)
     return Commit(path, value, own["place"], own["made_by"], own["inputs"], own["files"], own["digest"])

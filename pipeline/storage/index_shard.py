@@ -61,7 +61,7 @@ from pipeline.storage.index_folder import (
     several,
     shards_in,
 )
-from pipeline.storage.json_files import Json, JsonObject, require_form, to_json
+from pipeline.storage.json_files import Json, JsonObject, check_form, to_json
 from pipeline.storage.parameters import ENCODER, MODEL, TEXT_ENCODER, Parameters, load_tensors, read_parameters
 from pipeline.storage.records import JointVocabulary, VocabularyFile
 from pipeline.storage.tables import PackedTable, require_columns, to_parquet
@@ -221,10 +221,6 @@ class IndexShard:
         for name in self.card.files:
             self._map(name, skip_verified=False)
 
-    def index(self, name: str) -> memoryview:
-        """Return a memory map of the FAISS index `name` after it was checked as by `map`."""
-        return self.map(f"{name}.faiss")
-
     def outline(self, modality: Modality) -> MultiVectors | None:
         """Return which vectors of the index belong to which row of the table, or None if each row has one vector.
 
@@ -284,7 +280,8 @@ class IndexShard:
         self.read("vocabulary.json")
         path = self.folder / "vocabulary.json"
         value = read_record(path, anywhere=True)
-        return require_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
+        check_form(value, JointVocabulary if "views" in value else VocabularyFile, path)
+        return value
 
     def model(self) -> Parameters:
         """Read the model that embeds queries."""

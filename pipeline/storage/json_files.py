@@ -126,7 +126,9 @@ def _digest_rest(value: Mapping[str, Json]) -> str:
         return ""
 
 
-def check_form(value: Json, form: type[F], path: Path, remedy: str = REMEDY, what: str = "") -> F:
+def check_form(
+    value: Json, form: type[F], path: Path, remedy: str = REMEDY, what: str = "has another form than this version reads"
+) -> F:
     """Convert `value`, the content of the file `path`, to a `form`.
 
     Raises IntegrityError that names the first wrong key. The message is `path`, followed by `what`, the wrong key and
@@ -139,15 +141,4 @@ def check_form(value: Json, form: type[F], path: Path, remedy: str = REMEDY, wha
         key = ".".join(map(str, first["loc"])) or "it"
         reason = first["msg"].removeprefix("Value error, ").replace("Input should be", "it should be", 1)
         detail = reason if reason.startswith("its ") else f"{key}: {reason[:1].lower()}{reason[1:]}"
-        what = what or "has another form than this version reads"
         raise IntegrityError(f"{path} {what} ({detail}). {remedy}") from None
-
-
-def require_form(value: JsonObject, form: type[Form], path: Path, remedy: str = REMEDY, what: str = "") -> JsonObject:
-    """Return `value`, the content of the file `path`, if it has the form.
-
-    Raises IntegrityError that names the first wrong key. The message is `path`, followed by `what`, the wrong key and
-    the `remedy`.
-    """
-    check_form(value, form, path, remedy, what)
-    return value

@@ -24,7 +24,7 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
-from pipeline.compute.chunks import split_into_chunks
+from pipeline.compute.mapreduce import split_into_chunks
 from pipeline.errors import IntegrityError
 from pipeline.storage.batch import FileBatch, FileSum, publish_bytes
 from pipeline.storage.commit import (

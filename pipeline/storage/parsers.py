@@ -3,7 +3,6 @@
 `train-parser` writes `<folder>/pipeline/` in spaCy's format, with its commit record `<folder>/pipeline.json`.
 """
 
-import logging
 import os
 import shlex
 import shutil
@@ -20,7 +19,6 @@ from pipeline.storage.commit import Provenance, describe_file, open_commit, publ
 from pipeline.storage.files import file_sha256
 from pipeline.storage.json_files import Json, fingerprint
 
-log = logging.getLogger(__name__)
 PIPELINE = "pipeline"
 UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "spancat")
 """Components of a spaCy pipeline that parsing does not need. `load_parser` leaves them out."""

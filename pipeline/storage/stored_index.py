@@ -19,7 +19,6 @@ from typing import TYPE_CHECKING
 import numpy as np
 import pyarrow as pa
 
-from pipeline.compute.multivectors import MultiVectors
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.storage.card import Card, Modality
 from pipeline.storage.files import REBUILD
@@ -108,11 +107,6 @@ class StoredIndex:
     def bounds(self, modality: Modality) -> np.ndarray:
         """Return the first row of each shard in the table, and the number of all rows, as (shards + 1,)."""
         return np.cumsum([0, *(shard.packed_table(modality).num_rows for shard in self.shards)])
-
-    def outline(self, modality: Modality) -> MultiVectors | None:
-        """Return which vectors belong to which row of the table, or None if each row has one vector."""
-        outlines = [outline for shard in self.shards if (outline := shard.outline(modality)) is not None]
-        return MultiVectors.concatenate(outlines) if outlines else None
 
     def check(self) -> None:
         """Raise IntegrityError if any file of any shard is missing or was changed."""

@@ -241,11 +241,6 @@ class ChainedTables:
     def num_rows(self) -> int:
         return self._ends[-1]
 
-    @property
-    def path(self) -> Path:
-        """The file of the first table, which stands for all tables in messages."""
-        return self.tables[0].path
-
     def unpack(self) -> pa.Table:
         """Read the whole table."""
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])

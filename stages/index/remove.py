@@ -212,7 +212,7 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     """
     from pipeline.config.loading import load
     from pipeline.index.build import exact_vectors
-    from pipeline.index.exact import ArrayVectors
+    from pipeline.index.exact import Vectors
     from pipeline.index.filtering import is_exact
     from pipeline.storage.files import plain
     from pipeline.storage.index_changes import require_numbering, sides_of
@@ -223,4 +223,4 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     # The default configuration is used, because the run's own one could name code and the user did not name the run.
     embeddings = Run(index_folder.parent, load()).embeddings(plain(shard.card.model, shard.folder))
     require_numbering(shard, sides_of(shard), embeddings)
-    return ArrayVectors(embeddings.rows_of(side.modality, side.ids[side.alive]))
+    return Vectors(embeddings.rows_of(side.modality, side.ids[side.alive]))

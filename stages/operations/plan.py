@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
     from pipeline.config.names import Config
     from pipeline.images.preprocess import Photograph
-    from pipeline.plan.machine import Speed
+    from pipeline.run.machine import Speed
 
 log = logging.getLogger(__name__)
 SYNTHETIC_SIZE = (500, 375)
@@ -78,7 +78,7 @@ def plan(target: Path | None, images: float | None, sentences: float | None, sam
     of them on this machine. If there is no collection yet, it encodes synthetic photos, and --photos is needed.
     """
     from pipeline.config import loading
-    from pipeline.plan.machine import estimate, format_estimate
+    from pipeline.run.machine import estimate, format_estimate
 
     if target is None:
         raise UsageError("Give a configuration or a run, as in: jointspace plan holiday.yaml")
@@ -171,7 +171,7 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
     from pipeline.encoders.restore import restore_encoder
     from pipeline.images.opening import ImageLimits
     from pipeline.images.preprocess import PhotographReader
-    from pipeline.plan.machine import Speed
+    from pipeline.run.machine import Speed
     from pipeline.run.reading.encoders import encoder_material
 
     settings = run.config
@@ -253,7 +253,7 @@ def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None
     check. The exit code is 1 if something needed is missing.
     """
     from pipeline.config import loading
-    from pipeline.plan.machine import examine
+    from pipeline.run.machine import examine
 
     findings = examine(folder or Path(loading.load(config_path).results_root))
     missing = [finding.what for finding in findings if finding.mark == "MISS"]

@@ -91,8 +91,9 @@ def query_everything(folder: Path) -> None:
             StoredEncoder(bundle, name).open().encode([Image.new("RGB", (40, 30))])
     if bundle.card.kind == "fragments":
         searcher.regions("a dog", 3)
-        bundle.outline("images")
-        bundle.outline("sentences")
+        for shard in bundle.shards:
+            shard.outline("images")
+            shard.outline("sentences")
     else:
         searcher.sentences(features_of("horse"), 48)
         searcher.analogy(features_of("horse"), ["horse"], ["dog"], 3, 5)

@@ -17,7 +17,7 @@ from pipeline.encoders.material import EncoderMaterial, EncoderParts
 from pipeline.encoders.restore import restore_encoder, stored_spec
 from pipeline.errors import IntegrityError, UsageError
 from pipeline.images.preprocess import prepare
-from pipeline.plan.machine import EXTRAS
+from pipeline.run.machine import EXTRAS
 
 SIDE = 48
 IMAGES = [make_image(seed) for seed in range(9)]

@@ -12,7 +12,7 @@ from pipeline.errors import InputError, IntegrityError, UsageError
 from pipeline.index.build import BuiltIndex, choose_and_build
 from pipeline.index.candidates import build, candidate_factories, lists_of
 from pipeline.index.chooser import Requirements
-from pipeline.index.exact import ArrayVectors
+from pipeline.index.exact import Vectors
 from pipeline.index.format import ExpectedIndex, from_bytes, to_bytes, view_bytes
 from pipeline.index.tuning import Operation, SearchSetting, stages_of
 
@@ -35,7 +35,7 @@ def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
 
 
 def make(vectors: np.ndarray, queries: np.ndarray, metric: str = "inner_product", **asked: object) -> BuiltIndex:
-    return choose_and_build(ArrayVectors(vectors), queries, metric, Requirements(**{**ANY, **asked}))
+    return choose_and_build(Vectors(vectors), queries, metric, Requirements(**{**ANY, **asked}))
 
 
 def nearest(vectors: np.ndarray, queries: np.ndarray, metric: str) -> np.ndarray:
@@ -112,7 +112,7 @@ def test_lists_fit_the_vectors_as_well_as_those_of_faiss(factory: str, metric: s
     vectors[:300] = vectors[0]
     losses = []
     for gpu in (None, device):
-        index = build(factory, ArrayVectors(vectors), metric, gpu=gpu).index
+        index = build(factory, Vectors(vectors), metric, gpu=gpu).index
         inverted = stages_of(index).inverted
         centroids = inverted.quantizer.reconstruct_n(0, 40)
         chain = getattr(faiss.downcast_index(getattr(index, "base_index", index)), "chain", None)
@@ -129,7 +129,7 @@ def test_every_automatic_candidate_can_be_built_and_saved() -> None:
     factories = [factory for tier in candidate_factories(1000, 24) for factory in tier]
     assert len(factories) >= 12 and any("RaBitQ" in f for f in factories) and any("fs" in f for f in factories)
     for factory in factories:
-        index = build(factory, ArrayVectors(vectors), "inner_product").index
+        index = build(factory, Vectors(vectors), "inner_product").index
         again = faiss.deserialize_index(np.frombuffer(to_bytes(index), np.uint8))
         assert again.ntotal == 1000 and (again.search(queries, 10)[1] == index.search(queries, 10)[1]).all(), factory
         assert lists_of(factory) <= 1000 / 39

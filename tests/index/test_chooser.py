@@ -11,7 +11,7 @@ from pipeline.errors import UsageError
 from pipeline.index.build import BuiltIndex
 from pipeline.index.candidates import Built, build
 from pipeline.index.chooser import SAMPLE_QUERIES, CandidateTrial, in_order
-from pipeline.index.exact import ArrayVectors, evenly_spaced
+from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.tuning import Operation, Questions, SearchSetting, ask, find_least, tune
 
@@ -207,7 +207,7 @@ def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch)
 
 def test_refinement_is_not_raised_further_once_the_search_takes_twice_as_long(monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, queries = clustered(1000, 16)
-    index = build("IVF8,PQ4x4fsr,Refine(SQ8)", ArrayVectors(vectors), "inner_product").index
+    index = build("IVF8,PQ4x4fsr,Refine(SQ8)", Vectors(vectors), "inner_product").index
     questions = ask(queries, [vectors], 1000, "inner_product")
     factors = []
 

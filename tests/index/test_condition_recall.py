@@ -15,7 +15,7 @@ from pipeline.index.build import build_gallery
 from pipeline.index.candidates import build
 from pipeline.index.chooser import Requirements
 from pipeline.index.condition_recall import SHARES, measure_conditions, measure_gallery_conditions
-from pipeline.index.exact import ArrayVectors, Neighbours
+from pipeline.index.exact import Neighbours, Vectors
 from pipeline.index.filtering import search_among
 from pipeline.index.format import from_bytes, to_bytes
 from pipeline.index.gallery import MultiVectorGallery, Shortlist
@@ -38,7 +38,7 @@ def draw(count: int = COUNT, dim: int = 8) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_recalls_equal_a_plain_search_among_the_allowed_vectors(metric: str, monkeypatch: pytest.MonkeyPatch) -> None:
     vectors, queries = draw()
-    index = build("IVF30,Flat", ArrayVectors(vectors), metric).index
+    index = build("IVF30,Flat", Vectors(vectors), metric).index
     searches: list[tuple[np.ndarray, np.ndarray, float]] = []
 
     def search_badly(index: faiss.Index, asked: np.ndarray, top: int, allowed: np.ndarray) -> Neighbours:
@@ -53,7 +53,7 @@ def test_recalls_equal_a_plain_search_among_the_allowed_vectors(metric: str, mon
         return found
 
     monkeypatch.setattr(condition_recall, "search_among", search_badly)
-    measured = measure_conditions(index, ArrayVectors(vectors), queries, metric)
+    measured = measure_conditions(index, Vectors(vectors), queries, metric)
     assert [one.share for one in measured] == list(SHARES)
     each = np.split(np.arange(len(searches)), len(SHARES))
     for number, card in enumerate(measured):
@@ -78,8 +78,8 @@ def test_correlated_conditions_allow_similar_vectors(monkeypatch: pytest.MonkeyP
         return search_among(index, asked, top, allowed)
 
     monkeypatch.setattr(condition_recall, "search_among", record)
-    index = build("IVF30,Flat", ArrayVectors(vectors), "euclidean").index
-    measure_conditions(index, ArrayVectors(vectors), queries, "euclidean")
+    index = build("IVF30,Flat", Vectors(vectors), "euclidean").index
+    measure_conditions(index, Vectors(vectors), queries, "euclidean")
     (_, random), *correlated = seen[10:15]  # 1 percent
     spread = vectors.std(axis=0).mean()
     assert random.std(axis=0).mean() == pytest.approx(spread, rel=0.3)
@@ -93,9 +93,7 @@ def test_correlated_conditions_allow_similar_vectors(monkeypatch: pytest.MonkeyP
 def test_the_written_index_has_no_direct_map() -> None:
     vectors, queries = draw()
     requirements = Requirements(0.5, None, None, 10, ("IVF30,SQ8",))
-    built = build_gallery(
-        "images", ArrayVectors(vectors), None, queries, "inner_product", requirements, Shortlist(1, 1)
-    )
+    built = build_gallery("images", Vectors(vectors), None, queries, "inner_product", requirements, Shortlist(1, 1))
     assert built.card.conditions is not None and len(built.card.conditions) == len(SHARES)
     assert from_bytes(to_bytes(built.index), "images.faiss", built.expected).ntotal == COUNT
 
@@ -103,8 +101,8 @@ def test_the_written_index_has_no_direct_map() -> None:
 @pytest.mark.parametrize(("count", "shares"), [(1, 0), (2, 1), (8, 2), (2000, 4)])
 def test_conditions_that_allow_no_vector_are_left_out(count: int, shares: int) -> None:
     vectors, queries = draw(count)
-    index = build("Flat", ArrayVectors(vectors), "inner_product").index
-    measured = measure_conditions(index, ArrayVectors(vectors), queries[:3], "inner_product")
+    index = build("Flat", Vectors(vectors), "inner_product").index
+    measured = measure_conditions(index, Vectors(vectors), queries[:3], "inner_product")
     assert measured == [ConditionCard(share=share, uncorrelated=1, correlated=1) for share in SHARES[:shares]]
 
 
@@ -114,8 +112,8 @@ def test_an_index_that_cannot_be_searched_with_a_condition_has_no_recalls(monkey
 
     vectors, queries = draw()
     monkeypatch.setattr(condition_recall, "search_among", refuse)
-    index = build("Flat", ArrayVectors(vectors), "inner_product").index
-    assert measure_conditions(index, ArrayVectors(vectors), queries, "inner_product") == []
+    index = build("Flat", Vectors(vectors), "inner_product").index
+    assert measure_conditions(index, Vectors(vectors), queries, "inner_product") == []
 
 
 @pytest.mark.parametrize("shortlist", [None, Shortlist(2, 12)])

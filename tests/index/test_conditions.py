@@ -317,7 +317,7 @@ def test_a_graph_search_with_fewer_allowed_vectors_keeps_more_candidates(monkeyp
         asked.append(values["efSearch"])
         return kept(**values)
 
-    monkeypatch.setattr("pipeline.index.filtering.SearchParametersHNSW", parameters)
+    monkeypatch.setattr(faiss, "SearchParametersHNSW", parameters)
     found = search_among(index, queries, 10, allowed).rows
     assert asked == [200] and (found < 1000).all()
     assert np.mean([len(set(a) & set(b)) for a, b in zip(found.tolist(), right.tolist(), strict=True)]) > 9

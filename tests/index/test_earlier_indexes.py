@@ -98,7 +98,7 @@ def test_a_multi_vector_model_does_not_fit_an_index_of_single_vectors(tmp_path: 
     writer = IndexWriter(tmp_path / "forged")
     writer.link(regions, but={"regions.faiss", "words.faiss", "fragments.safetensors"})
     for name in ("images", "sentences"):
-        writer.add(f"{name}.faiss", single.index(name))
+        writer.add(f"{name}.faiss", single.map(f"{name}.faiss"))
     measured = MeasuredIndexes(kind="global").model_copy(
         update={"images": single.card.images, "sentences": single.card.sentences}
     )

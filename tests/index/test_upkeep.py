@@ -18,7 +18,7 @@ from pipeline.compute.multivectors import ScoreRule
 from pipeline.errors import InputError, IntegrityError, RejectLimitError, UsageError
 from pipeline.index.build import remove
 from pipeline.index.candidates import build
-from pipeline.index.exact import ArrayVectors
+from pipeline.index.exact import Vectors
 from pipeline.index.search import Searcher
 from pipeline.metrics.multivector_scores import exact_scores
 from pipeline.run.layout import Layout
@@ -254,11 +254,11 @@ def test_a_photo_that_was_removed_before_is_named_once(
 )
 def test_index_types_from_which_faiss_cannot_remove_vectors_are_rebuilt(factory: str) -> None:
     vectors = np.random.default_rng(0).standard_normal((200, 8)).astype(np.float32)
-    index = build(factory.removeprefix("IDMap,"), ArrayVectors(vectors), "inner_product").index
+    index = build(factory.removeprefix("IDMap,"), Vectors(vectors), "inner_product").index
     card = SimpleNamespace(factory=factory, metric="inner_product", nprobe=2, efSearch=50, k_factor=8)
     gone = np.array([0, 7, 199])
     rest = np.setdiff1d(np.arange(200), gone)
-    less, made = remove(index, gone, rest, lambda: ArrayVectors(vectors[rest]), card)
+    less, made = remove(index, gone, rest, lambda: Vectors(vectors[rest]), card)
     assert made == "IDMap," + factory.removeprefix("IDMap,") and less.ntotal == 197
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     rows = less.search(unit, 197)[1]
@@ -268,10 +268,10 @@ def test_index_types_from_which_faiss_cannot_remove_vectors_are_rebuilt(factory:
 @pytest.mark.parametrize("factory", ["Flat", "SQ8", "HNSW8", "IVF2,SQ8,RFlat"])
 def test_a_card_of_another_type_does_not_change_the_remaining_ids(factory: str) -> None:
     vectors = np.random.default_rng(1).standard_normal((200, 8)).astype(np.float32)
-    index = build(factory, ArrayVectors(vectors), "inner_product").index
+    index = build(factory, Vectors(vectors), "inner_product").index
     rest = np.arange(3, 200)
     card = SimpleNamespace(factory="IVF2,Flat", metric="inner_product", nprobe=2, efSearch=None, k_factor=None)
-    less, _ = remove(index, np.arange(3), rest, lambda: ArrayVectors(vectors[rest]), card)
+    less, _ = remove(index, np.arange(3), rest, lambda: Vectors(vectors[rest]), card)
     unit = vectors / np.linalg.norm(vectors, axis=1, keepdims=True)
     assert (less.search(unit[rest], 20)[1] == rest[:, None]).any(axis=1).mean() > 0.95
 

@@ -10,10 +10,9 @@ from synthetic_tasks import TERMS, make_fit_task
 
 from pipeline.models.linear.accumulation import MomentsAccumulator
 from pipeline.models.linear.asif import ASIF, relate
-from pipeline.models.linear.csa import CSA, CSASolver
+from pipeline.models.linear.cca import CSA, CSASolver
 from pipeline.models.linear.moments import Moments
-from pipeline.models.linear.procrustes import Procrustes, ProcrustesSolver
-from pipeline.models.linear.ridge import CosineRidge
+from pipeline.models.linear.ridge import CosineRidge, Procrustes, ProcrustesSolver
 from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 

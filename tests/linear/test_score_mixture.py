@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 from scipy.stats import norm
 
-from pipeline.models.linear.cross_fit import PAIR_COLUMNS, Scores
-from pipeline.models.linear.score_mixture import fit_mixture
+from pipeline.models.linear.cross_fit import PAIR_COLUMNS, Scores, fit_mixture
 
 NO_PAIRS = np.empty((0, len(PAIR_COLUMNS)), int)
 SEEDS = 20

@@ -11,7 +11,7 @@ from synthetic_tasks import make_task_of
 
 from pipeline.metrics.ranks import count_ranks
 from pipeline.metrics.retrieval import recall_sum
-from pipeline.models.neural.projector import Projector, cosines_of, structure
+from pipeline.models.neural.refinement import Projector, cosines_of, structure
 from pipeline.models.neural.task import train
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from synthetic_run import make_run, make_stage, open_run, write_config
 
-from pipeline.compute.chunks import split_into_chunks
+from pipeline.compute.mapreduce import split_into_chunks
 from pipeline.config.loading import load
 from pipeline.errors import UsageError
 from pipeline.run.jobs import Jobs

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from synthetic_run import make_run, make_stage, open_run, write_feature_shards
 
-from pipeline.compute import chunks
+from pipeline.compute import mapreduce
 from pipeline.models.linear.moments import Moments
 from pipeline.storage import pairs
 from pipeline.storage.commit import Provenance
@@ -23,7 +23,7 @@ from pipeline.storage.verify import examine
 @pytest.fixture
 def run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Make a run of five shards in three chunks. The last chunk has one shard of four images."""
-    monkeypatch.setattr(chunks, "IMAGES_PER_CHUNK", 20)
+    monkeypatch.setattr(mapreduce, "IMAGES_PER_CHUNK", 20)
     run = make_run(tmp_path / "run", images=44)
     accumulate(run)
     return run
@@ -79,7 +79,7 @@ def test_fit_reads_one_sum_of_all_chunks(run: Path) -> None:
 
 
 def test_one_chunk_needs_no_sum(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(chunks, "IMAGES_PER_CHUNK", 1 << 16)
+    monkeypatch.setattr(mapreduce, "IMAGES_PER_CHUNK", 1 << 16)
     make_stage("accumulate", run, "target")
     names, total = read(run)
     assert names == ["chunk-00000.h5"] and list(modified(run)) == names and not examine(run).faults

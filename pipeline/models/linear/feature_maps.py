@@ -5,7 +5,6 @@ data. The maps are random Fourier features (Gong et al. 2014, section 4.1) and t
 auxiliary images (section 4.2), and kernels (pipeline.models.linear.kernels).
 """
 
-import importlib
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from copy import copy
@@ -19,6 +18,7 @@ import scipy  # SciPy loads its parts on first use. Dense views do not need them
 
 from pipeline.compute import runtime
 from pipeline.compute.device import upload
+from pipeline.config.registry import import_place
 from pipeline.errors import InputError
 from pipeline.models.joint_model import Settings, TextVectors, read_number, read_setting
 from pipeline.models.linear.views import (
@@ -105,8 +105,7 @@ class FeatureMaps:
             value = read_setting(settings, side, dict)
             prefix = f"{side}."
             own = {name.removeprefix(prefix): array for name, array in tensors.items() if name.startswith(prefix)}
-            module, _, attribute = MAPS[value["kind"]].partition(":")
-            maps[side] = getattr(importlib.import_module(module), attribute).from_parts(value, own)
+            maps[side] = import_place(MAPS[value["kind"]]).from_parts(value, own)
         return cls(**maps)
 
     def can_use_gpu(self) -> bool:

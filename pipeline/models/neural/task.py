@@ -10,6 +10,7 @@ import torch
 from torch import nn
 
 from pipeline.compute.device import upload
+from pipeline.compute.lazy_rows import LazyRows
 from pipeline.config.models import TrainSettings
 from pipeline.models.joint_model import JointModel, RegionBlock, RegionSource, Settings
 from pipeline.models.linear.device import stack_on
@@ -74,10 +75,6 @@ class RegionView:
     def encoders(self) -> tuple[str, ...]:
         return self.features.encoders
 
-    @property
-    def dim(self) -> int:
-        return self.features.dim + self.geometry * len(WHOLE_IMAGE_GEOMETRY)
-
     def stack(
         self, block: RegionBlock, rows: np.ndarray | slice = slice(None), through: ImageView | None = None
     ) -> np.ndarray:
@@ -109,15 +106,6 @@ def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
     return mean.astype(np.float32), float(variance**0.5)
 
 
-class RowSource(Protocol):
-    """The features (n, dim) of one encoder, as an array or as an object that reads rows from shards on request."""
-
-    @property
-    def shape(self) -> tuple[int, ...]: ...
-
-    def __getitem__(self, rows: np.ndarray, /) -> np.ndarray: ...
-
-
 @dataclass(frozen=True)
 class TrainingPairs:
     """n images with their m sentences.
@@ -127,7 +115,7 @@ class TrainingPairs:
     models that use them.
     """
 
-    features: Mapping[str, RowSource]
+    features: Mapping[str, LazyRows]
     sentences: Any
     owners: np.ndarray
     names: np.ndarray

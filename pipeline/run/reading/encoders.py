@@ -16,7 +16,7 @@ from pipeline.run import Job, Run
 from pipeline.run.reading.photos import open_photographs, photograph_reader
 from pipeline.run.reading.precomputed import match_precomputed
 from pipeline.run.reading.texts import learn_vocabulary, read_corpus_vectors, read_token_vocabulary, read_word_file
-from pipeline.storage.json_files import Json, read_json, require_form
+from pipeline.storage.json_files import Json, check_form, read_json
 from pipeline.storage.parameters import ENCODER, TEXT_ENCODER, LibraryFiles, write_parameters
 from pipeline.storage.records import VocabularyForm
 from pipeline.text.tokens import TermSettings
@@ -54,7 +54,8 @@ class RunTexts:
         value = read_json(path)
         if isinstance(value, dict) and isinstance(value.get("details"), dict):
             value = value["details"].get("settings")  # the file is the model.json of a text encoder
-        return Vocabulary.from_dict(require_form(value, VocabularyForm, path, "Correct text.vocabulary."))
+        check_form(value, VocabularyForm, path, "Correct text.vocabulary.")
+        return Vocabulary.from_dict(value)
 
     def corpus(self) -> WordVectors:
         terms = read_token_vocabulary(self.run)[0].terms

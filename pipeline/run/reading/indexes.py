@@ -19,7 +19,7 @@ from pipeline.index.build import ID_MAP_PREFIX, QUERIES, SET_QUERIES, build_gall
 from pipeline.index.calibration import BACKGROUND, MIN_DEV_IMAGES, Calibration
 from pipeline.index.candidates import TrainedIndex
 from pipeline.index.chooser import Requirements
-from pipeline.index.exact import ArrayVectors, Vectors, evenly_spaced
+from pipeline.index.exact import Vectors, evenly_spaced
 from pipeline.index.gallery import Shortlist, open_faiss, remember_indexes
 from pipeline.index.tuning import SearchSetting
 from pipeline.index.tuning_queries import TextEmbedder, TuningQueries, choose_queries, words_of_names
@@ -206,7 +206,7 @@ def add_indexes(
             outlines[modality] = outline
         name = INDEXED[kind][modality]
         built = build_gallery(
-            modality, ArrayVectors(embeddings.rows_of(modality, ids[modality])), outline, asking.vectors,
+            modality, Vectors(embeddings.rows_of(modality, ids[modality])), outline, asking.vectors,
             embeddings.comparison, requirements, shortlist,
             lambda items, what: tqdm(items, what, disable=None, leave=False), gpu,
             share(modality),
@@ -259,7 +259,7 @@ def _shared_training(
         return None
     if part["number"] == 0:
         ids = split_ids(run.manifest, run.config.index.splits)[modality]
-        return ArrayVectors(embeddings.rows_of(modality, ids))
+        return Vectors(embeddings.rows_of(modality, ids))
     first = IndexShard(run.layout.index(run.config.bundle_names(embeddings.name)[0]).path)
     card = first.card.index_of(modality)
     if card is None or card.nprobe is None or card.factory.startswith(ID_MAP_PREFIX):

@@ -14,8 +14,8 @@ from pipeline.errors import UsageError
 from pipeline.index.calibration import Calibration
 from pipeline.index.queries import QueryEncoder
 from pipeline.models.joint_model import JointModel
+from pipeline.models.linear.cca import CSA
 from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
-from pipeline.models.linear.csa import CSA
 from pipeline.models.linear.ensemble import ZeroShot
 from pipeline.models.linear.feature_maps import FeatureMap
 from pipeline.models.linear.projection import LinearModel

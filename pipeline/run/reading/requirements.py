@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 from pipeline.config.messages import listed
 from pipeline.errors import InputError, JointspaceError, UsageError, similar_name
-from pipeline.plan import machine
+from pipeline.run import machine
 from pipeline.run.jobs import Jobs
 from pipeline.run.layout import Artefact
 from pipeline.run.stage import Names, Outside, list_inputs

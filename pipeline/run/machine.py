@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pipeline.compute import runtime
-from pipeline.compute.chunks import split_into_chunks
+from pipeline.compute.mapreduce import split_into_chunks
 
 if TYPE_CHECKING:
     from pipeline.config.encoders import EncoderEntry
