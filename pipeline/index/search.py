@@ -579,7 +579,10 @@ class Searcher(QueryEncoder):
         return gallery
 
     def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
-        """Find the `top` nearest `images` or `sentences` to each of the joint-space vectors `queries`."""
+        """Find the `top` nearest `images` or `sentences` to each of the joint-space vectors `queries`.
+
+        Texts are searched by `batch`, which also searches for their words.
+        """
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
     def _rank(self, modality: Modality, queries: Items, top: int, allowed: np.ndarray | None) -> list[Answer]:

@@ -59,7 +59,7 @@ Trials = Iterator[tuple[dict[str, float], list[Term]]]
 """The parameters of each trial on dev, with the terms of the bias b."""
 
 
-def csls(grid: "HubnessSettings", deviation: float) -> Trials:
+def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
     """Yield the trials of b = w * mean of the k greatest s(q', g), for each w and k of `grid`.
 
     With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
@@ -83,9 +83,13 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]
 
 
-METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {"csls": csls, "nnn": csls, "sinkhorn": sinkhorn}
+METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {
+    "csls": mean_of_nearest,
+    "nnn": mean_of_nearest,
+    "sinkhorn": sinkhorn,
+}
 """Name of a method of hubness correction -> a function from the grid and the standard deviation of the scores to the
-trials."""
+trials. `csls` and `nnn` have the same trials, and `choose_correction` chooses among them in different ways."""
 
 
 @dataclass(frozen=True)
