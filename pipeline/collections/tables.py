@@ -95,9 +95,11 @@ MATCH_TABLES = {
 }
 """Results of matching names.
 
-`respelt`: paths of images with the file that they mean, or the fault. `renamed`: keys with the image that they mean.
-`ambiguous`: keys that may be one image or another. `taken`: images that are taken down. `taken_names`: names in the
-takedown list that belong to no image. `captions_taken`: images with a line of that list that names a caption.
+`reading` is the number of the Reading by which a name matches. `respelt`: the file that the path of an image means, or
+the fault. `renamed`: the image that a key means. `ambiguous`: keys that can mean several images. `taken`: images that
+are removed with all their records. `taken_names`: keys of records that are removed, although they belong to no image.
+`captions_taken`: lines PHOTO TAB CAPTION of the takedown list, each with its image, of which only this caption is
+removed.
 """
 INTAKE_TABLES = RECORD_TABLES | MATCH_TABLES
 OWNED_KINDS = {
@@ -149,7 +151,10 @@ class Tables:
         self.create(schemas)
 
     def create(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Make more tables, whose columns have SQL_TYPES."""
+        """Create tables in addition to those that exist.
+
+        `schemas` has the columns of each table by its name. Their Arrow types must be keys of SQL_TYPES.
+        """
         self._schemas |= schemas
         for name, schema in schemas.items():
             columns = ", ".join(f'"{field.name}" {SQL_TYPES[field.type]}' for field in schema)

@@ -22,7 +22,7 @@ def problems(config: Config) -> list[str]:
 
 
 def _names(config: Config) -> Iterator[str]:
-    """Yield unknown names, names that another model or generator has, and ensembles with refitted members."""
+    """Yield messages about unknown names, names that are used twice, and ensembles with refitted members."""
     models = [*config.single, *config.ensembles]
     encoders = [entry.name for entry in config.encoders]
     texts = [entry.name for entry in config.text_encoders]
@@ -134,7 +134,7 @@ def _regions(config: Config) -> Iterator[str]:
 
 
 def _variants(config: Config) -> Iterator[str]:
-    """Yield settings of variants that their model or generator does not have, or does not use."""
+    """Yield messages about settings of variants that their model or generator does not have, or does not use."""
     for name, variant in config.variants.items():
         try:
             words = config.meaning(name, variant).word_vectors
@@ -180,7 +180,7 @@ def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]
 
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield the problems of one model."""
+    """Yield messages about one model."""
     known_texts = [entry.name for entry in config.text_encoders]
     yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, known_texts)
     yield from _weights(name, model.text_weights)
@@ -197,7 +197,7 @@ def _model(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_encoders(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield encoders that the model cannot use."""
+    """Yield messages about encoders that the model cannot use."""
     spec = model.spec
     one_of_each = (len(model.encoders), len(model.text_encoders)) == (1, 1)
     if spec.made_by == "adopt" and (not one_of_each or config.text_encoder(model.text_encoders[0]).spec.sparse):
@@ -228,7 +228,7 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield encoders whose regions the model needs but does not get."""
+    """Yield messages about encoders whose regions the model needs but does not get."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)
@@ -242,7 +242,7 @@ def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _losses(name: str, model: Model) -> Iterator[str]:
-    """Yield choices of a loss that the model ignores or cannot compute."""
+    """Yield messages about choices of a loss that the model ignores or cannot compute."""
     settings = model.settings
     if not isinstance(settings, TrainSettings):
         return
@@ -253,7 +253,7 @@ def _losses(name: str, model: Model) -> Iterator[str]:
 
 
 def _members(config: Config, name: str) -> Iterator[str]:
-    """Yield members whose scores an ensemble cannot add."""
+    """Yield messages about members whose scores an ensemble cannot add."""
     members = {member: config.model(member) for member in config.members(name)}
     if others := [member for member, model in members.items() if not model.unit]:
         yield f"{name}: the member {others[0]} does not compare by cosine. Remove this member"
@@ -266,7 +266,7 @@ def _members(config: Config, name: str) -> Iterator[str]:
 
 
 def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
-    """Yield models of `phrases.models` that cannot compare phrases with regions."""
+    """Yield messages about models of `phrases.models` that cannot compare phrases with regions."""
     for name in config.phrases.models or ():
         model = models[name]
         spec = model.spec
@@ -287,7 +287,7 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
 
 
 def _generators(config: Config) -> Iterator[str]:
-    """Yield generators that lack an input, or that cannot be evaluated as the configuration asks."""
+    """Yield messages about generators that lack an input, or that cannot be evaluated as the configuration asks."""
     generators = {name: config.generator(name) for name in config.generators}
     models = {name: config.model(name) for name in config.models}
     for name in config.evaluate.generators:

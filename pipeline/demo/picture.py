@@ -179,7 +179,11 @@ class Facts:
 
 @dataclass(frozen=True)
 class _Sight:
-    """A thing with the box around all its figures, and its first figure, which gives its depth and seat."""
+    """A thing of which captions may speak.
+
+    `thing.count` is the number of its figures that can be seen. `box` is the box in pixels around these figures.
+    `figure` is the first of them. Its depth, and the thing on which it sits, count for the whole thing.
+    """
 
     thing: Thing
     box: Box

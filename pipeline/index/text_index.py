@@ -150,8 +150,12 @@ class TextQuery:
         return cls(key_of(text), tuple(phrases), tuple(stems)) if is_short else None
 
     def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
-        """Return why a photo with the columns `row` matches: the columns that have words of the query, or, if a column
-        is equal to the query, only this column. Words that no column has are words of a caption."""
+        """Return the names of the fields in which a photo with the columns `row` matches.
+
+        If fields are equal to the query, apart from its spelling, these are returned. Otherwise these are the fields
+        that have a phrase of the query. CAPTION is added if one of the phrases is in no field of the row, because the
+        photo then matches by a caption.
+        """
         names = [str(row[name]) for name in ("path", "member") if row.get(name)]
         own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
         forms = {NAME: [form for name in names for form in names_of(name)], **own}

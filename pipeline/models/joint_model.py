@@ -50,7 +50,7 @@ def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
     """
     value = settings.get(key)
     if not isinstance(value, kind):
-        raise ValueError(f"the setting {key} is {value!r}, but must be of the type {kind.__name__}")
+        raise ValueError(f"its stored setting {key} is {value!r}, but must be of the type {kind.__name__}")
     return value
 
 
@@ -58,7 +58,7 @@ def read_number(settings: Settings, key: str) -> float:
     """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
-        raise ValueError(f"the setting {key} is {value!r}, but must be a number")
+        raise ValueError(f"its stored setting {key} is {value!r}, but must be a number")
     return value
 
 
@@ -66,7 +66,7 @@ def read_list(settings: Settings, key: str) -> list:
     """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or not a list."""
     value = settings.get(key)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"the setting {key} is {value!r}, but must be a list")
+        raise ValueError(f"its stored setting {key} is {value!r}, but must be a list")
     return list(value)
 
 

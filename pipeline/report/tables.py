@@ -147,8 +147,9 @@ def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) 
     """Describe the models whose training log has the settings that were chosen on dev.
 
     `models` are the records of the trainings by name, and `kinds` has a line about each model type. Each description
-    has the `name`, the `registered` model type, the line `about` it, the `chosen` settings, and the mean correlation of
-    the dimensions on train and on dev, which is None for models without correlations.
+    has the `name`, the model type with the variant's own settings as text (`registered`), the line `about` this type,
+    the `chosen` settings as text, and the mean correlations of the dimensions, `train_correlation` and
+    `dev_correlation`. Both are None for a model without correlations, and the second also for a refitted model.
     """
     notes = []
     for name, details in models.items():

@@ -1,6 +1,7 @@
 """Feature shards: files with the arrays `features` (n, dim) and `image_id` (n,).
 
-A shard is computed and stored in parts, so that a killed job loses at most the work of one part.
+While features are computed, each finished part of a shard is stored. After a killed job, only the parts that were not
+stored yet are computed again.
 """
 
 import re

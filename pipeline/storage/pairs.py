@@ -202,9 +202,9 @@ def write_moments(
 ) -> None:
     """Write the moments of one chunk, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
-    `details` are noted in the commit record. `folds` has the arrays of MOMENT_ARRAYS for each fold in which the chunk
-    has a pair. Other folds are not stored, because moments are large and many chunks have no target image. The arrays
-    of all folds are stacked along a new first axis.
+    `folds` maps each fold in which the chunk has a pair to its arrays MOMENT_ARRAYS. Each array is stacked over these
+    folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. Other folds are
+    not stored, because moments are large and a chunk may have no pair. `details` are noted in the commit record.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():

@@ -119,7 +119,10 @@ def _parts_of(path: Path) -> Iterator[bytes]:
 
 
 def _library_files(path: Path) -> set[str]:
-    """Return the files of a library that the existing encoder at `path` has, as paths next to `path`."""
+    """Return the paths of the library files that the commit record of `path` lists, relative to the folder of `path`.
+
+    The set is empty if there is no readable record.
+    """
     if not os.path.exists(commit_path(path)):
         return set()
     try:

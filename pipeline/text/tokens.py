@@ -58,8 +58,8 @@ class Patterns(NamedTuple):
     `word` matches a word like ASCII_WORD, with combining marks. `spaceless` matches a sequence of characters of scripts
     without spaces between words, and `han` a sequence of Han characters. `character` matches a user-perceived
     character, such as a consonant cluster of Khmer with its vowel signs. `letter` matches one letter with its marks.
-    `non_joiner` matches a zero-width non-joiner inside a word. In Indic scripts it follows a mark. In Persian it
-    follows a letter, and separates parts of words.
+    `non_joiner` matches a zero-width non-joiner that follows a mark, as in Indic scripts. It is removed, because it is
+    inside a word. A non-joiner that follows a letter, as in Persian, is not matched, and separates parts of words.
     """
 
     word: Any

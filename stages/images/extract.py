@@ -38,7 +38,8 @@ def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tup
 def extract(run: StageRun, jobs: Iterator[ShardJob], *encoders: str) -> Iterator[int]:
     """Extract image features from photos, with one encoder or with every encoder of the run.
 
-    Each photo is decoded once for all encoders. If the job is killed, the next one continues at its last checkpoint.
+    Each photo is decoded once for all encoders.
+    If the job is killed, run it again: it continues at the last checkpoint.
     """
     from pipeline.compute.workers import behind
     from pipeline.images.preprocess import Photograph

@@ -46,7 +46,7 @@ def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
 def finetune(run: StageRun, job: Job, encoder: str) -> None:
     """Finetune the network of an image encoder to classify the labelled boxes of the training images.
 
-    If the job is killed, the next one continues at its last checkpoint.
+    If the job is killed, run it again: it continues at the last checkpoint.
     """
     from tqdm import tqdm
 

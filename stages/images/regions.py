@@ -56,7 +56,7 @@ def _names(run: "Run", encoder: str) -> dict[str, str]:
 def extract_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Find regions in images and extract their features with ENCODER.
 
-    If the job is killed, the next one continues at its last checkpoint.
+    If the job is killed, run it again: it continues at the last checkpoint.
     """
     from pipeline.compute.workers import behind
     from pipeline.run.reading.regions import RegionExtraction

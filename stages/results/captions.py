@@ -78,7 +78,7 @@ def _training_reads(config: "Config", layout: Layout, generator: str) -> Inputs:
 def train_generator(run: StageRun, job: Job, generator: str) -> None:
     """Train a caption generator on the photos and captions of train, or on aligned snippets.
 
-    If the job is killed, the next one continues at its last checkpoint.
+    If the job is killed, run it again: it continues at the last checkpoint.
     """
     from pipeline.config.results import RankedSnippetsSettings, RegionRecurrentSettings
     from pipeline.generate.generator import Material

@@ -127,7 +127,8 @@ def _reads(config: "Config", layout: Layout, generator: str, split: str, protoco
 def rank_sentences(run: StageRun, job: Job, generator: str, split: str, protocol: str) -> None:
     """Measure the retrieval of a generator, which ranks captions by their perplexity given an image.
 
-    The perplexity of every caption of the split is computed for every image.
+    The probability of each caption that PROTOCOL selects is computed for each image of SPLIT. If evaluate.prior_images
+    is not 0, it is divided by the mean probability of the caption over so many images of train.
     """
     import numpy as np
 

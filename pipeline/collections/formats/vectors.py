@@ -89,10 +89,11 @@ def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the images in the order of their rows, each with its own columns in a table, and then the sentences.
+    """Yield the images in the order of the rows of their vectors.
 
-    Without vectors of texts, the sentences are the captions of that table. Several rows with one name are one image,
-    with the texts of all of them.
+    Each image is followed by the other columns of its row, if the vectors are in a table. Without vectors of texts, the
+    caption of the row follows too. With them, the sentences follow after all images. Several rows with one name are one
+    image, with the captions of all of them and the columns of the first.
     """
     # The reader has a tally of its own, so that the user gets no note that a column of vectors is not kept.
     folder = CollectionFolder(root, replace(options, tally=Tally()))

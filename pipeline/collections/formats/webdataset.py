@@ -102,7 +102,8 @@ def members(descriptor: int) -> Iterator[TarMember]:
                 headers.since_member = 0
                 # tarfile keeps all members in this list. It is emptied, so that memory does not grow with the shard.
                 tar.members = []  # pyright: ignore[reportAttributeAccessIssue]  # not in the types of tarfile
-                # Members of other types, such as links, have no data, although their header may state a size.
+                # Links, folders and other known types that are not files have no data, although their header may
+                # state a size.
                 stored = header.isreg() or header.type not in tarfile.SUPPORTED_TYPES
                 size = header.size if stored else 0
                 if size < 0 or header.offset_data + size > length:

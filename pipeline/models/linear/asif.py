@@ -71,7 +71,7 @@ class ASIF(LinearModel):
         assert isinstance(model, cls)
         model.nonzero = int(read_number(settings, "nonzero"))
         if model.nonzero < 1:
-            raise ValueError(f"the setting nonzero is {model.nonzero}, but must be at least 1")
+            raise ValueError(f"its stored setting nonzero is {model.nonzero}, but must be at least 1")
         return model
 
 

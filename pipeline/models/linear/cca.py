@@ -228,9 +228,10 @@ class CSASolver(CCASolver):
 
 
 def _whiten(covariance: np.ndarray, ridge: float) -> np.ndarray:
-    """Return a matrix (D, r) that maps a view with this covariance (D, D) to r uncorrelated columns of unit variance.
+    """Return a matrix (D, r) that maps a view with this covariance (D, D) to r uncorrelated columns.
 
-    `ridge` is added to each variance. r is the rank of the covariance.
+    The columns have unit variance if `ridge` is 0. A ridge is added to the variances by whose roots the columns are
+    divided. r is the rank of the covariance.
     """
     variances, directions = scipy.linalg.eigh(covariance.astype(np.float64), check_finite=False)
     kept = variances > CONSTANT_TOLERANCE * variances[-1]

@@ -203,8 +203,9 @@ class Ensemble:
 def joint_rule(rules: Rules) -> ScoreRule | None:
     """Return the score rule of the joined vectors, or None if all `rules` are None.
 
-    A member with a mean joins by the sum, because `join_sentences` divides its word vectors by their number. The sums
-    must be equal: `words` for all members, or `positive` for all members.
+    Some rules may be None. The others all have the sum `words` or `mean-words`, or all have `positive` or
+    `mean-positive`, which the checks of the configuration ensure. The result has the sum without `mean-`, because
+    `join_sentences` has already divided the word vectors of a member with a mean by the number of words.
     """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule(sums[0].removeprefix("mean-"), 1.0) if sums else None

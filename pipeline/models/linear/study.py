@@ -99,13 +99,14 @@ class StudyPairs(PairSource, Protocol):
 
 @dataclass(frozen=True)
 class Study:
-    """The data and settings with which all cells of a study are measured: the stored pairs, the rows of dev and test,
-    and the grids.
+    """The data and settings that all cells of a study share.
 
-    `auxiliary` returns the auxiliary pairs for an entry of `documents`, and `overlap` says whether target and auxiliary
-    images are of the same splits. `own` returns a model's own section of the configuration, or None. `text_weights` are
-    the weights to try for each text encoder. `memories` has the `memory` of FitTask for tasks with the same auxiliary
-    pairs and grid. `device` is as in FitTask.
+    `target` has the target pairs, and `auxiliary(name)` returns the pairs with the weak texts of the section
+    `documents.<name>` of the configuration. `overlap` is true if target and auxiliary images come from the same splits,
+    so that the folds must be divided between them. Models are chosen on `dev` and measured on `test`. `own(model)`
+    returns the model's own section of the configuration, or None. `text_weights` has the weights to try for each text
+    encoder. `memories` has one `memory` of FitTask for all tasks with the same auxiliary pairs and the same grid.
+    `device` is as in FitTask.
     """
 
     target: FoldedMoments[StudyPairs]

@@ -67,10 +67,11 @@ class GridTrial:
 
 @dataclass(frozen=True)
 class PreparedViews:
-    """The training data of `tune`: the moments of the views to project, and the feature maps of these views.
+    """The training data of `tune`.
 
-    If there are `expansions` (image, text), the directions are computed on the expanded views, and then converted to
-    directions on the views themselves.
+    `moments` are the moments of the views after the nonlinear feature `maps`. `expansions` are linear maps of the image
+    view and of the text view, or None. If there are any, the directions are computed on the expanded views, and then
+    converted to the directions of the views that give the same projections.
     """
 
     moments: Moments
