@@ -434,9 +434,10 @@ class Service:
         self, pool: Executor, function: Callable[P, R], *arguments: P.args, **named: P.kwargs
     ) -> tuple[R, float]:
         """Call `function` in a thread of `pool`, and return its result and the seconds that it took there."""
+        return await asyncio.get_running_loop().run_in_executor(pool, _timed, partial(function, *arguments, **named))
 
-        def timed() -> tuple[R, float]:
-            start = time.perf_counter()
-            return function(*arguments, **named), time.perf_counter() - start
 
-        return await asyncio.get_running_loop().run_in_executor(pool, timed)
+def _timed(function: Callable[[], R]) -> tuple[R, float]:
+    """Call a function, and return its result and its duration in seconds."""
+    start = time.perf_counter()
+    return function(), time.perf_counter() - start

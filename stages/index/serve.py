@@ -4,7 +4,7 @@ import logging
 import math
 import shlex
 import socket
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain, count
@@ -292,7 +292,6 @@ def _open_gallery(
     or None for all columns. With `skip_verified`, files are not hashed that were verified before and not changed since.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
-    from pipeline.index.queries import StoredEncoder
     from pipeline.index.search import Searcher
     from pipeline.serve.gallery import ServedGallery
     from pipeline.storage.index_changes import hidden_photos
@@ -313,8 +312,18 @@ def _open_gallery(
     )
     source = index.photographs(images_root, settings.collection.follow_links)
     searcher = Searcher(index, hidden)
-    stored = {name: StoredEncoder(index, name) for name in index.card.encoders}  # loaded for the first encoded photo
-    return ServedGallery(searcher, lambda data: encoders(data, stored), source.read, decode, THUMBNAIL_SIDE)
+    return ServedGallery(searcher, _encoder_of(index, encoders), source.read, decode, THUMBNAIL_SIDE)
+
+
+def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
+    """Return a function that encodes the bytes of a photo with the encoders of the index: encoder -> features.
+
+    The encoders are loaded when the first photo is encoded.
+    """
+    from pipeline.index.queries import StoredEncoder
+
+    stored = {name: StoredEncoder(index, name) for name in index.card.encoders}
+    return lambda data: encoders(data, stored)
 
 
 def _open_describers(
