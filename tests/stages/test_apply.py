@@ -165,7 +165,7 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     assert open_index(index).card.images.count == 40 and "11 photos" in caplog.text
     refresh_additions(declared(), index)
     assert open_index(index).card.images.count == 51
-    run_command("remove", index, "red-00.png")
+    run_command("remove", index, colours / "data/red-00.png")
     run_command("add", index, colours / "data")
     assert "0 of 39 photos" in caplog.text and open_index(index).card.images.count == 50
     caplog.clear()
