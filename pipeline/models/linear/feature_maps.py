@@ -137,7 +137,7 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Apply `feature_map` to the `rows` (n, d) of a view. Return the columns of the result as blocks (n, p_k), in order.
+    """Apply `feature_map` to the `rows` (n, d) of a view. Return the result as blocks of columns (n, p_k), in order.
 
     Without a map, the blocks are the matrices of `rows` themselves.
     """

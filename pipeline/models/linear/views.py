@@ -379,8 +379,8 @@ class NumberedPairBlock(PairBlock, Protocol):
 
 @dataclass(frozen=True)
 class ViewBlock:
-    """A block of b images, as rows `x` (b, D) float32 of the image view, with m sentences, as rows `y` (m, d) of the text
-    view.
+    """A block of b images, as rows `x` (b, D) float32 of the image view, with m sentences, as rows `y` (m, d) of the
+    text view.
 
     Sentence j belongs to the image in row `owners[j]` (m,).
     """
