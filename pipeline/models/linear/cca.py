@@ -23,7 +23,7 @@ class MomentsModel(LinearModel):
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit the model by the method `task.training`, and return the combination of settings that is best on dev."""
+        """Fit models by the method `task.training` with all settings to try. Return the result that is best on dev."""
         from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)
@@ -268,7 +268,8 @@ class CSA(MomentsModel):
 def _to_unit_length(vectors: np.ndarray, side: int) -> np.ndarray:
     """Add two columns to `vectors` (n, s), so that they have unit length.
 
-    Only the column `side` is not zero. It differs between images and sentences, so that their products do not change.
+    Only the new column `side` is not zero. `side` is 0 for images and 1 for sentences, so that the product of an image
+    and a sentence does not change.
     """
     missing = np.zeros((len(vectors), 2), np.float32)
     missing[:, side] = np.sqrt(np.maximum(1 - np.einsum("ij,ij->i", vectors, vectors), 0))

@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     import torch
 
 FOLDS = 5
+"""Number of folds into which the photos are split."""
 TERMS = 1000
-"""Number of columns of a sparse text view that are used. They belong to the most common words."""
+"""Number of columns that are used of the vectors of a sparse text encoder. They belong to the most common words."""
 RIDGE = 2.0
 """Ridge of both views, relative to their mean variance."""
 DIMENSIONS = 128
@@ -118,7 +119,7 @@ class ScoreMixture:
     deviation: float
 
     def right_probability(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probability (k,) that pairs with the `scores` (k,) are right. It ascends with the score."""
+        """Return the probability (k,) that pairs with the `scores` (k,) are right, which ascends with the score."""
         if self.share == 0:
             return np.ones(len(scores))
         logarithm = self.intercept + self.slope * (scores - self.mean) / self.deviation

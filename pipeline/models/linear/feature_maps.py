@@ -80,7 +80,8 @@ MAPS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """The feature maps of the image view and of the text view, applied before the projection. None changes nothing."""
+    """The feature maps of the image view and of the text view, which are applied before the projection. A view whose
+    map is None is projected unchanged."""
 
     image: FeatureMap | None = None
     text: FeatureMap | None = None
@@ -172,7 +173,8 @@ def project(
 PRODUCT_ROWS = 512
 """Number of rows that a FourierMap maps at a time. Their results stay in the cache of a core."""
 SIGMA_NEIGHBOUR = 50
-"""The k of the k-th nearest neighbour, to which the mean distance of a row is sigma (Gong et al. 2014, section 4.1)."""
+"""The number k for which sigma is the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section
+4.1)."""
 
 
 @dataclass(frozen=True)
@@ -254,7 +256,7 @@ class FourierFeatures(WeightedMap):
     """The map to [x, phi(xA)] (Gong et al. 2014, eq. 5): a row gains the columns `weight` * phi((row - mean) A).
 
     A is `matrix` (D, c1), the projection of images by the CCA of the auxiliary pairs. Each column is multiplied by its
-    eigenvalue ** t and by a constant. mean is the mean of the auxiliary images, `offset` (c1,) is mean A, and
+    eigenvalue ** t and by a constant. `offset` (c1,) is the product of the mean of the auxiliary images and A, and
     `fourier` is phi. For sentences, B and y take the places of A and x.
     """
 
@@ -297,7 +299,7 @@ class FourierFeatures(WeightedMap):
 class TanhFeatures(WeightedMap):
     """The map to [x, tanh(xA)]: a row gains the columns `weight` * tanh((row - mean) A).
 
-    A is `matrix` (D, c1), and `offset` (c1,) is mean A.
+    A is `matrix` (D, c1), and `offset` (c1,) is the product of the mean and A, as in FourierFeatures.
     Gong et al. 2014, section 4.1, report that tanh works less well than random Fourier features.
     """
 

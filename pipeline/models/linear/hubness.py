@@ -45,7 +45,8 @@ class Term(NamedTuple):
     """A term of the bias of an item: `weight` times a `statistic` of the item's scores with the queries q' of the bank.
 
     `nearest` is the mean of the k greatest scores, where k is the `parameter`. `balanced` is
-    log(mean of exp(beta (s - a(q')))) / beta, where beta is the `parameter` and a(q') is the balance of the bank.
+    log(mean of exp(beta (s - a(q')))) / beta, where s is the score with q', beta is the `parameter`, and a(q') is the
+    number of q' in the `balance` of the bank.
     """
 
     weight: float
@@ -60,7 +61,7 @@ Trials = Iterator[tuple[dict[str, float], list[Term]]]
 
 
 def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield the trials of b = w * mean of the k greatest s(q', g), for each w and k of `grid`.
+    """Yield the trials of b = w * mean of the k greatest s(q', g), for each weight w of `grid` except 0 and for each k.
 
     With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
     (Conneau et al. 2018, section 2.3). The two scores differ by a positive factor and by r(q), which is constant for a

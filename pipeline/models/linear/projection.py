@@ -41,7 +41,8 @@ class Directions:
     """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
 
     `values` (c,) has a number for each direction. A CCA solver returns the canonical correlations, to which a fitted
-    model adds the number in EIGENVALUES. Ridge regression has variances, and models without such numbers have ones.
+    model adds the number in EIGENVALUES. Ridge regression has variances, Procrustes has covariances, and other models
+    have ones.
     """
 
     w: np.ndarray

@@ -33,9 +33,10 @@ SHOWN_SENTENCES = 5
 class StudyCell:
     """The settings of one number in a table. `model` is fitted by `training` to `target_folds` folds of target pairs.
 
-    The auxiliary set has `auxiliary_folds` folds of pairs with the weak texts of the entry `documents` of the
-    configuration, or all remaining folds if `auxiliary_folds` is None. `encoders` are the image encoders.
-    All text encoders make the text view. Sparse encoders, such as tf-idf, keep the first `terms` (None: all terms).
+    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all remaining folds if it is None.
+    `documents` names the entry of the section `documents` of the configuration that decides the weak texts. `encoders`
+    are the image encoders. The text view has the vectors of all text encoders. Of sparse vectors, such as tf-idf, it
+    has the columns of the first `terms` words, or all columns if `terms` is None.
     `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` keys of the
     model's own section. The cell is measured in at most `draws` draws.
     """

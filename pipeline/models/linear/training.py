@@ -44,8 +44,9 @@ factor depends on the number of auxiliary pairs."""
 class Sets:
     """The training data of a model.
 
-    `target` and `auxiliary` are the moments of the target pairs and of the auxiliary pairs. `target_blocks()` and
-    `auxiliary_blocks()` yield these pairs in blocks, for models that need more than moments.
+    `target` and `auxiliary` are the moments of the target pairs and of the auxiliary pairs. If there is no auxiliary
+    set, `auxiliary` is None. `target_blocks()` and `auxiliary_blocks()` yield the pairs in blocks, for models that need
+    more than moments.
     """
 
     target: Moments

@@ -284,7 +284,7 @@ class _Search:
         return project([self.dev_x], self.mean_x, directions.w), project([self.dev_y], self.mean_y, directions.u)
 
     def score(self, directions: Directions) -> float:
-        """Compute the sum of recall@1, @5 and @10 of both directions on dev, in percent."""
+        """Compute the sum of recall@1, @5 and @10 of both directions of search on dev, in percent."""
         images, sentences = self.embed_dev(directions)
         return recall_sum(count_ranks(unit_rows(images), unit_rows(sentences), self.task.dev.owners, self.model.metric))
 
