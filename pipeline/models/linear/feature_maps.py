@@ -173,8 +173,7 @@ def project(
 PRODUCT_ROWS = 512
 """Number of rows that a FourierMap maps at a time. Their results stay in the cache of a core."""
 SIGMA_NEIGHBOUR = 50
-"""The number k for which sigma is the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section
-4.1)."""
+"""The k for which sigma is the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section 4.1)."""
 
 
 @dataclass(frozen=True)

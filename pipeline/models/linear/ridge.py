@@ -165,9 +165,9 @@ def fit_encoder_map(
     """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
     `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen. If `use_roots` is
-    false, no square roots are used. `captioned` has the features (k, D) of k captioned photos by the encoder of x, and
-    for each of them the mean (k, d) of the vectors of its captions, if y and captions share a space. The map is fitted
-    to these k pairs as well.
+    false, no square roots are used. `captioned` has the features (k, D) of k more photos by the encoder of x, and for
+    each of these photos the mean (k, d) of the vectors of its captions, if y and captions share a space. The map is
+    fitted to these k pairs as well.
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
     """
     if len(x) < MIN_PHOTOS:

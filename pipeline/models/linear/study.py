@@ -213,15 +213,14 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
 
 
 PINNED = ("learning_rate", "max_norm")
-"""Settings of models that are trained by gradient descent. They are chosen in the first draw with the smallest target
-set, and kept in all other draws."""
+"""Settings of models that are trained by gradient descent. They are chosen when a study first measures the model, and
+kept in its other cells and draws."""
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
     """Return `cell` with the settings PINNED fixed to their values in `transfer`.
 
-    `transfer` has the values that were chosen in the first draw with the smallest target set. Later draws and larger
-    sets keep these settings.
+    `transfer` has the values that were chosen when the model was first measured. Its other cells and draws keep them.
     """
     kept = {name: (transfer[name],) for name in PINNED if name in transfer}
     return replace(cell, settings={**cell.settings, **kept})

@@ -138,7 +138,7 @@ class View:
         return sum(self.dims)
 
     def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
-        """Yield the vectors (n, dim) of each of the view's encoders from `blocks`, encoder -> vectors, unchanged.
+        """Yield the unchanged vectors (n, its dim) of each encoder of this view from `blocks`, encoder -> vectors.
 
         Raises IntegrityError if `blocks` lacks an encoder, or if its vectors have another shape.
         """
@@ -227,7 +227,7 @@ class ImageView(View):
 
 
 def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]:
-    """Convert steps from JSON to tuples. They are one list for all encoders, or one list per encoder."""
+    """Convert `steps` from JSON, one list for all encoders or one list per encoder, to tuples."""
     names = tuple(step for step in steps if isinstance(step, str))
     return names or tuple(tuple(step) for step in steps)
 
@@ -310,7 +310,7 @@ class TextView(View):
 
     @property
     def unnormalised(self) -> "TextView":
-        """This view without steps of normalisation."""
+        """A copy of this view that does not normalise vectors."""
         return replace(self, steps=((),) * len(self.encoders))
 
     def first_terms(self, terms: int | None) -> "TextView":
