@@ -137,9 +137,10 @@ class MomentsAccumulator:
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
-        """Add the sums and products of sentence vectors to the moments of y.
+        """Add the sums and products of the sentence vectors y (m, d) to the sums of the text view.
 
-        Return for each of the `n` images the sum of its sentence vectors (n, d) and the number of its sentences (n,).
+        Return for each of the `n` images the sum of its centred sentence vectors (n, d) and the number of its sentences
+        (n,).
         """
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
@@ -161,7 +162,7 @@ class MomentsAccumulator:
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _mean_of(self, part: "TextVectors") -> np.ndarray:
-        """Compute the provisional mean. It is zero for a sparse matrix, which would not stay sparse after centring."""
+        """Compute the provisional mean (d,) of `part` (n, d). It is 0 for a sparse matrix, so that it stays sparse."""
         if is_sparse(part):
             return np.zeros(shape_of(part)[1], self._dtype)
         return part[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)

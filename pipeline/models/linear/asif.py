@@ -20,8 +20,9 @@ from pipeline.models.linear.views import one_matrix, stack_blocks
 class ASIF(LinearModel):
     """Relative representations of images and sentences (ASIF, Norelli et al. 2023, section 2).
 
-    An item is represented by its cosines with the training items of its own kind, the anchors. The k greatest cosines
-    are kept, raised to the power p, and scaled to unit length. Pair i gives column i of both sides, so that an image
+    The anchors are n training pairs of an image and a sentence. An image is represented by its cosines with the images
+    of the anchors, and a sentence by its cosines with the sentences of the anchors. The k greatest cosines are kept,
+    raised to the power p, and scaled to unit length. Pair i gives column i of both representations, so that an image
     and a sentence are close if they resemble the same pairs. The columns of `directions.w` (D, n) and `directions.u`
     (d, n) are the anchors of unit length, k is `nonzero`, and p is `eigenvalue_power`. The paper does not centre the
     vectors. Dev decides whether they are centred.

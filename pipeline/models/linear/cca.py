@@ -23,7 +23,7 @@ class MomentsModel(LinearModel):
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit the model by the method `task.training`, and return the combination of settings that is best on dev."""
+        """Fit models by the method `task.training` with all settings to try. Return the result that is best on dev."""
         from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)
@@ -34,9 +34,11 @@ RANK_TOLERANCE = 1e-3
 RANGE_TOLERANCE = 1e-6
 """Share of the largest variance below which the unexplained variance of a column counts as rounding."""
 MAX_FACTOR_BYTES = 1 << 28
-"""Largest total size of the factors of image covariances that a solver keeps. It always keeps the last factor."""
+"""Largest total size in bytes of the Cholesky factors of image covariances that a solver keeps. It always keeps the
+last factor."""
 MAX_RANGE_RATIO = 0.75
-"""Largest ratio of rank to dimensions at which solving in the range saves more time than the projection takes."""
+"""Ratio of the rank r of the image covariance (D, D) to D, below which a problem is solved in r dimensions. For a
+greater ratio, the projection to r dimensions would take more time than it saves."""
 
 
 class CCASolver:
@@ -53,8 +55,8 @@ class CCASolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, and for views that are not finite, constant or
-        uncorrelated."""
+        """Store the moments. Raises InputError for fewer than two pairs, and for views that are constant, uncorrelated
+        or not finite."""
         moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -210,7 +212,7 @@ CONSTANT_TOLERANCE = 1e-7
 
 
 class CSASolver(CCASolver):
-    """Solver of CCA that can also do without a ridge.
+    """Solver of CCA that also accepts ridges of 0.
 
     If a ridge is 0, each view is whitened by its principal directions, and directions without variance are left out.
     """
@@ -241,10 +243,11 @@ def _whiten(covariance: np.ndarray, ridge: float) -> np.ndarray:
 class CSA(MomentsModel):
     """Canonical similarity analysis (Li, Chinchali and Topcu 2025, eq. 3 and 4).
 
-    CCA gives A, B and the correlations rho. The score of an image and a sentence is the sum of rho_i a_i b_i over the
-    first s canonical variables, divided by |a| |b|. In the code, A is `directions.w` (D, s), B is `directions.u`
-    (d, s), rho is `directions.values` (s,), and s is chosen on dev. The paper has no ridge: `fit.image_ridge: [0]` and
-    `fit.text_ridge: [0]`. In normalized CCA, the weights are applied before vectors are scaled to unit length.
+    CCA gives the directions A and B and the correlations rho. With a = xA and b = yB, the score of an image x and a
+    sentence y is the sum of rho_i a_i b_i over the first s canonical variables, divided by |a| |b|. In the code, A is
+    `directions.w` (D, s), B is `directions.u` (d, s), rho is `directions.values` (s,), and s is chosen on dev. The
+    paper has no ridge, as with `fit.image_ridge: [0]` and `fit.text_ridge: [0]`. Normalized CCA instead applies the
+    weights before vectors are scaled to unit length.
     """
 
     solver = CSASolver
@@ -265,7 +268,8 @@ class CSA(MomentsModel):
 def _to_unit_length(vectors: np.ndarray, side: int) -> np.ndarray:
     """Add two columns to `vectors` (n, s), so that they have unit length.
 
-    Only the column `side` is not zero. It differs between images and sentences, so that their products do not change.
+    Only the new column `side` is not zero. `side` is 0 for images and 1 for sentences, so that the product of an image
+    and a sentence does not change.
     """
     missing = np.zeros((len(vectors), 2), np.float32)
     missing[:, side] = np.sqrt(np.maximum(1 - np.einsum("ij,ij->i", vectors, vectors), 0))

@@ -1,4 +1,4 @@
-"""Models whose scores are corrected for hubs. Their vectors have more columns, so that inner products are corrected."""
+"""Models whose scores are corrected for hubs (hubness.py), by columns that are added to the vectors of the model."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -141,7 +141,7 @@ class HubnessCorrection:
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
     """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device.
 
-    `comparison` is the comparison of its items.
+    `comparison` says how an image and a sentence of the bank are scored.
     """
     balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
     sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
@@ -187,7 +187,8 @@ class HubCorrected:
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed images by the model, and add the four columns of `HubnessCorrection.extend`, or two to the globals."""
+        """Embed images by the model, and add the columns of `HubnessCorrection.extend`: four columns to the vectors, or
+        two to the globals of a multi-vector model."""
         return self._extend("images", embed_images(self.model, features, regions))
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
@@ -212,9 +213,9 @@ class HubCorrected:
     def from_parts(
         cls, registered: ModelClass, settings: Settings, tensors: Mapping[str, np.ndarray]
     ) -> "HubCorrected":
-        """Restore a corrected model, whose own class is `registered`.
+        """Restore a corrected model. `registered` is the class of the model without the correction.
 
-        Raises IntegrityError if its correction uses a method that was removed, and ValueError for an unknown statistic.
+        Raises IntegrityError if the correction uses a method that was removed, and ValueError for an unknown statistic.
         """
         hubness = read_setting(settings, "hubness", dict)
         used = {term[1] for terms in hubness.values() for term in terms}

@@ -11,7 +11,7 @@ where r(x) is the mean product of the photo x with the NEIGHBOURS nearest captio
 product of the caption y with the NEIGHBOURS nearest other photos. The score of a photo with all of its captions is the
 mean of the captions' scores. For the score of a single caption, x is replaced by a context: the sum of x and
 SIBLING_WEIGHT times each of the photo's other captions, scaled to unit length, because all captions of a photo should
-agree with each other. If there are few other captions, the photo has more weight, because another caption may be wrong.
+agree with each other. The fewer other captions there are, the more the photo counts, because a caption may be wrong.
 
 The scores of wrong pairs can be measured without labels: a photo with the caption of another photo is a wrong pair.
 `fit_mixture` compares the scores of all pairs with the scores of such exchanged pairs. It estimates the number of wrong
@@ -41,8 +41,9 @@ if TYPE_CHECKING:
     import torch
 
 FOLDS = 5
+"""Number of folds into which the photos are split."""
 TERMS = 1000
-"""Number of columns of a sparse text view that are used. They belong to the most common words."""
+"""Number of columns that are used of the vectors of a sparse text encoder. They belong to the most common words."""
 RIDGE = 2.0
 """Ridge of both views, relative to their mean variance."""
 DIMENSIONS = 128
@@ -72,8 +73,9 @@ BINS = 4096
 MAX_LOGARITHM = 50.0
 """Greatest absolute value of log f1 / f0 during the fit. Its exponential is finite and not zero."""
 MIN_SLOPE = 0.5
-"""Least slope b, relative to the distance between the median of all scores and the mean of the exchanged scores, in
-standard deviations. With two normal densities of the same variance and few wrong pairs, b is equal to this distance."""
+"""Least slope b, relative to the distance between the median of all scores and the mean of the exchanged scores, where
+the unit of scores is the standard deviation of the exchanged scores. With two normal densities of the same variance and
+few wrong pairs, b is equal to this distance."""
 PRIOR_COUNT = 0.5
 """Addition to the estimated number of right pairs in a list, so that short lists keep the rate. For a number with a
 Poisson distribution, the posterior mean under the prior of Jeffreys exceeds the estimate by this value."""
@@ -117,7 +119,7 @@ class ScoreMixture:
     deviation: float
 
     def right_probability(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probability (k,) that pairs with the `scores` (k,) are right. It ascends with the score."""
+        """Return the probability (k,) that pairs with the `scores` (k,) are right, which ascends with the score."""
         if self.share == 0:
             return np.ones(len(scores))
         logarithm = self.intercept + self.slope * (scores - self.mean) / self.deviation
@@ -163,12 +165,13 @@ def fit_mixture(scores: np.ndarray, exchanged: np.ndarray) -> ScoreMixture:
 
 @dataclass(frozen=True)
 class Scores:
-    """The scores of k pairs of a photo and its captions. A pair with a low value in `scores` (k,) is probably wrong.
+    """The scores of k pairs, each of a photo and all of its captions, or of a photo and one of its captions.
 
-    `exchanged` (k,) are the scores of k wrong pairs. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo,
-    the id of the caption (-1 for all captions of the photo), the rank of the pair among its rivals, from 1 (`rank`),
-    the number of photos, or of captions, with which it was compared (`rivals`), and the id of the rivals' caption that
-    fits the photo best (`rather`).
+    A pair with a low value in `scores` (k,) is probably wrong. `exchanged` (k,) are the scores of k wrong pairs, in
+    which the captions belong to another photo. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo
+    (`image_id`), the id of the caption, or -1 for all captions (`sentence_id`), the rank of the pair by CSLS among the
+    pairs of this photo with captions of other photos, from 1 for the best (`rank`), the number of these other photos,
+    or of their captions (`rivals`), and the id of the caption of another photo that fits this photo best (`rather`).
     """
 
     scores: np.ndarray
@@ -228,7 +231,7 @@ def embed_rivals(
     device: "torch.device | None" = None,
     ridges: tuple[float, float] = (RIDGE, RIDGE),
 ) -> Iterator[Rivals]:
-    """Yield all pairs, embedded by models that were fitted without them.
+    """Yield all pairs in groups of rivals. Each group is embedded by a model that was fitted to the other folds.
 
     `ridges` are the ridges of the image view and of the text view, relative to their mean variances. The other
     arguments and the exception are as in `cross_fit`.
@@ -267,7 +270,7 @@ def cross_fit(
     threads: int,
     device: "torch.device | None" = None,
 ) -> tuple[Scores, Scores]:
-    """Score every photo with all of its captions, and every single caption. Return both Scores.
+    """Return the Scores of every photo with all of its captions, and the Scores of every single caption.
 
     `blocks(fold)` yields the pairs of a fold, in ascending order of their ids. `view` and `text` describe the features
     and text vectors. The moments are summed with `threads` threads, or on the GPU `device`. Only `scores` and
@@ -302,7 +305,7 @@ class _Collected:
 
 
 def score_rivals(rivals: Rivals) -> tuple[Scores, Scores]:
-    """Score n photos with all their captions, and each of their m captions. Return both Scores."""
+    """Return the Scores of n photos with all their captions, and the Scores of each of their m captions."""
     products = rivals.x @ rivals.y.T
     csls = 2 * products - np.add.outer(*_hub_corrections(products, rivals.owners))
     preferred = rivals.sentence_id[_replace_own(csls, rivals.owners, -np.inf).argmax(axis=1)]
@@ -310,7 +313,7 @@ def score_rivals(rivals: Rivals) -> tuple[Scores, Scores]:
 
 
 def _hub_corrections(products: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hub corrections r(x) (n,) and r(y) (m,) of photos and captions with these `products` (n, m)."""
+    """Return the hub corrections r(x) (n,) of photos and r(y) (m,) of captions, given their `products` (n, m)."""
     with_others = _replace_own(products, owners, -1)
     r_x = mean_of_greatest(with_others, NEIGHBOURS)
     return np.asarray(r_x), np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
@@ -324,9 +327,11 @@ def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.nda
 
 
 def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions. An exchanged pair has the captions of the photo n // 2 rows later.
+    """Score each photo with all of its captions.
 
-    `csls` (n, m) are the CSLS scores, and `preferred` (n,) the ids of the rivals' captions that fit the photos best.
+    An exchanged pair has the captions of the photo n // 2 rows later, where the first photo follows the last.
+    `csls` (n, m) are the CSLS scores. `preferred` (n,) has for each photo the id of the caption of another photo that
+    fits it best.
     """
     n = len(rivals.image_id)
     photos = np.arange(n)
@@ -340,17 +345,17 @@ def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Sc
 
 
 def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
-    """Score each caption with its photo and the photo's other captions. An exchanged pair has the caption m // 2 rows
-    later.
+    """Score each caption with its photo and the photo's other captions.
 
-    `csls` (n, m) and `preferred` (n,) are as in `_score_photos`.
+    An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. `csls` (n, m) and
+    `preferred` (n,) are as in `_score_photos`.
     """
     owners, y, n, m = rivals.owners, rivals.y, len(rivals.x), len(rivals.y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)
     siblings = (owner_matrix(owners, n) @ y)[owners] - y
     contexts = unit_rows(rivals.x[owners] + SIBLING_WEIGHT * siblings)
-    # The context of a photo leaves out its first caption, because the context of a caption leaves out this caption.
+    # The context of a photo is that of its first caption, because all contexts leave out one caption.
     r_context, r_y = _hub_corrections(contexts[np.searchsorted(owners, np.arange(n))] @ y.T, owners)
 
     def score_with(others: np.ndarray) -> np.ndarray:

@@ -90,9 +90,10 @@ def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
 
 
 class ProjectedSide(NamedTuple):
-    """The projection of one view: (f(rows) - `mean`) `matrix`, with `mean` (D,), `matrix` (D, c) and the map f.
+    """The projection of one view: (mapped rows - `mean`) `matrix`, with `mean` (p,) and `matrix` (p, c).
 
-    f is `feature_map`, or the identity if it is None.
+    The mapped rows (n, p) are the columns that `mapped_columns` returns for the rows of the view and `feature_map`. If
+    `feature_map` is None, they are the rows of the view.
     """
 
     mean: np.ndarray
@@ -115,7 +116,7 @@ class Projections:
         self._batcher = OomBatcher(MAX_PROJECTED_ROWS, "row")
 
     def _side(self, side: ProjectedSide) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
-        """Return a function that projects rows of a view on the device, (n, D) to (n, c)."""
+        """Return a function that projects rows of the view from (n, D) to (n, c), as tensors on the device."""
         mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
         feature_map = side.feature_map
         assert feature_map is None or isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
@@ -157,6 +158,7 @@ class DeviceAccumulator:
     view has `dim_y` columns.
 
     It computes in double precision if the views are small or the device is fast at float64, else in single precision.
+    The result has double precision only if the views are small (MAX_DOUBLE_PRECISION_COLUMNS).
     """
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
@@ -253,9 +255,9 @@ def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Ten
 class MappedAccumulator:
     """Accumulator of the moments of mapped views on `device`.
 
-    For each block it adds the products of the mapped images P (b, p) and the mapped sentences Q (m, q) with each other
-    and with the views. `known` are the moments of the views, from the first pass. A map that is not a DeviceMap is
-    computed on the CPU.
+    For each block it adds the products of the new columns of images, P (b, p), and of sentences, Q (m, q), with each
+    other and with the columns of the views. `known` are the moments of the views, from the first pass. A map that is
+    not a DeviceMap is computed on the CPU.
     """
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:

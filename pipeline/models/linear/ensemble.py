@@ -3,11 +3,13 @@
 `zero-shot` uses the space that an image encoder and a text encoder share already. The score of an ensemble is the
 weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
-The vectors of members with one vector per item are put side by side. If a member is multi-vector, the ensemble is
-multi-vector too. The globals of the ensemble are then the vectors of the other members and the globals of the
-multi-vector members, side by side. The region vectors of all members belong to the same regions and are put side by
-side too. A word has one row for each multi-vector member. The row is zero outside the columns of this member, so that
-each member chooses its own best region. The rows of words are multiplied by the weights, which are chosen on dev.
+The vectors of members with one vector per item are put side by side. A multi-vector member has a vector for each
+region of an image and for each word of a sentence. It may also have globals, one further vector for each image and
+sentence. If a member is multi-vector, the ensemble is multi-vector too. The globals of the ensemble are then the
+vectors of the other members and the globals of the multi-vector members, side by side. The region vectors of all
+members belong to the same regions and are put side by side too. A word has one row for each multi-vector member. The
+row is zero outside the columns of this member, so that each member chooses its own best region for the word. The rows
+of words are multiplied by the weights of their members, which are chosen on dev.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -221,7 +223,7 @@ def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the n images that each member embedded (`parts`). The regions of an image are the same for all members.
+    """Join the embeddings of n images by each member (`parts`). The regions of an image are the same for all members.
 
     `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
     array.
@@ -234,7 +236,7 @@ def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) 
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the n sentences that each member embedded (`parts`).
+    """Join the embeddings of n sentences by each member (`parts`).
 
     `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
     array.
@@ -260,10 +262,10 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Multiply the vectors or globals of each member by the square root of their weight, and put them side by side, (n,
-    g).
+    """Multiply the vectors or globals of each member by the square root of their weight, and put them side by side.
 
-    Returns one column of zeros if no member has vectors or globals that count.
+    The weight of globals is the member's weight times the global weight of its rule. Globals with the weight 0 are left
+    out. Returns (n, g), or one column of zeros if nothing is left.
     """
     vectors: list[np.ndarray] = []
     scales: list[float] = []
@@ -296,11 +298,12 @@ class MemberWeights:
 
 
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
-    """Choose the weights of `members` members by coordinate searches over `grid`, and return the best result.
+    """Choose the weights of an ensemble of `members` members by coordinate searches over `grid`.
 
-    One search starts from equal weights, and one from each member alone. A search changes the weight of one member
-    after another to each value of the grid, until no change is better. Among equally good weights, the first are kept.
-    Only the ratios of weights matter. `grid` has at least one positive value and no negative value.
+    `judge` returns the merit of a combination of weights. One search starts from equal weights, and one from each
+    member alone. A search changes the weight of one member after another to each value of the grid, until no change
+    increases the merit. Among equally good weights, the weights that were found first are returned. Only the ratios
+    of weights matter. `grid` has at least one positive value and no negative value.
     """
     judged: dict[tuple[float, ...], float] = {}
 
@@ -338,11 +341,11 @@ def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
 def combine_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
 ) -> MemberWeights:
-    """Choose the weights of members with the greatest recall sum, given the `scores` (n, m) of each member.
+    """Choose the weights for which the weighted sum of the members' scores has the greatest recall sum.
 
-    The scores are of n images with m sentences, and sentence j belongs to image `owners[j]`. A value of `grid` is
-    divided by the standard deviation of the member's scores, so that the grid suits members of any scale. `after_trial`
-    is called after each trial.
+    `scores` has an array (n, m) for each member, its scores of n images with m sentences. Sentence j belongs to image
+    `owners[j]`. A value of `grid` is divided by the standard deviation of the member's scores, so that the grid suits
+    members of any scale. `after_trial` is called after each trial.
     """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
     scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
@@ -354,10 +357,10 @@ def combine_scores(
 def judge_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, after_trial: Callable[[], object] = lambda: None
 ) -> Judge:
-    """Return a function from weights to the recall sum of the weighted sum of `scores` (n, m), an array for each
-    member.
+    """Return a function from the weights of the members to the recall sum of the weighted sum of their `scores`.
 
-    Sentence j belongs to image `owners[j]`. The function calls `after_trial` each time.
+    `scores` has an array (n, m) for each member. Sentence j belongs to image `owners[j]`. The function calls
+    `after_trial` each time that it is called.
     """
 
     def judge(weights: tuple[float, ...]) -> float:

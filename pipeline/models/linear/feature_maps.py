@@ -1,8 +1,8 @@
-"""Feature maps: nonlinear functions of a view whose results become columns of the view.
+"""Feature maps: nonlinear functions of the rows of a view, whose results become columns of the view.
 
-The moments of the mapped columns cannot be computed from the moments of the view. They need a second pass over the
-data. The maps are random Fourier features (Gong et al. 2014, section 4.1) and tanh features, the text of the nearest
-auxiliary images (section 4.2), and kernels (pipeline.models.linear.kernels).
+The moments of the new columns cannot be computed from the moments of the view. They need a second pass over the data.
+The maps are random Fourier features and tanh features (Gong et al. 2014, section 4.1), the mean weak text of the
+nearest auxiliary images (section 4.2), and kernels (pipeline.models.linear.kernels).
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 class FeatureMap(Protocol):
     """A map from rows (n, d) of a view to new columns (n, `dim`) float32.
 
-    If `keep` is true, the new columns follow the view's own columns. Otherwise they replace them. `kind` is the key of
-    MAPS by which `FeatureMaps.from_parts` finds the class.
+    If `keep` is true, the new columns follow the columns of the view. Otherwise they replace the columns of the view.
+    `kind` is the key of MAPS by which `FeatureMaps.from_parts` finds the class.
     """
 
     kind: ClassVar[str]
@@ -80,13 +80,14 @@ MAPS: dict[str, str] = {
 
 @dataclass(frozen=True)
 class FeatureMaps:
-    """The map that is applied to each view before its projection. None leaves a view unchanged."""
+    """The feature maps of the image view and of the text view, which are applied before the projection. A view whose
+    map is None is projected unchanged."""
 
     image: FeatureMap | None = None
     text: FeatureMap | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the maps as JSON values, side -> settings, for `from_parts`."""
+        """Return the settings of the maps as JSON values, `image` or `text` -> settings, for `from_parts`."""
         return {side: {"kind": feature_map.kind, **feature_map.settings()} for side, feature_map in self._present()}
 
     def tensors(self) -> dict[str, np.ndarray]:
@@ -122,7 +123,7 @@ refused with ValueError."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
-    """Return the three arrays of a sparse matrix by name, for storage."""
+    """Return the arrays `data`, `indices` and `indptr` of a sparse matrix by name, for storage."""
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
@@ -137,9 +138,9 @@ def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Return the blocks (n, p_k) of the columns of a mapped view, from left to right.
+    """Apply `feature_map` to the `rows` (n, d) of a view. Return the result as blocks of columns (n, p_k), in order.
 
-    Without a map, the blocks are the matrices of `rows` (n, d) themselves.
+    Without a map, the blocks are the matrices of `rows` themselves.
     """
     if feature_map is None:
         return list(matrices_of(rows))
@@ -155,7 +156,8 @@ def project(
 ) -> "np.ndarray | Tensor":
     """Compute (view - mean) matrix, (n, c) float32, where `columns` are the blocks (n, p_k) of the view.
 
-    `mean` is (p,) and `matrix` is (p, c). All arguments are arrays, or all are tensors on one device.
+    `mean` is (p,) and `matrix` is (p, c), where p is the sum of all p_k. All arguments are arrays, or all are tensors
+    on one device.
     """
     products = []
     for span, block in spans(Columns(columns)):
@@ -169,9 +171,9 @@ def project(
 
 
 PRODUCT_ROWS = 512
-"""Number of rows in one product, whose results stay in the cache of a core."""
+"""Number of rows that a FourierMap maps at a time. Their results stay in the cache of a core."""
 SIGMA_NEIGHBOUR = 50
-"""Number of the neighbour whose mean distance is sigma (Gong et al. 2014, section 4.1)."""
+"""The k for which sigma is the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section 4.1)."""
 
 
 @dataclass(frozen=True)
@@ -187,7 +189,7 @@ class FourierMap:
 
     @classmethod
     def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
-        """Draw a map from c1 = `dim` values to m = `features` values. `sigma` is a distance between rows.
+        """Draw a map from c1 = `dim` values to m = `features` values. `sigma` is a typical distance between rows z.
 
         With the `rule` `cosine-sine` the columns are cosines and sines of m / 2 frequencies R ~ Normal(0, 1 / sigma^2)
         (Rahimi and Recht 2007), so m must be even. phi(z) phi(z')' / m then estimates the Gaussian kernel
@@ -233,8 +235,8 @@ class FourierMap:
 
 
 class WeightedMap:
-    """The base class of maps that keep the view's own columns. `weight` is a factor of the new columns, which balances
-    them with the view's own columns."""
+    """The base class of maps whose new columns follow the columns of the view. The new columns are multiplied by
+    `weight`, which balances their variance against the variance of the view."""
 
     keep = True
     weight: float
@@ -252,8 +254,9 @@ class WeightedMap:
 class FourierFeatures(WeightedMap):
     """The map to [x, phi(xA)] (Gong et al. 2014, eq. 5): a row gains the columns `weight` * phi((row - mean) A).
 
-    A is `matrix` (D, c1): the auxiliary projection, whose columns are multiplied by their eigenvalues ** t. `offset`
-    (c1,) is mean A, and `fourier` is phi. For sentences, B and y take the places of A and x.
+    A is `matrix` (D, c1), the projection of images by the CCA of the auxiliary pairs. Each column is multiplied by its
+    eigenvalue ** t and by a constant. `offset` (c1,) is the product of the mean of the auxiliary images and A, and
+    `fourier` is phi. For sentences, B and y take the places of A and x.
     """
 
     kind: ClassVar[str] = "fourier"
@@ -293,8 +296,9 @@ class FourierFeatures(WeightedMap):
 
 
 class TanhFeatures(WeightedMap):
-    """The map to [x, tanh(xA)]: a row gains the columns `weight` * tanh(row A - offset). A is `matrix` (D, c1).
+    """The map to [x, tanh(xA)]: a row gains the columns `weight` * tanh((row - mean) A).
 
+    A is `matrix` (D, c1), and `offset` (c1,) is the product of the mean and A, as in FourierFeatures.
     Gong et al. 2014, section 4.1, report that tanh works less well than random Fourier features.
     """
 
@@ -318,7 +322,7 @@ class TanhFeatures(WeightedMap):
 def measure_bandwidth(z: np.ndarray) -> float:
     """Compute sigma, the mean distance of a row of z (n, c1) to its 50th nearest neighbour among the rows.
 
-    With fewer than 51 rows, the farthest row is used. Raises InputError for fewer than two rows.
+    With fewer than 51 rows, the distance to the farthest row is used. Raises InputError for fewer than two rows.
     """
     from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs it.
 
@@ -370,8 +374,8 @@ class NeighbourText(WeightedMap):
     """The map to [x, T^(x)] (the text feature of Gong et al. 2014, section 4.2): a row gains `weight` * T^(x).
 
     T^(x) is the mean of the text vectors of the k auxiliary images that are nearest to x by exact Euclidean distance in
-    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. The map holds the auxiliary
-    images `gallery` (n, D) float16 and their weak text `texts` (n, d) sparse, so that it can embed new images.
+    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. To map new images, it holds
+    the auxiliary images, `gallery` (n, D) float16, and the vectors of their weak text, `texts` (n, d) sparse.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -383,10 +387,9 @@ class NeighbourText(WeightedMap):
 
     @classmethod
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
-        """Build the map from image features to text vectors from the auxiliary pairs in `blocks`.
+        """Build the map of an image to the mean text vector of its nearest auxiliary images.
 
-        The text vectors of one image are summed. `neighbours` is the number of nearest images whose text vectors are
-        averaged.
+        `blocks` has the auxiliary pairs. The text vectors of one auxiliary image are summed. `neighbours` is k.
         """
         galleries = []
         texts = []

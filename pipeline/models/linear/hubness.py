@@ -29,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.config.models import HubnessSettings
 
 BankItems: TypeAlias = "Items | Tensor"
-"""Images or sentences. Items with one vector each may be a tensor (n, c) on a device."""
+"""The embeddings of images or of sentences. If each has one vector, they may be a tensor (n, c) on a device."""
 Scores: TypeAlias = "np.ndarray | Tensor"
 
 SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
@@ -45,7 +45,8 @@ class Term(NamedTuple):
     """A term of the bias of an item: `weight` times a `statistic` of the item's scores with the queries q' of the bank.
 
     `nearest` is the mean of the k greatest scores, where k is the `parameter`. `balanced` is
-    log(mean of exp(beta (s - a(q')))) / beta, where beta is the `parameter` and a(q') is the balance of the bank.
+    log(mean of exp(beta (s - a(q')))) / beta, where s is the score with q', beta is the `parameter`, and a(q') is the
+    number of q' in the `balance` of the bank.
     """
 
     weight: float
@@ -60,7 +61,7 @@ Trials = Iterator[tuple[dict[str, float], list[Term]]]
 
 
 def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield the trials of b = w * mean of the k greatest s(q', g), for each w and k of `grid`.
+    """Yield the trials of b = w * mean of the k greatest s(q', g), for each weight w of `grid` except 0 and for each k.
 
     With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
     (Conneau et al. 2018, section 2.3). The two scores differ by a positive factor and by r(q), which is constant for a
@@ -94,11 +95,12 @@ trials. `csls` and `nnn` have the same trials, and `choose_correction` chooses a
 
 @dataclass(frozen=True)
 class Bank:
-    """Embedded training `images` and `sentences`, with which biases are measured, and their `comparison`.
+    """Embedded training `images` and `sentences`, with which biases are measured.
 
-    The items are unit vectors, (a, c) and (b, c), or have several vectors each. `queries` are sentences without images,
-    such as expected text queries. If it is None, `sentences` are the queries that measure images. `balance` has the
-    numbers a(q') for each side with a `balanced` term.
+    `comparison` says how an image and a sentence are scored. The items are unit vectors, (a, c) and (b, c), or have
+    several vectors each. `queries` are sentences without images, such as expected text queries. If it is None,
+    `sentences` are the queries that measure images. `balance` has the numbers a(q') for each side with a `balanced`
+    term.
     """
 
     images: BankItems
@@ -108,7 +110,8 @@ class Bank:
     balance: Mapping[str, Scores] = field(default_factory=dict)
 
     def scores(self, side: str, items: BankItems) -> Scores:
-        """Score n `items` of a side with the q items of the bank that are queries for this side. Return (n, q)."""
+        """Score n `items` of a side, `images` or `sentences`, with the q items of the bank that are the queries for
+        this side. Return (n, q)."""
         if side == "sentences":
             return _compare(self.images, items, self.comparison).T
         return _compare(items, self.sentences if self.queries is None else self.queries, self.comparison)
@@ -142,10 +145,9 @@ class Bank:
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration with the parameter
-        `beta`.
+        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration.
 
-        Their mean is 0.
+        `beta` is the parameter of the `balanced` term. The mean of the numbers is 0.
         """
         kernel = np.asarray(self.scores(side, self.images if side == "images" else self.sentences), np.float32)
         kernel = kernel - kernel.max(axis=1, keepdims=True)  # The factors of the gallery cancel this subtraction.
@@ -159,7 +161,7 @@ class Bank:
 
 
 def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) -> Scores:
-    """Score n images by m sentences, (n, m). Tensors are compared by their inner products."""
+    """Compute the scores (n, m) of n images with m sentences. Tensors are compared by their inner products."""
     if isinstance(images, np.ndarray | MultiVectors):
         assert isinstance(sentences, np.ndarray | MultiVectors)
         return score(images, sentences, comparison)
@@ -243,7 +245,7 @@ def _describe_trial(log: Mapping[str, str | float]) -> str:
 
 
 class _DevSide:
-    """The dev `items` of one side, and their biases by any terms. Each statistic is measured only once."""
+    """The dev `items` of one side, whose biases are summed from any terms. Each statistic is measured only once."""
 
     def __init__(self, bank: Bank, side: str, items: Items) -> None:
         self.bank = bank

@@ -20,7 +20,8 @@ from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, 
 GAMMA = 0.5
 """Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view)."""
 MAX_LANDMARKS = 2000
-"""Maximum number of landmarks. With fewer training rows, all rows are landmarks and the kernels are exact."""
+"""Maximum number of landmarks, which are the training rows with which every row is compared. With fewer training rows,
+all rows are landmarks and the kernels are exact."""
 
 
 class KernelFeatures:
@@ -98,9 +99,9 @@ class KernelCCA(NormalizedCCA):
     kernels.
 
     Nystroem's map of all training rows spans the training data in these spaces, and fewer landmarks approximate the
-    data. The solver and the grid are therefore the same as for `ncca`. `score` is the comparison: `cosine` as in eq. 2
-    of Gong et al. 2014, or one of the two of Socher et al. 2014, section 5, inner products (`product`) and Euclidean
-    distances (`distance`).
+    data. The solver and the grid are therefore the same as for `ncca`. `score` names the comparison of an image and a
+    sentence: `cosine` as in eq. 2 of Gong et al. 2014, or inner products (`product`) or Euclidean distances
+    (`distance`) as in Socher et al. 2014, section 5.
     """
 
     score: ClassVar[str] = "cosine"

@@ -79,7 +79,7 @@ class Moments:
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
     def projected_x(self, basis: np.ndarray) -> "Moments":
-        """Return the moments of the pairs (x Q, y), for a basis Q (D, r)."""
+        """Return the moments of the pairs (x Q, y), where Q (D, r) is `basis`."""
         return replace(self, mean_x=self.mean_x @ basis, xx=basis.T @ self.xx @ basis, xy=basis.T @ self.xy)
 
     def scaled_x(self, factors: np.ndarray) -> "Moments":
@@ -95,8 +95,8 @@ class Moments:
         return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
-        """Return the moments of two expanded views. They are computed from these moments, without the vectors of the
-        pairs."""
+        """Return the moments of the views expanded by `x` and `y`. They are computed from these moments, without the
+        vectors of the pairs."""
         yx = y.rows(x.rows(self.xy).T)  # (d', D')
         return Moments(
             self.n,

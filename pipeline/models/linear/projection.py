@@ -1,4 +1,4 @@
-"""The base class of all linear models, which project each view, and the initial weights of models that read words."""
+"""The base class of all linear models, which project each view, and the initial weights of neural models of words."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -41,7 +41,8 @@ class Directions:
     """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
 
     `values` (c,) has a number for each direction. A CCA solver returns the canonical correlations, to which a fitted
-    model adds the number in EIGENVALUES. Ridge regression has variances, and models without such numbers have ones.
+    model adds the number in EIGENVALUES. Ridge regression has variances, Procrustes has covariances, and other models
+    have ones.
     """
 
     w: np.ndarray
@@ -67,9 +68,10 @@ class Solver(Protocol):
 
 
 class LinearModel:
-    """A linear projection of each view: an image x becomes finish((x - mean_x) W), a sentence y finish((y - mean_y) U).
+    """A linear projection of each view.
 
-    W is `directions.w` (D, c), and U is `directions.u` (d, c). If the model has `maps`, x and y are the mapped views. A
+    An image x becomes finish((x - mean_x) W), and a sentence y becomes finish((y - mean_y) U), where W is
+    `directions.w` (D, c), and U is `directions.u` (d, c). If the model has `maps`, x and y are the mapped views. A
     subclass sets its `solver` and its `metric`. It also says whether its solver uses the text ridge
     (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues (`uses_eigenvalue_power`), and whether dev
     chooses by the mean rank (`by_mean_rank`) instead of by the recall sum.

@@ -36,8 +36,8 @@ class RidgeSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, and for views that are not finite, constant or
-        uncorrelated."""
+        """Store the moments. Raises InputError for fewer than two pairs, and for views that are constant, uncorrelated
+        or not finite."""
         moments.require_correlation()
         self.moments = moments
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
@@ -90,8 +90,8 @@ class ProcrustesSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Decompose the covariance. Raises InputError for fewer than two pairs, and for views that are not finite,
-        constant or uncorrelated."""
+        """Decompose the covariance. Raises InputError for fewer than two pairs, and for views that are constant,
+        uncorrelated or not finite."""
         moments.require_correlation()
         w, values, u = scipy.linalg.svd(moments.xy / moments.n, full_matrices=False, check_finite=False)
         signs = column_signs(w)
@@ -105,8 +105,8 @@ class ProcrustesSolver:
 class Procrustes(UnitProjections, MomentsModel):
     """The orthogonal map of images to sentences, compared by cosine similarity (Schönemann 1966).
 
-    In the code, W is `directions.w` (D, c) and U is `directions.u` (d, c). With c = min(D, d), the score is the cosine
-    of the mapped image xT and the sentence y, if D <= d. A smaller c is chosen on dev.
+    In the code, W is `directions.w` (D, c) and U is `directions.u` (d, c). The number c is chosen on dev. If c = d,
+    which requires d <= D, the score is the cosine of the mapped image xT and the sentence y.
     """
 
     solver = ProcrustesSolver
@@ -165,8 +165,9 @@ def fit_encoder_map(
     """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
     `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen. If `use_roots` is
-    false, no square roots are used. `captioned` are old features (k, D) of photos and the means (k, d) of the vectors
-    of their captions in a space that y shares with captions. They are a third view, to which the map is fitted as well.
+    false, no square roots are used. `captioned` has the features (k, D) of k more photos by the encoder of x, and for
+    each of these photos the mean (k, d) of the vectors of its captions, if y and captions share a space. The map is
+    fitted to these k pairs as well.
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
     """
     if len(x) < MIN_PHOTOS:

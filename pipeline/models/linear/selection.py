@@ -15,7 +15,7 @@ DIRECTIONS = 64
 MAX_COMPARED = 5000
 """Maximum number of photos that are compared with each other."""
 HELD_OUT_INTERVAL = 10
-"""One in HELD_OUT_INTERVAL of the photos is drawn at random for dev, and as many for test."""
+"""One in HELD_OUT_INTERVAL of the chosen photos is drawn at random for dev, and as many for test."""
 
 
 class ChosenPhotos(NamedTuple):

@@ -15,8 +15,8 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
 BLOCK_IMAGES = 1024
-"""Maximum number of images per block of a second pass over the training pairs, which has the mapped rows of all their
-sentences in memory."""
+"""Maximum number of images per block of a second pass over the training pairs. The mapped rows of all sentences of a
+block are in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
@@ -62,7 +62,7 @@ class Restriction:
         return tuple(name for name, weight in self.text_weights.items() if weight)
 
     def pairs(self, rows: PairBlock) -> PairArrays:
-        """Return the images and sentences of stored rows for `tune`."""
+        """Return the images and the restricted sentences of a stored block, as `tune` reads them."""
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:

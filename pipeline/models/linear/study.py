@@ -1,4 +1,4 @@
-"""Studies: a model with a training on target and auxiliary sets of chosen sizes, in several random draws."""
+"""Studies: measurements of models that are trained on target and auxiliary sets of chosen sizes, in several draws."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -24,18 +24,19 @@ if TYPE_CHECKING:
 PROTOCOL = "first-sentence"
 """The protocol by which studies are measured, as in Gong et al. 2014."""
 SHOWN_IMAGES = 12
-"""Number of test images whose answers are kept for people to read."""
+"""Number of test images whose nearest sentences are kept in the result of a study, for people to read."""
 SHOWN_SENTENCES = 5
-"""Number of sentences of each answer."""
+"""Number of nearest sentences that are kept for each of these images."""
 
 
 @dataclass(frozen=True)
 class StudyCell:
-    """One number of a table: `model` with `training`, on `target_folds` folds of target pairs.
+    """The settings of one number in a table. `model` is fitted by `training` to `target_folds` folds of target pairs.
 
-    The auxiliary set has `auxiliary_folds` folds of pairs with the weak texts of the entry `documents` of the
-    configuration, or all remaining folds if `auxiliary_folds` is None. `encoders` are the image encoders.
-    All text encoders make the text view. Sparse encoders, such as tf-idf, keep the first `terms` (None: all terms).
+    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all remaining folds if it is None.
+    `documents` names the entry of the section `documents` of the configuration that decides the weak texts. `encoders`
+    are the image encoders. The text view has the vectors of all text encoders. Of sparse vectors, such as tf-idf, it
+    has the columns of the first `terms` words, or all columns if `terms` is None.
     `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` keys of the
     model's own section. The cell is measured in at most `draws` draws.
     """
@@ -69,9 +70,9 @@ class Folds:
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
     """Return the folds of the draw with the number `draw`, given that there are `count` folds.
 
-    The target set has consecutive folds from `draw` on, in a circle. The auxiliary set has the last folds, or, if
-    target and auxiliary images are of the same splits (`overlap`), the last of the remaining folds. So it is the same
-    for all target sets that leave enough folds.
+    The target set has consecutive folds from `draw` on, where fold 0 follows the last fold. The auxiliary set has the
+    last folds in this order. If `overlap` is true, because target and auxiliary images are of the same splits, it has
+    only folds that the target set leaves. The auxiliary set is the same for all target sets that leave enough folds.
     """
     circle = [(draw + i) % count for i in range(count)]
     remaining = circle[cell.target_folds :] if overlap else circle
@@ -89,7 +90,7 @@ def count_draws(cell: StudyCell, count: int) -> int:
 
 
 class StudyPairs(PairSource, Protocol):
-    """Stored pairs of a study, which also have the mean number of images in a fold, and a digest of all files."""
+    """The stored pairs of a study, with the mean number of images in a fold and a digest of all files."""
 
     @property
     def fold_images(self) -> int: ...
@@ -152,9 +153,10 @@ class Study:
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
         """Measure the cell in one draw.
 
-        The result has the folds of training images, the CPU seconds of the fit, the trials on dev and the chosen one,
-        the recalls on test in percent, the rank of every image there, and the ids of SHOWN_IMAGES images and of their
-        best sentences. Folds have equal names if they have the same images.
+        The result has the names of the folds of training images, the CPU seconds of the fit, the trials on dev and the
+        chosen trial. For the search for the sentence of each test image, it has the recalls in percent and the rank of
+        the sentence for each image. It also has the ids of SHOWN_IMAGES images and of their nearest sentences. Folds
+        have equal names if they have the same images.
         """
         started = process_time()
         tuned = self.fit(cell, draw)
@@ -183,8 +185,8 @@ class Study:
 def _answers(
     test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
-    """Return image_id -> the sentence_ids of its SHOWN_SENTENCES nearest, best first, for SHOWN_IMAGES images at even
-    distances."""
+    """Return the ids of the SHOWN_SENTENCES nearest sentences, nearest first, for SHOWN_IMAGES test images, image id ->
+    sentence ids. The images are at even distances in `test`."""
     shown = np.linspace(0, len(images) - 1, min(SHOWN_IMAGES, len(images))).astype(int)
     scores = images[shown] @ sentences.T
     if metric == "euclidean":
@@ -211,13 +213,14 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
 
 
 PINNED = ("learning_rate", "max_norm")
-"""Choices of a model trained by gradient descent that its first draw of the smallest set makes for all draws."""
+"""Settings of models that are trained by gradient descent. They are chosen when a study first measures the model, and
+kept in its other cells and draws."""
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
     """Return `cell` with the settings PINNED fixed to their values in `transfer`.
 
-    `transfer` are the choices of the first draw of the smallest set. Later draws and larger sets keep them.
+    `transfer` has the values that were chosen when the model was first measured. Its other cells and draws keep them.
     """
     kept = {name: (transfer[name],) for name in PINNED if name in transfer}
     return replace(cell, settings={**cell.settings, **kept})

@@ -44,8 +44,9 @@ factor depends on the number of auxiliary pairs."""
 class Sets:
     """The training data of a model.
 
-    `target` and `auxiliary` are moments. `target_blocks()` and `auxiliary_blocks()` yield the pairs in blocks, for
-    models that need more than moments.
+    `target` and `auxiliary` are the moments of the target pairs and of the auxiliary pairs. If there is no auxiliary
+    set, `auxiliary` is None. `target_blocks()` and `auxiliary_blocks()` yield the pairs in blocks, for models that need
+    more than moments.
     """
 
     target: Moments
@@ -112,7 +113,7 @@ class FittableModel(Protocol):
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
     """Fit the class `model` to each of `tasks`, which differ in the weights of the text view.
 
-    Return the best on dev.
+    Return the result that is best on dev, with the trials of all tasks.
     """
     return _best_of([model.fit(task) for task in tasks])
 
@@ -202,7 +203,7 @@ class _Trainer:
         return self.sets.auxiliary
 
     def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA of [X, s T^] and Y, where T^ is the mean text of the k nearest auxiliary images.
+        """Prepare CCA of [X, s T^] and Y, where T^ has for each image the mean text of its k nearest auxiliary images.
 
         X and Y are the views of the target pairs. The factor s makes the total variance of s T^ `neighbour_share` of
         `choice` times the total variance of X. If `neighbour_share` is 0, the image view is X alone.
@@ -270,10 +271,10 @@ class _Trainer:
         return task.memory[key]
 
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
-        """Compute A (D, c1) and B (d, c1) of eq. 5.
+        """Compute the projections of images, A (D, c1), and of sentences, B (d, c1), by the CCA of the auxiliary pairs.
 
-        They have the first `auxiliary_dimensions` columns. Each column is multiplied by its eigenvalue **
-        `auxiliary_power`. Both numbers are values in `choice`.
+        They are A and B of eq. 5. c1 is at most `auxiliary_dimensions`, and each column is multiplied by its eigenvalue
+        ** `auxiliary_power`. Both numbers are values in `choice`.
         """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
@@ -281,8 +282,8 @@ class _Trainer:
         return directions.w * scale, directions.u * scale
 
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
-        """Draw phi for both views. The views share the random numbers from which the R and b of FourierMap are
-        computed, but each view has its own sigma."""
+        """Draw the maps phi(XA) of images and phi(YB) of sentences. Both use the same random numbers to compute R and b
+        of FourierMap, but each view has its own sigma."""
         target, model = self.sets.target, self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
         a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))

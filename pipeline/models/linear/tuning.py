@@ -17,7 +17,7 @@ from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearMod
 from pipeline.models.linear.views import ImageView, TextView
 
 Choices = Mapping[str, float | str]
-"""The values of the axes that are chosen on dev in addition to the grid, axis -> value."""
+"""The values of settings that are chosen on dev but are not axes of the grid, such as `beta`, name -> value."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class PairArrays:
 class GridTrial:
     """One combination of settings and its scores on dev.
 
-    `recall_sum` is the sum of recall@1, @5 and @10 of both directions in percent, at most 600. `mean_rank` is the mean
-    of both directions. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power scales the directions.
-    `text_weights` has the weight of each text encoder in the text view. `transfer` has the values of the axes that are
-    not in the grid.
+    `recall_sum` is the sum of recall@1, @5 and @10 of both directions of search in percent, at most 600. `mean_rank` is
+    the mean rank over both directions of search. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power
+    scales the directions. `text_weights` has the weight of each text encoder in the text view. `transfer` has the
+    values of the axes that are not in the grid.
     """
 
     image_ridge: float
@@ -79,7 +79,7 @@ class PreparedViews:
     expansions: tuple[Expansion, Expansion] | None = None
 
     def solver(self, kind: type[Solver]) -> Callable[[float, float, int], Directions]:
-        """Return a function from (image ridge, text ridge, dimensions) to the directions on the views themselves.
+        """Return a function from (image ridge, text ridge, dimensions) to the directions of the views before expansion.
 
         `kind` is the class of the solver.
         """
@@ -206,7 +206,8 @@ def tune(
 
 
 class Shape(NamedTuple):
-    """The settings that need no new solution: the number of `dimensions`, and the `power` of the `eigenvalues`."""
+    """The settings that can be tried without computing directions again: the number of `dimensions`, and the `power` to
+    which the `eigenvalues` are raised, where `eigenvalues` is a key of EIGENVALUES."""
 
     dimensions: int
     power: float

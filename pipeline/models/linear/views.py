@@ -1,7 +1,8 @@
 """The views of a linear model: the features of image encoders side by side, and the vectors of text encoders side by
 side.
 
-The block of each encoder is normalised separately. Sparse and dense blocks stay separate matrices, and are not copied.
+The vectors of each encoder are normalised separately. Image features are then copied into one array. The vectors of
+text encoders stay separate matrices, which may be sparse or dense.
 """
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -125,7 +126,7 @@ def _require_known(steps: Sequence[Steps]) -> None:
 class View:
     """The vectors of several `encoders` side by side, in this order.
 
-    `dims` are the numbers of columns of each encoder. `vectors` is the name of the vectors in error messages.
+    `dims` has the number of columns of each encoder. `vectors` is the name of the vectors in error messages.
     """
 
     vectors: ClassVar[str]
@@ -137,7 +138,7 @@ class View:
         return sum(self.dims)
 
     def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
-        """Yield the vectors (n, dim) of each of the view's encoders from `blocks`, encoder -> vectors, unchanged.
+        """Yield the unchanged vectors (n, its dim) of each encoder of this view from `blocks`, encoder -> vectors.
 
         Raises IntegrityError if `blocks` lacks an encoder, or if its vectors have another shape.
         """
@@ -213,7 +214,7 @@ class ImageView(View):
         return x
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of each encoder in `stacked` (n, dim), encoder -> a view of the array."""
+        """Return the columns of each encoder in `stacked` (n, dim) without a copy, encoder -> (n, its dim)."""
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
@@ -226,7 +227,7 @@ class ImageView(View):
 
 
 def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]:
-    """Convert steps from JSON to tuples: one list for all encoders, or one list per encoder."""
+    """Convert `steps` from JSON, one list for all encoders or one list per encoder, to tuples."""
     names = tuple(step for step in steps if isinstance(step, str))
     return names or tuple(tuple(step) for step in steps)
 
@@ -309,18 +310,18 @@ class TextView(View):
 
     @property
     def unnormalised(self) -> "TextView":
-        """This view without steps of normalisation."""
+        """A copy of this view that does not normalise vectors."""
         return replace(self, steps=((),) * len(self.encoders))
 
     def first_terms(self, terms: int | None) -> "TextView":
-        """Return this view with at most the first `terms` columns of each sparse encoder, or with all if it is None."""
+        """Return this view with only the first `terms` columns of each sparse encoder. None keeps all columns."""
         if terms is None:
             return self
         dims = (min(dim, terms) if is_sparse else dim for dim, is_sparse in zip(self.dims, self.sparse, strict=True))
         return replace(self, dims=tuple(dims))
 
     def factors(self) -> np.ndarray:
-        """Return the weight of each column (dim,)."""
+        """Return the weight of each column (dim,), which is the weight of its encoder."""
         return np.repeat(self.weights, self.dims)
 
 
@@ -344,8 +345,10 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 
 
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return all combinations of the weights in `tried`, text encoder -> weights, except the combination of only
-    zeros."""
+    """Return all combinations, text encoder -> weight, of the weights in `tried`, text encoder -> weights to try.
+
+    The combination in which all weights are 0 is left out.
+    """
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]
 
@@ -353,8 +356,8 @@ def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
 class PairBlock(Protocol):
     """A block of n stored images with m sentences.
 
-    `features` maps an encoder to (n, dim), and `sentences` maps a text encoder to (m, dim). `owners` (m,) are the rows
-    of the sentences' images.
+    `features` maps an encoder to (n, dim), and `sentences` maps a text encoder to (m, dim). Sentence j belongs to the
+    image in row `owners[j]` (m,).
     """
 
     @property
@@ -376,7 +379,8 @@ class NumberedPairBlock(PairBlock, Protocol):
 
 @dataclass(frozen=True)
 class ViewBlock:
-    """A block of b images `x` (b, D) float32 with m sentences `y` (m, d), both as rows of their views.
+    """A block of b images, as rows `x` (b, D) float32 of the image view, with m sentences, as rows `y` (m, d) of the
+    text view.
 
     Sentence j belongs to the image in row `owners[j]` (m,).
     """
@@ -394,7 +398,7 @@ class ViewBlock:
 
 
 def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """Sum the rows of y (m, d) that have the same owner. Return (n, d), one row for each of n owners."""
+    """Sum the sentences y (m, d) that belong to the same image `owners[j]`. Return (n, d), one row for each image."""
     if len(owners) == n and (owners == np.arange(n)).all():
         return y
     left = owner_matrix(owners, n)

@@ -1,6 +1,6 @@
 """Wsabie, a ranking loss over sampled negatives (Gong et al. 2014, eq. 3 and 4): `wsabie-sgd` and `wsabie-adagrad`.
 
-The learning rate and alpha are chosen on dev.
+The learning rate and alpha, the greatest squared length of a column of weights, are chosen on dev.
 """
 
 from collections.abc import Iterator, Sequence
@@ -38,9 +38,10 @@ Sentences = sparse.csr_array | DiskRows
 class WsabieSchedule:
     """The settings of `train`.
 
-    `max_norm` is alpha of eq. 4, and `dimensions` is c. `adaptive` chooses AdaGrad instead of SGD. An epoch visits each
-    pair once, and a step has `batch` pairs. At most `max_samples` negatives are sampled for a pair in a step. If no
-    sampled negative violates the margin, the pair changes nothing.
+    `max_norm` is alpha of eq. 4, and `dimensions` is the number c of columns of the weights. `adaptive` chooses AdaGrad
+    instead of SGD. An epoch visits each pair once, and a step has `batch` pairs. At most `max_samples` sentences of
+    other images (negatives) are sampled for a pair in a step. If none of them violates the margin, the pair changes
+    nothing.
     """
 
     epochs: int
@@ -156,10 +157,10 @@ def _step(
     weights: "_Weights", x: Images, y: Sentences, owners: np.ndarray, pairs: np.ndarray,
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Find the violators of the pairs with the rows `pairs` (b,) of y in one sample of sentences, and update the
-    weights.
+    """Update the weights by one batch of pairs, whose sentences are the rows `pairs` (b,) of y.
 
-    `rank_weight` (m,) is the result of `rank_weights`.
+    The violators of all b pairs are found in the same sample of sentences. `rank_weight` (m,) is the result of
+    `rank_weights`.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
@@ -199,7 +200,10 @@ class _Weights:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Project every column of W and U onto the ball of squared radius alpha."""
+        """Project every column of W and U onto the ball of squared radius alpha.
+
+        Raises InputError if a column is not finite.
+        """
         for matrix in (self.w, self.u):
             squared = np.einsum("ic,ic->c", matrix, matrix)
             if not np.isfinite(squared).all():
@@ -226,8 +230,9 @@ class WsabieSGD(UnitProjections, LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Choose the learning rate on dev at the middle alpha, and then alpha. Each training stops early by dev.
+        """Choose the learning rate on dev with the middle value of alpha, and then alpha with this learning rate.
 
+        Each training stops early if its score on dev does not improve.
         If `task.chosen` is given, only this combination is trained, for the number of epochs that was best when it was
         chosen.
         """
@@ -250,8 +255,8 @@ class WsabieSGD(UnitProjections, LinearModel):
 
 
 class _Attempt(NamedTuple):
-    """The result of a training with one learning rate and alpha: its scores on dev, and the directions of the best
-    epoch."""
+    """The result of a training with one learning rate and one alpha: the settings with their score on dev (`trial`),
+    and the directions of the best epoch."""
 
     trial: GridTrial
     directions: Directions
@@ -279,7 +284,7 @@ class _Search:
         return project([self.dev_x], self.mean_x, directions.w), project([self.dev_y], self.mean_y, directions.u)
 
     def score(self, directions: Directions) -> float:
-        """Compute the sum of recall@1, @5 and @10 of both directions on dev, in percent."""
+        """Compute the sum of recall@1, @5 and @10 of both directions of search on dev, in percent."""
         images, sentences = self.embed_dev(directions)
         return recall_sum(count_ranks(unit_rows(images), unit_rows(sentences), self.task.dev.owners, self.model.metric))
 
