@@ -248,7 +248,7 @@ def match_regions(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets:
     `phrases` (p, K) and `regions` (r, K) have unit length, and `images` (p,) are the images of the phrases. The regions
     of image i are offsets[i] to offsets[i + 1] - 1. The first region of an image is the whole image, and is chosen only
     if the image has no other region. Returns the number of the chosen region of each phrase, counted from 0 in its
-    image, (p,), and the cosine of both, (p,).
+    image, (p,), and the cosines of phrases and chosen regions, (p,).
     """
     lengths = np.diff(offsets)
     number = runs(np.zeros(len(lengths), np.int64), lengths)

@@ -18,8 +18,8 @@ class Objective:
 
     - `ranking` (Kiros et al. 2014, eq. 6): for each pair, the sum over contrastive sentences v_k of
       max(0, alpha - s(x, v) + s(x, v_k)), plus the same sum over contrastive images. alpha is `margin`.
-    - `info-nce`: for each pair, -log of exp(s(x, v) / t) divided by the sum of itself and of exp(s(x, v_k) / t) over
-      contrastive sentences v_k, plus the same over contrastive images. t is `temperature`.
+    - `info-nce`: for each pair, -log of the quotient of exp(s(x, v) / t) and the sum of exp(s(x, v') / t) over v itself
+      and the contrastive sentences, plus the same with contrastive images. t is `temperature`.
     - `squared` (Socher et al. 2014, section 5): |v - y|^2 of each pair, without contrasts. The scores are -|v - y|^2.
 
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
@@ -53,8 +53,8 @@ class Objective:
         """Compute the loss, a scalar, of the `scores` (n, n) of images by sentences, with the pairs on the diagonal.
 
         `owners` (n,) are the images of the pairs. `weights` (n,) are factors of the terms of each pair (Niu et al.
-        2017, eq. 10). `legal` (n, n) bool says which pairs may contrast. By default these are the pairs of different
-        images.
+        2017, eq. 10). `legal` (n, n) bool says which sentence (column) may contrast with which image (row). By default,
+        only pairs of different images contrast.
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
@@ -167,7 +167,8 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseObjective:
-    """The loss of Niu et al. 2017, eq. 10: `objective` of the sentences, plus `share` times its value for noun phrases.
+    """The loss of Niu et al. 2017, eq. 10: `objective` of the sentences, plus `share` times `objective` of the noun
+    phrases.
 
     The terms of noun phrases are weighted by their confidence. If the reduction is `mean`, both parts are divided by
     the number of sentences. `contrasts` selects the contrastive phrases h_{d,l} and regions v_{d,l} of eq. 9: the

@@ -151,7 +151,7 @@ def initial(*shape: int) -> nn.Parameter:
 
 @torch.no_grad()
 def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
-    """Set the initial bias of the gate with the number `gate`.
+    """Set the initial bias of the gate with the number `gate` to `value`.
 
     `bias` (4 K,) has the K biases of each of four gates side by side.
     """

@@ -57,8 +57,8 @@ def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RegionView:
-    """The view of regions: their `features` as in an image view, and with `geometry` also the seven values of
-    `locate`."""
+    """The view of regions: their features, stacked by the image view `features`, and then the seven values of `locate`
+    if `geometry` is true."""
 
     features: ImageView
     geometry: bool
