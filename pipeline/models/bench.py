@@ -34,7 +34,7 @@ MAX_SEARCHED_PAIRS = 1000
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
-"""The values to try of the keys of section `fit`, for all methods in closed form."""
+"""The values to try of the keys of section `fit`, for methods in closed form."""
 TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
 """The values to try of each setting, for all trained methods."""
 ALIGNED_PAIRS = 500

@@ -53,8 +53,8 @@ class Objective:
         """Compute the loss, a scalar, of the `scores` (n, n) of images by sentences, with the pairs on the diagonal.
 
         `owners` (n,) are the images of the pairs. `weights` (n,) are factors of the terms of each pair (Niu et al.
-        2017, eq. 10). `legal` (n, n) bool says which sentence (column) may contrast with which image (row). By default,
-        only pairs of different images contrast.
+        2017, eq. 10). Row i of `legal` (n, n) bool says which pairs may be contrastive pairs of pair i. By default
+        these are the pairs of other images.
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
