@@ -164,8 +164,8 @@ class MultimodalRNN:
         return x, framed(pairs.sentences.take(rows), len(self.network.words) - 1)
 
     def perplexity(self, pairs: TrainingPairs) -> float:
-        """Compute the perplexity of the sentences of `pairs` given their images, over all words and ENDs. All unknown
-        words count as a single word of the vocabulary."""
+        """Compute the perplexity of the sentences of `pairs` given their images, over all words and sentence ends
+        (END). All unknown words count as a single word of the vocabulary."""
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:

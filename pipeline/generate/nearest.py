@@ -1,6 +1,6 @@
 """The generator `nearest`, which gives each image a training sentence.
 
-By features with the Euclidean distance, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
+With `by: features` and `distance: euclidean`, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
 """
 
 from collections.abc import Mapping
@@ -28,7 +28,7 @@ class Nearest:
     The setting `by` chooses the rows of `gallery` (k, d) float16:
 
     - `features`: the stacked features of training images, minus the mean `mean` of the training images. If `distance`
-      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not transformed otherwise.
+      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not normalised.
     - `joint-image`: the embeddings of training images, with unit length.
     - `joint-sentence`: the embeddings of training sentences, with unit length.
 

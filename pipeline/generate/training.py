@@ -101,7 +101,7 @@ def train(
     settings = material.settings
     clip_elements(network, settings.clip)
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
-    # The elements of the gradient are clipped, not its norm.
+    # `clip_elements` limits each element of the gradient, so that the norm of the gradient need not be limited.
     schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
     rows = np.arange(len(names))
     network.precision = material.precision

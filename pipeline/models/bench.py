@@ -87,7 +87,7 @@ class Bench:
     splits: Mapping[str, PairArrays]
 
     def draw(self, count: int, seed: int) -> PairArrays:
-        """Draw `count` training pairs at random."""
+        """Draw `count` different training pairs at random, or all pairs if there are fewer."""
         train = self.splits["train"]
         rows = np.random.default_rng([seed, count]).permutation(len(train.owners))[:count]
         features = {name: block[rows] for name, block in train.features.items()}

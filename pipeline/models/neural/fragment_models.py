@@ -323,7 +323,8 @@ class GroundedNetwork(Towers):
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
 
     def embed_images(self, regions: MultiVectors, whole: Tensor) -> MultiVectors:
-        """Embed images, given the stacked features of their regions and of the `whole` images (n, D)."""
+        """Embed n images, given the stacked features of their regions and of the `whole` images (n, D), with one vector
+        per region and one global vector per image."""
         vectors = self.project(regions.tensor - self.region_mean, self.region)
         return replace(regions, vectors=vectors, globals=self.project_images(whole))
 

@@ -185,8 +185,9 @@ ArrangedFragments = Packed | Edges
 class FragmentNetwork(nn.Module):
     """The network that scores images by sentences from the vectors of their regions and fragments.
 
-    `regions` maps regions, and `sentences` maps sentences to fragments. `precision` is the dtype of the products of
-    regions with W_m and, in training, of the products of regions with words.
+    `regions` maps regions, `sentences` maps sentences to the vectors of their fragments, and `rule` combines the
+    products of both to a score. `precision` is the dtype of the products of regions with W_m and, in training, of the
+    products of regions with words.
     """
 
     def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
@@ -197,7 +198,7 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive products."""
+        """Set the dtype of the most expensive matrix products."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
@@ -266,7 +267,7 @@ class RelationNetwork(FragmentEncoder):
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
-        # `unbind` has one gradient for all matrices. Indexing would allocate a gradient of full size for each matrix.
+        # `unbind` makes one gradient for all matrices. Indexing would allocate a gradient of all matrices for each matrix.
         weights = self.weight.unbind()
         biases = self.bias.unbind()
         blocks = [

@@ -20,7 +20,8 @@ class Objective:
       max(0, alpha - s(x, v) + s(x, v_k)), plus the same sum over contrastive images. alpha is `margin`.
     - `info-nce`: for each pair, -log of the quotient of exp(s(x, v) / t) and the sum of exp(s(x, v') / t) over v itself
       and the contrastive sentences, plus the same with contrastive images. t is `temperature`.
-    - `squared` (Socher et al. 2014, section 5): |v - y|^2 of each pair, without contrasts. The scores are -|v - y|^2.
+    - `squared` (Socher et al. 2014, section 5): for each pair, the squared distance of the image's vector and the
+      sentence's vector, which is -s(x, v), without contrasts.
 
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
 
@@ -74,8 +75,8 @@ class Objective:
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
         """Compute the loss (a,) of a pairs in one direction.
 
-        `positive` (a,) are the scores of the pairs, and `against` (a, n) the scores with contrastive items, of which
-        `legal` (a, n) says which count.
+        `positive` (a,) are the scores of the pairs. `against` (a, n) are the scores of the image of each pair with n
+        sentences, or of the sentence of each pair with n images. `legal` (a, n) says which of these count as contrasts.
         """
         if self.loss == "info-nce":
             logits = against.masked_fill(~legal, -torch.inf)

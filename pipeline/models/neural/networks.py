@@ -162,7 +162,7 @@ class SentenceEncoder(nn.Module):
     """The base class of networks that map each arranged sentence to one vector.
 
     `words` (V + 1, d) are the word vectors, of which the last belongs to the unknown word. `precision` is the dtype of
-    the most expensive products.
+    the most expensive matrix products.
     """
 
     words: nn.Parameter

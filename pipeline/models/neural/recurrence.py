@@ -97,7 +97,8 @@ class RecurrentCell(NamedTuple):
 
     - `step(x, a, state)` returns the next state, and the tensors that `back` needs.
     - `back(tensors, gradients of the next state)` returns the gradients of x and of a, in blocks (k, H), and of the
-      previous state, without the gradient through a. None means zero. For a, it means that the blocks equal those of x.
+      previous state, without the gradient through a. None means zero, but None for a means that the gradient of a
+      equals the gradient of x.
     - `library` is the function of torch that computes all words at once, on a GPU by cuDNN, or None if torch lacks it.
     """
 
@@ -187,7 +188,7 @@ def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *
     `hidden_bias`."""
     assert cell.library is not None
     first = (words.new_zeros(1, sizes[0], weights[1].shape[1]),) * cell.states
-    with warnings.catch_warnings():  # The copy of the weights, of which torch warns, takes only microseconds.
+    with warnings.catch_warnings():  # torch warns of a copy of the weights, which takes microseconds.
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         return cell.library(
             words, torch.tensor(sizes), first if cell.states > 1 else first[0], weights,

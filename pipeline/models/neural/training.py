@@ -57,7 +57,7 @@ class TrainingSchedule:
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
         """Return the optimiser of `parameters`, which are on `device`, with the initial learning rate."""
         on_cpu = device.type == "cpu"
-        # A fused optimiser makes one pass over the parameters. With None, torch decides.
+        # A fused optimiser updates all parameters in one pass. If `fused` is None, torch decides.
         make = {
             "adam": partial(torch.optim.Adam, fused=on_cpu or device.type == "cuda" or None),
             "sgd": torch.optim.SGD,
@@ -176,7 +176,7 @@ class TrainingPlan:
     before_epoch: Callable[[int], None] = lambda epoch: None
     """Function that is called with the number of each epoch before it begins."""
     precision: torch.dtype = torch.float32
-    """The dtype of the module's most expensive products."""
+    """The dtype of the module's most expensive matrix products."""
     finish: Callable[[], TrainedModel] | None = None
     """Function that returns the trained model, or None if the module itself is the model."""
 

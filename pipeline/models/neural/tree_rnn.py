@@ -23,7 +23,7 @@ INITIAL_NOISE = 0.01
 
 
 class KeptTrees(FunctionCtx):
-    """The values that the forward pass over trees keeps for its backward pass."""
+    """The values that the forward pass over trees keeps for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     levels: Levels
