@@ -277,6 +277,6 @@ def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
-    # The factor would raise a negative cosine. Such a cosine is lowered by the amount by which the factor would raise it.
+    # The factor would raise a negative cosine, which is therefore lowered by the same amount.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

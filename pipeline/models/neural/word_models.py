@@ -90,8 +90,8 @@ class GlobalModel(NetworkModel):
         def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
-        # If both sides were trained at once, the squared loss would shrink all vectors to zero. Therefore W_I is trained
-        # first, and then the sentence encoder (Socher et al. 2014, section 5).
+        # If both sides were trained at once, the squared loss would shrink all vectors to zero. Therefore W_I is
+        # trained first, and then the sentence encoder (Socher et al. 2014, section 5).
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
         plan = task.plan(model.network, draw, model.judge(task.dev), model.reloaded)
