@@ -168,7 +168,8 @@ class HeldOut(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The words of a generated caption, and its score. Higher is better. Scores of two generators do not compare."""
+    """The words of a generated caption, and its score. Higher is better. Scores of different generators cannot be
+    compared."""
 
     words: tuple[str, ...]
     score: float

@@ -269,8 +269,8 @@ def propose(
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
     """Score k candidate texts for the embedding `image` (c,) by the translation and language models of supplement 5.2.
-    The score (k,) is the cosine of candidate and image, lowered for repeated words, plus LANGUAGE_WEIGHT times the log
-    probability by the trigram model, divided by the number of words and END."""
+    The score (k,) is the cosine of candidate and image, lowered for repeated words, plus LANGUAGE_WEIGHT times the mean
+    log probability of the candidate's words and END in the trigram model."""
     translation = required(sources.space).sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]

@@ -76,7 +76,8 @@ class DescribingNetwork(RecurrentWeights):
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """Compute -log P (total,) of each word and END, in packed order. Row i of `image_bias` is b_v of sentence i."""
+        """Compute -log P (total,) of each word and END, in the order of `sentences.targets`. Row i of `image_bias` is
+        b_v of sentence i."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)

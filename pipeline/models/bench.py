@@ -300,7 +300,7 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
 
 
 def align_encoders(bench: Bench) -> dict[tuple[str, str], float]:
-    """Compute the mutual nearest-neighbour alignment of each image encoder and each text encoder on dev, in percent."""
+    """Compute the mutual nearest-neighbour alignment on dev, (image encoder, text encoder) -> alignment in percent."""
     dev = bench.splits["dev"]
     images = bench.view.split(bench.view.stack(dev.features)[:ALIGNED_PAIRS])
     found = {}

@@ -146,7 +146,7 @@ class JointModel(Protocol):
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose region features the model reads. The tuple is empty if it cannot embed regions."""
+        """The encoders whose region features the model reads. The tuple is empty if the model cannot embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:

@@ -235,9 +235,9 @@ class Correspondences(Ragged):
 
 
 def noun_phrases(trees: Trees, noun_phrase: int) -> np.ndarray:
-    """Return the positions of the nodes that are noun phrases, tree after tree.
+    """Return the positions of all noun phrases in the arrays of `trees`, tree after tree.
 
-    They are the inner nodes with the label `noun_phrase`, without the roots, as positions in the arrays of `trees`.
+    Noun phrases are the inner nodes with the label `noun_phrase`, without the roots.
     """
     return np.flatnonzero((trees.labels == noun_phrase) & (trees.parents >= 0) & (trees.words < 0))
 

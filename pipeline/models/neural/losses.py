@@ -194,6 +194,6 @@ class DenseObjective:
         return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
-        """Return which phrases and regions contrast, (p, p) bool."""
+        """Return a matrix (p, p) bool. Row i says which pairs are contrastive pairs of the phrase and region i."""
         same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

@@ -63,7 +63,7 @@ def pack(tokens: Tokens, unknown: int) -> Packed:
 class Activation(NamedTuple):
     """An activation function f.
 
-    `apply` computes f in place, and `slope` computes the derivative of f from its value.
+    `apply` computes f in place, and `slope` computes the derivative of f from the value of f.
     """
 
     apply: Callable[[Tensor], Tensor]

@@ -138,7 +138,7 @@ class RefinedTowers(nn.Module):
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the model that embeds like these towers, by name."""
+        """Return the tensors, by name, from which `from_parts` restores a model that embeds like these towers."""
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:

@@ -384,7 +384,7 @@ class Training:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from `checkpoint`, which may come from another device.
 
-        Raises IntegrityError if the names or shapes of its tensors differ from this model's.
+        Raises IntegrityError if the names or shapes of its tensors differ from those of this training.
         """
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():

@@ -23,11 +23,11 @@ class Forest(NamedTuple):
     trees: np.ndarray
 
     def roots(self) -> np.ndarray:
-        """Return the root of each tree, (n,)."""
+        """Return the number of the root of each tree, (n,)."""
         return np.flatnonzero(self.parents < 0)
 
     def heights(self) -> list[np.ndarray]:
-        """Return the nodes of each height, from the leaves (height 0) to the highest roots.
+        """Return the numbers of the nodes of each height, from the leaves (height 0) to the highest roots.
 
         The height of a node is 1 more than the greatest height of its children.
         """
@@ -87,7 +87,7 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """Return the nodes of phrase trees that have a parent, sorted by parent, and then by their first word."""
+    """Return the numbers of the nodes of phrase trees that have a parent, sorted by parent, and then by first word."""
     parents = nodes.parents
     total = len(parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)

@@ -242,7 +242,7 @@ class RelationRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
-        """Return the matrix of each relation as `matrix_of`.
+        """Return the number of the matrix of each relation as `matrix_of`, or -1 for a relation that does not occur.
 
         Relations that occur fewer than `rare` times in the training sentences share the last matrix.
         """
