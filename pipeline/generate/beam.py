@@ -48,7 +48,8 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
-    """Search the most probable sentences of every image, and return at most `search.beam` hypotheses, best first.
+    """Search for the most probable sentences of each image. Return at most `search.beam` hypotheses per image, best
+    first.
 
     A sentence has at least one word, and never the unknown word. The probabilities of the other words are normalised
     without the unknown word, and the probabilities of first words also without END. If a sentence is cut after
@@ -138,7 +139,8 @@ def _mask(logits: Tensor, boundary: int) -> Tensor:
 
 class Extended(NamedTuple):
     """The best extended hypotheses of n images, best first. Each array is (n, beam). `parent` is the position of the
-    hypothesis that was extended, `words` the new last word, and `total` the new log probability."""
+    extended hypothesis among the hypotheses of its image, `words` the new last word, and `total` the new log
+    probability."""
 
     parent: Tensor
     words: Tensor
@@ -166,6 +168,7 @@ def _extend(
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:
-    """Return the b hypotheses of one image, from words (b, T) padded with boundaries and log probabilities (b,)."""
+    """Return the b hypotheses of one image, from the words `history` (b, T), padded with boundaries, and the log
+    probabilities `total` (b,)."""
     sentences = ([word for word in row if word != boundary] for row in history.tolist())
     return [Hypothesis(tuple(words), value) for words, value in zip(sentences, total.tolist(), strict=True)]

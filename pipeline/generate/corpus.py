@@ -21,8 +21,9 @@ DISCOUNT = 0.1
 
 @dataclass(frozen=True)
 class Likeness:
-    """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence, and
-    `cosine` its similarity. `verbatim` is whether both have the same words in the same order, none of them unknown."""
+    """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence in
+    the corpus, and `cosine` the similarity of both. `verbatim` is whether both have the same words in the same order,
+    none of them unknown."""
 
     row: int
     cosine: float

@@ -36,7 +36,7 @@ UNKNOWN_SPELLING = "-"
 
 
 class JointSpace:
-    """Embeds images, sentences and words as unit vectors in the joint space of an index's model."""
+    """The joint space of an index's model, in which images, sentences and words are embedded as unit vectors."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
         """Load the model of `index`, a StoredIndex, onto `gpu` if it is given. Raises UsageError if the model does not
@@ -67,8 +67,8 @@ class JointSpace:
 
     @cached_property
     def words(self) -> np.ndarray:
-        """The embeddings (V, c) of all terms that the model lists, each as a sentence of one word. If the model lists
-        no terms, this is the embedding (1, c) of the empty sentence."""
+        """The embeddings (V, c) of all terms in the vocabulary or text encoder of the model, each as a sentence of its
+        own. If there are no terms, this is the embedding (1, c) of the empty sentence."""
         return self.sentences(self.forms.terms or [""])
 
 
@@ -94,8 +94,8 @@ class Tagger:
         random.setstate(before)
 
     def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
-        """Tag every word of `tokens` with its part of speech, as a position in TAGS. `tokens` are positions in `terms`.
-        An unknown word has the id len(terms), and its tag is X."""
+        """Tag every word of `tokens` with its part of speech, as a position in TAGS. The word ids in `tokens` are
+        positions in `terms`. An unknown word has the id len(terms), and the tag X."""
         numbers = {name: number for number, name in enumerate(TAGS)}
         spellings = [*terms, UNKNOWN_SPELLING]
         tags = []
@@ -117,8 +117,8 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
 
 class Ranker(NamedTuple):
     """The inputs of the generator `ranked-snippets`. `name` is the registered name of the alignment `model`. `vectors`
-    (k, c) has the sum of the word vectors of each training snippet. `names` of the training pairs has the row of each
-    snippet in `vectors`."""
+    (k, c) has the sum of the word vectors of each of k snippets. The training snippet j is row `names[j]` of `vectors`,
+    where `names` belongs to the training pairs."""
 
     name: str
     model: "AlignedModel"
@@ -133,8 +133,9 @@ class Material:
     splits with their sentences, as word ids of `vocabulary`. `texts` has the sentences of both splits as texts, under
     the keys "train" and "dev". `extra` are training sentences without images. `settings` is the section of the
     configuration for this generator, and `precision` is the dtype of the large matrix products. Training runs on
-    `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch. `space`, `tagger` and
-    `ranker` are None unless the spec of the generator says that it needs them.
+    `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch. `space` is None if the
+    generator uses no joint space. `tagger` and `ranker` are None unless the spec of the generator says that it needs
+    them.
     """
 
     view: ImageView
@@ -155,8 +156,9 @@ class Material:
 
 
 class HeldOut(NamedTuple):
-    """Held-out sentences, whose perplexity is measured. `pairs` are the images and sentences of one split, and `texts`
-    are the same sentences as texts. `vocabulary`, `space` and `tagger` have the same meaning as in Material."""
+    """Held-out sentences, whose perplexity or probability is computed. `pairs` are the images and sentences of one
+    split, and `texts` are the same sentences as texts. `vocabulary`, `space` and `tagger` have the same meaning as in
+    Material."""
 
     pairs: TrainingPairs
     texts: Sequence[str]
@@ -166,7 +168,8 @@ class HeldOut(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The words of a generated caption, and its score. Higher is better. Scores of two generators do not compare."""
+    """The words of a generated caption, and its score. Higher is better. Scores of different generators cannot be
+    compared."""
 
     words: tuple[str, ...]
     score: float
@@ -174,9 +177,10 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The inputs of a generator besides the images. `corpus` has the training sentences. `mrnn` samples its sentences
-    if there is a `temperature`, and otherwise does the beam search `search`. A log-bilinear model makes `candidates`
-    candidates per image. `space` and `trigram` are None unless the generator needs them."""
+    """The inputs of a generator besides the images. `corpus` has the training sentences. The generator `mrnn` samples
+    sentences if there is a `temperature`, and otherwise finds them by beam search with the settings `search`. A
+    log-bilinear model makes `candidates` candidates per image. `space` and `trigram` are None if the generator uses no
+    joint space."""
 
     corpus: Corpus
     search: BeamSearch
@@ -197,7 +201,8 @@ class Sources:
 
 
 class Generator(Protocol):
-    """A generator of captions. It needs the features of `encoders`, and the joint space if its settings say so."""
+    """A generator of captions. It reads the features of the image encoders `encoders`. Some generators also need a
+    joint space (see Sources)."""
 
     @property
     def encoders(self) -> tuple[str, ...]: ...
@@ -236,9 +241,9 @@ def describe_images(
     """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources` has
     the other inputs of the generator.
 
-    Returns the entries of descriptions.json. Each has the caption as `text`, its `score`, and in `nearest` the training
-    sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim` is whether the caption
-    has the same words in the same order as a training sentence.
+    Returns the entries of descriptions.json, image after image. Each has the caption as `text`, its `score`, and in
+    `nearest` the training sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim`
+    is whether the caption has the same words in the same order as a training sentence.
     """
     corpus = sources.corpus
     described = generator.describe(features, sources, count)

@@ -61,9 +61,9 @@ LANGUAGE_WEIGHT = 0.2
 
 @dataclass(frozen=True)
 class LanguageText:
-    """m sentences as a language model needs them. `tokens` are the words, `names` (m,) the numbers of the sentences in
-    error messages, and `u` (m, c) the embeddings in the joint space. `tags` are the parts of speech of the words, or
-    None if the model does not use them."""
+    """m sentences as a language model needs them. `tokens` are the ids of the words, `names` (m,) the numbers of the
+    sentences in error messages, and `u` (m, c) the embeddings of the sentences in the joint space. `tags` are the parts
+    of speech of the words, as positions in TAGS, or None if the model does not use them."""
 
     tokens: Tokens
     names: np.ndarray
@@ -127,8 +127,8 @@ class LanguageModel:
         return found.context, found.targets, torch.from_numpy(text.u[rows])[found.sentences], found.tags
 
     def perplexity(self, text: LanguageText) -> float:
-        """Compute the perplexity of `text` given its embeddings, over all words and ENDs. All unknown words count as a
-        single word of the vocabulary."""
+        """Compute the perplexity of `text` given the embeddings `text.u`, over all words and sentence ends (END). All
+        unknown words count as a single word of the vocabulary."""
         return perplexity_of(self.network, lambda rows: self._batch(text, rows), text.tokens)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
@@ -160,7 +160,8 @@ class LanguageModel:
         return log_probabilities(sentences, len(images), open_block)
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate candidates for every image, and return at most `count`, best first. Function `score` scores them."""
+        """Generate candidates for each of n images, given as encoder -> (n, dim), and return at most `count` for each,
+        best first. The function `score` computes their scores."""
         images = required(sources.space).images(features)
         return rank_candidates(self.network, self.structures, images, sources, count)
 
@@ -214,7 +215,8 @@ class StructureContentModel(LanguageModel):
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """Return the `count` best different candidates, best first, for each of the image embeddings `images` (n, c).
+    """Generate candidates for each of the image embeddings `images` (n, c), and return the `count` best different ones,
+    best first.
 
     `structures` are the sequences of parts of speech from which the candidates are made, or None. An image has fewer
     results if fewer of its `sources.candidates` candidates are different.
@@ -266,15 +268,15 @@ def propose(
 
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
-    """Score k candidate texts for the embedding `image` (c,): the translation and language models of supplement 5.2.
-    The score (k,) is the cosine of candidate and image, penalised for repeated words, plus LANGUAGE_WEIGHT times the
-    log probability per word and END by the trigram model."""
+    """Score k candidate texts for the embedding `image` (c,) by the translation and language models of supplement 5.2.
+    The score (k,) is the cosine of candidate and image, lowered for repeated words, plus LANGUAGE_WEIGHT times the mean
+    log probability of the candidate's words and END in the trigram model."""
     translation = required(sources.space).sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
-    # Multiplying a negative cosine by the factor would raise it. It is lowered by the amount by which it would rise.
+    # The factor would raise a negative cosine, which is therefore lowered by the same amount.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

@@ -1,5 +1,5 @@
 """The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5), which predict the next
-word from a window of n - 1 words.
+word from a window of the n - 1 words before it.
 
 The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1). The boundary also fills
 the window before the first word. In the mappings from paper to code, ' means the transpose.
@@ -76,7 +76,7 @@ class LogBilinear(nn.Module):
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute -log P of each target, (k,). The arguments are those of `forward`."""
+        """Compute -log P of each target, (k,). The arguments are as in `forward`."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -90,7 +90,8 @@ class LogBilinear(nn.Module):
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
-        """Compute the logits (k, V + 2) from `predicted` (k, d) and the vectors of the `classes` (V + 2, d)."""
+        """Compute the logits (k, V + 2) from `predicted` (k, d) and the vectors of the `classes` (V + 2, d), where d is
+        K, or F in the multiplicative models."""
         parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
         return functional.linear(*parts).float()
 
@@ -116,8 +117,9 @@ class Additive(LogBilinear):
 class Multiplicative(LogBilinear):
     """The multiplicative model (section 2.4, equations 9 and 10).
 
-    The word vectors are the columns of E = (W^fk)' W^fv, the factor outputs are f = (W^fk r^) * (W^fd u), and
-    P(w_n = j) is proportional to exp(W^fv_j . f + b_j), where W^fv_j is column j of W^fv.
+    The word vectors are the columns of E = (W^fk)' W^fv, the factor outputs are f = (W^fk r^) * (W^fd u), where *
+    multiplies element by element, and P(w_n = j) is proportional to exp(W^fv_j . f + b_j), where W^fv_j is column j of
+    W^fv.
 
     Paper to code: (W^fv)' is `factors` (V + 2, F), W^fk is `to_factors` (F, K), and W^fd is `gates` (F, G). The paper
     does not have `gate_bias` (F,), which is added to W^fd u unless it is None. With the bias, the model can ignore u if
@@ -177,9 +179,10 @@ class StructureContent(Multiplicative):
 
 
 class WindowDecoder:
-    """Runs a network word by word for k sentences, as a pipeline.generate.beam.Decoder. Sentence i has the conditioning
-    vector u[i] of `u` (k, c) and, if there are `structures`, the parts of speech structures[i]. The state has the
-    window of words, the position of the next word, and the row i for each sentence."""
+    """A pipeline.generate.beam.Decoder that runs a network word by word for k sentences. Sentence i has the
+    conditioning vector u[i] of `u` (k, c) and, if there are `structures`, the sequence of parts of speech
+    structures[i]. The state has, for each sentence, the window of words, the position of the next word, and the number
+    i."""
 
     def __init__(self, network: LogBilinear, u: Tensor, structures: Tokens | None) -> None:
         self.network = network

@@ -76,7 +76,8 @@ class DescribingNetwork(RecurrentWeights):
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """Compute -log P (total,) of each word and END, in packed order. Row i of `image_bias` is b_v of sentence i."""
+        """Compute -log P (total,) of each word and END, in the order of `sentences.targets`. Row i of `image_bias` is
+        b_v of sentence i."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -92,8 +93,8 @@ class DescribingNetwork(RecurrentWeights):
 
 
 class RecurrentDecoder:
-    """Runs the network word by word, as a pipeline.generate.beam.Decoder. The constructor converts the weights to the
-    precision of the network, so that the steps need not convert them."""
+    """A pipeline.generate.beam.Decoder that runs a DescribingNetwork word by word. The constructor converts the weights
+    to the precision of the network, so that the steps need not convert them."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
         """Prepare decoding by `network` for n images with the stacked features x (n, D)."""
@@ -102,7 +103,7 @@ class RecurrentDecoder:
         self.boundary = len(network.words) - 1
         parts = (network.u, network.hidden_bias, network.output, network.output_bias)
         self.u, self.hidden_bias, self.output, self.output_bias = (part.to(self.precision) for part in parts)
-        # The input of the gates depends only on the word, so that it is computed once for each word.
+        # The part W_hx x_t + `bias` depends only on the word, so that it is computed once for each word.
         self.inputs = functional.linear(network.words, network.w, network.bias).to(self.precision)
         self.first = network.image_bias(x)
 
@@ -122,7 +123,7 @@ class RecurrentDecoder:
 class MultimodalRNN:
     """The generator `mrnn`, a recurrent language model that starts from the image. DescribingNetwork has the equations.
     If `whole` is true, the model was trained on regions, and each encoder's features of a region are followed by the
-    features of its whole image. The features of an image without regions are then repeated."""
+    features of its whole image. If such a model describes a whole image, the features of the image are used twice."""
 
     def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
         self.view = view
@@ -164,8 +165,8 @@ class MultimodalRNN:
         return x, framed(pairs.sentences.take(rows), len(self.network.words) - 1)
 
     def perplexity(self, pairs: TrainingPairs) -> float:
-        """Compute the perplexity of the sentences of `pairs` given their images, over all words and ENDs. All unknown
-        words count as a single word of the vocabulary."""
+        """Compute the perplexity of the sentences of `pairs` given their images, over all words and sentence ends
+        (END). All unknown words count as a single word of the vocabulary."""
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
@@ -186,8 +187,9 @@ class MultimodalRNN:
         return {"given_image": self.perplexity(held_out.pairs)}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate at most `count` sentences per image, best first: by beam search, or by sampling with a temperature.
-        The score is log P / L ** length_power for beam search, where L counts words and END, and log P for sampling."""
+        """Generate at most `count` sentences for each of n images, given as encoder -> (n, dim), best first: by beam
+        search, or by sampling if `sources` has a temperature. The score is log P / L ** length_power for beam search,
+        where L counts words and END, and log P for sampling."""
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
             power = search.length_power
@@ -211,7 +213,8 @@ class MultimodalRNN:
             return RecurrentDecoder(self.network, self._stack(features))
 
     def _stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
-        """Stack `features` (n, D). If the network expects a region with its image, repeat features without a region."""
+        """Stack `features`, encoder -> (n, dim), as (n, D). If `whole` is true, features of an encoder that have only
+        half of the expected columns belong to whole images, and are used twice."""
         if self.whole:
             dims = dict(zip(self.view.encoders, self.view.dims, strict=True))
             features = {

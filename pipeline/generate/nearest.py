@@ -1,6 +1,6 @@
 """The generator `nearest`, which gives each image a training sentence.
 
-By features with the Euclidean distance, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
+With `by: features` and `distance: euclidean`, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
 """
 
 from collections.abc import Mapping
@@ -22,16 +22,18 @@ GALLERY_BLOCK = 1 << 16
 
 
 class Nearest:
-    """Finds a sentence of the nearest training image, or the nearest training sentence.
+    """The generator `nearest`, which returns a sentence of the nearest training image, or the nearest training
+    sentence.
 
     The setting `by` chooses the rows of `gallery` (k, d) float16:
 
     - `features`: the stacked features of training images, minus the mean `mean` of the training images. If `distance`
-      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not transformed otherwise.
+      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not normalised.
     - `joint-image`: the embeddings of training images, with unit length.
     - `joint-sentence`: the embeddings of training sentences, with unit length.
 
-    `rows` (k,) has the training sentence of each row of the gallery. For an image, this is its first sentence.
+    `rows` (k,) has the training sentence of each row of the gallery. For a training image, this is the first sentence
+    of the image.
     """
 
     def __init__(
@@ -68,8 +70,8 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return the sentences of the `count` nearest rows of the gallery for every image, best first. The scores are
-        cosines, or negative squared Euclidean distances."""
+        """Return the sentences of the `count` nearest rows of the gallery, best first, for each of n images, given as
+        encoder -> (n, dim). The scores are cosines, or negative squared Euclidean distances."""
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         starts = range(0, len(self.rows), GALLERY_BLOCK)
         blocks = (to_float32(self.gallery[start : start + GALLERY_BLOCK]) for start in starts)
@@ -81,7 +83,8 @@ class Nearest:
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Stack `features` (n, D) and subtract the mean of the training images. Scale to unit length for cosines."""
+        """Stack `features`, encoder -> (n, dim), as (n, D), and subtract the mean of the training images. Scale the
+        rows to unit length if they are compared by cosine."""
         x = self.view.stack(features) - self.mean
         return scale_to_unit_length(x) if self.unit else x
 

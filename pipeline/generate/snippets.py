@@ -42,7 +42,7 @@ class Snippet(NamedTuple):
 
 class SnippetRegions(NamedTuple):
     """The regions of some images, with one row per region in `boxes` and `features`. The regions of the image
-    `image_id[i]` are the rows offsets[i] to offsets[i + 1]. The first one is the whole image."""
+    `image_id[i]` are the rows offsets[i] to offsets[i + 1] - 1. The first of them is the whole image."""
 
     image_id: np.ndarray
     offsets: np.ndarray
@@ -67,9 +67,10 @@ def region_pairs(
 ) -> dict[str, TrainingPairs]:
     """Pair the snippets of the splits train and dev with the features of their regions.
 
-    `regions` is encoder -> regions, and `splits` has the split of every image. `whole` is as in SnippetRegions.take.
-    Returns the pairs under "train" and "dev". Their names are the positions of the snippets in `snippets`. Raises
-    InputError if a snippet has no matching region, or if a split has no snippets.
+    `regions` is encoder -> regions, and splits[id] is the split of the image with this id. `whole` is as in
+    SnippetRegions.take. Snippets without words are left out. Returns the pairs under "train" and "dev". The `names` of
+    the pairs are positions in `snippets`. Raises InputError if a snippet has no matching region, or if a split has no
+    snippets.
     """
     tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
     image_id = np.array([snippet.image_id for snippet in snippets], np.int64)
@@ -97,8 +98,8 @@ def region_pairs(
 
 def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
     """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,), which must all be in
-    `regions`. Returns the rows (k,) of the nearest regions in `regions`, or -1 where a coordinate of the nearest region
-    differs by more than TOLERANCE."""
+    `regions`. Returns the rows (k,) of the nearest regions in `regions`, or -1 for a box if a coordinate of the nearest
+    region differs by more than TOLERANCE."""
     images = np.searchsorted(regions.image_id, image_id)
     found = []
     for image, box in zip(images.tolist(), np.asarray(boxes), strict=True):
@@ -128,13 +129,15 @@ class Regions(NamedTuple):
 
 
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
-    """Sum the word vectors of each of k snippets, (k, c) float32. The snippets together are all words of the sentences
-    `words`, in order. `lengths` (k,) are the numbers of words of the snippets, each at least 1."""
+    """Sum the word vectors of each of k snippets, (k, c) float32. `words` has the word vectors of the sentences from
+    which the snippets are cut. The snippets together are all words of these sentences, in order. `lengths` (k,) are the
+    numbers of words of the snippets, each at least 1."""
     return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
 class RankedSnippets:
-    """Gives each region the training snippet with the highest score by an alignment model.
+    """The generator `ranked-snippets`, which gives each region the training snippets with the highest scores by an
+    alignment model.
 
     The score is the sum of the inner products of the region with the words of the snippet: equation 8 of Karpathy and
     Fei-Fei 2015 for an image with this region only. This is the ranking baseline of Table 3.
@@ -176,7 +179,8 @@ class RankedSnippets:
         return self.model.region_encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return the `count` best snippets for every region, best first. The score is the sum of the inner products."""
+        """Return at most `count` snippets, best first, for each of n regions, given as encoder -> (n, dim). Unknown
+        words of a snippet are left out. The score is the sum of the inner products, as in the class."""
         queries = self.model.embed_regions(Regions.of(np.hstack([features[name] for name in self.encoders])))
         starts = range(0, len(self.gallery), SNIPPET_BLOCK)
         blocks = (to_float32(self.gallery[start : start + SNIPPET_BLOCK]) for start in starts)

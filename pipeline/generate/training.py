@@ -41,9 +41,9 @@ def framed(tokens: Tokens, boundary: int) -> Framed:
 
 
 class Windows(NamedTuple):
-    """The windows of k targets, which are all words and ENDs of some sentences. `context` (k, n - 1) has the words
-    before each of the `targets` (k,), and `sentences` (k,) the row of its sentence. `tags` (k, 1 + ahead) has the parts
-    of speech of the target and of the `ahead` words after it, or is None."""
+    """The windows of k targets, which are all words and ENDs of some sentences. `context` (k, n - 1) has the n - 1
+    words before each of the `targets` (k,), and `sentences` (k,) the number of the sentence of each target. `tags` (k,
+    1 + ahead) has the parts of speech of the target and of the `ahead` words after it, or is None."""
 
     context: Tensor
     targets: Tensor
@@ -94,14 +94,14 @@ def train(
 ) -> Mapping[str, Any]:
     """Train `network` on m sentences, and leave the parameters of the epoch with the lowest dev perplexity in it.
 
-    `batch` makes the arguments of the network, `names` (m,) name the sentences in error messages, and `perplexity()`
-    computes the perplexity on dev. Returns the log of the training. Raises JointspaceError if a loss or gradient is not
-    finite.
+    `batch` makes the arguments of the network, `names` (m,) are the numbers of the sentences in error messages, and
+    `perplexity()` computes the perplexity on dev. `material` has the settings, and the checkpoint from which to resume.
+    Returns the log of the training. Raises JointspaceError if a loss or gradient is not finite.
     """
     settings = material.settings
     clip_elements(network, settings.clip)
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
-    # The elements of the gradient are clipped, not its norm.
+    # `clip_elements` limits each element of the gradient, so that the norm of the gradient need not be limited.
     schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
     rows = np.arange(len(names))
     network.precision = material.precision
@@ -125,8 +125,8 @@ def train(
 
 
 def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
-    """Compute the perplexity of the sentences `tokens` over all words and ENDs. It is capped at e ** 700. `batch` makes
-    the arguments of `network` for some of the sentences."""
+    """Compute the perplexity of the sentences `tokens` over all words and ENDs, which is at most e ** 700. `batch`
+    makes the arguments of `network` from row numbers of sentences."""
     device = next(network.parameters()).device
     losses, words = [], []
     with torch.inference_mode():

@@ -34,24 +34,26 @@ MAX_SEARCHED_PAIRS = 1000
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
-"""Keys of `fit` for all methods in closed form."""
+"""The values to try of the keys of section `fit`, for methods in closed form."""
 TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
-"""Settings of all trained methods."""
+"""The values to try of each setting, for all trained methods."""
 ALIGNED_PAIRS = 500
 """Number of dev pairs on which the alignment of two encoders is measured."""
 COLUMNS = [(direction, measure) for direction in DIRECTIONS for measure in RECALLS]
-"""The measures of a method, whose sum is compared."""
+"""The six recalls of a method, as pairs of a direction and a recall. Methods are compared by the sum of these
+recalls."""
 BATCH = 512
 """Maximum number of pairs in a batch."""
 MIN_STEPS = 20
-"""Minimum number of batches between two scores on dev. Few pairs are repeated to fill them."""
+"""Minimum number of batches between two scores on dev. If there are too few pairs for so many batches, all pairs are
+repeated."""
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to join two encoders: a registered `model`, and the settings to try on dev.
 
-    `fit` has keys of the section `fit`. `settings` has the values to try of each setting that only the model has.
+    `fit` has keys of the section `fit`. `settings` has the values to try of each setting in the model's own section.
     """
 
     model: str
@@ -85,7 +87,7 @@ class Bench:
     splits: Mapping[str, PairArrays]
 
     def draw(self, count: int, seed: int) -> PairArrays:
-        """Draw `count` training pairs at random."""
+        """Draw `count` different training pairs at random, or all pairs if there are fewer."""
         train = self.splits["train"]
         rows = np.random.default_rng([seed, count]).permutation(len(train.owners))[:count]
         features = {name: block[rows] for name, block in train.features.items()}
@@ -98,9 +100,9 @@ class Bench:
 class Measured:
     """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
 
-    Sentence j of the test split belongs to the image in row `owners[j]`. `seconds` are the CPU seconds of the fit, with
-    the choice of the settings, but without the fit of the `ncca` from which a refinement starts. `chosen` are the
-    settings.
+    Sentence j of the test split belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and
+    `auto` with one. `seconds` are the CPU seconds of the fit, with the choice of the settings, but without the fit of
+    the `ncca` from which a refinement starts. `chosen` are the chosen settings of the method and of the correction.
     """
 
     method: str
@@ -118,8 +120,9 @@ def compare_methods(
 ) -> Iterator[Measured]:
     """Measure each method with each number of training pairs and each seed, without and with a hubness correction.
 
-    The settings of trained methods are chosen with the first seed and at most MAX_SEARCHED_PAIRS pairs. Other seeds and
-    larger numbers of pairs use the settings that were chosen last.
+    The settings of trained methods are chosen with the first seed, for each number of pairs up to MAX_SEARCHED_PAIRS,
+    or for the smallest number if all are larger. Other seeds and larger numbers of pairs use the settings that were
+    chosen last.
     """
     owners = bench.splits["test"].owners
     available = len(bench.splits["train"].owners)
@@ -150,7 +153,7 @@ def _combinations(method: Method) -> list[Mapping[str, float]]:
 
 
 def _fit(bench: Bench, method: Method, pairs: PairArrays, seed: int) -> tuple[JointModel, Mapping[str, Any]]:
-    """Fit a method in closed form, and choose its settings on dev."""
+    """Fit a method in closed form, and choose its settings on dev. Return the model and the chosen settings."""
     spec = model_spec(method.model)
     block = ViewBlock(bench.view.stack(pairs.features), bench.text.stack(pairs.sentences), pairs.owners)
     accumulator = MomentsAccumulator(bench.view.dim, bench.text.dim, runtime.threads())
@@ -173,7 +176,8 @@ def _train(
     start: JointModel | None,
     tried: Sequence[Mapping[str, float]],
 ) -> tuple[JointModel, Mapping[str, float]]:
-    """Train a method with each of the settings that are `tried`, and return the best model on dev."""
+    """Train a method with each combination of settings in `tried`. Return the best model on dev and its settings. A
+    refinement starts from the fitted model `start`."""
     spec = model_spec(method.model)
     assert spec.section is not None
     batch = min(BATCH, len(pairs.owners))
@@ -198,7 +202,8 @@ def _train(
 
 
 def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tuple[Ranks, Mapping[str, Any]]]:
-    """Rank the test split by a model, without and with the best hubness correction on dev."""
+    """Rank the test split by a model, without a hubness correction (`none`), and with the best one on dev (`auto`).
+    Return the ranks and the chosen settings of the correction under these two names."""
     test, dev = bench.splits["test"], bench.splits["dev"]
     rows = slice(0, MAX_BANK_ROWS)
     bank = Bank(
@@ -235,7 +240,8 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
 
 @dataclass(frozen=True)
 class BenchCell:
-    """The sum of six recalls of a method with one number of pairs: the mean over the seeds and the standard deviation.
+    """The sum of the six recalls of a method with one number of pairs, as the mean and the standard deviation over the
+    seeds.
 
     `minus` is the difference from the first method, or None for the first method.
     """
@@ -273,7 +279,7 @@ def line_of(measured: Measured) -> dict[str, Any]:
 def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
     """Return a row for each method, without and with a hubness correction.
 
-    Each is compared with the first by a paired bootstrap over the test images and the variance over the seeds.
+    Each row is compared with the first row by a paired bootstrap over the test images and the variance over the seeds.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:
@@ -294,7 +300,7 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
 
 
 def align_encoders(bench: Bench) -> dict[tuple[str, str], float]:
-    """Compute the mutual nearest-neighbour alignment of each image encoder and each text encoder on dev, in percent."""
+    """Compute the mutual nearest-neighbour alignment on dev, (image encoder, text encoder) -> alignment in percent."""
     dev = bench.splits["dev"]
     images = bench.view.split(bench.view.stack(dev.features)[:ALIGNED_PAIRS])
     found = {}

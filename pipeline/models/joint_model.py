@@ -114,7 +114,8 @@ class JointModel(Protocol):
 
     @property
     def multi_vector(self) -> bool:
-        """Whether an item has several vectors: one per region of an image, and one per word of a sentence."""
+        """Whether an item has several vectors: one per region of an image, and one per word or relation of a
+        sentence."""
         ...
 
     @property
@@ -145,7 +146,7 @@ class JointModel(Protocol):
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose region features the model reads. The tuple is empty if it cannot embed regions."""
+        """The encoders whose region features the model reads. The tuple is empty if the model cannot embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:
@@ -202,7 +203,7 @@ class PhraseModel(JointModel, Protocol):
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
         """Embed p noun phrases, and return (p, c) float32.
 
-        A model that reads trees takes the trees of whole sentences.
+        The model `hmlstm` takes the trees of whole sentences instead, and embeds the noun phrases in them.
         """
         ...
 

@@ -95,7 +95,8 @@ def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.n
 
     `owners` (n,) are the images of the vectors. At most one vector of each image is returned.
 
-    They are the regions that can have the greatest scores with a sentence (Karpathy and Fei-Fei 2015, Figure 8).
+    If `vectors` belong to regions, these regions can have the greatest scores with a sentence (Karpathy and Fei-Fei
+    2015, Figure 8).
     """
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     first = np.sort(np.unique(owners[order], return_index=True)[1])

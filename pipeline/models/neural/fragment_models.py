@@ -117,8 +117,8 @@ class FragmentModel(NetworkModel):
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
         """Embed p noun phrases, and return (p, c) float32 (Niu et al. 2017, section 5.2).
 
-        The vector is the sum of the words' vectors, or their mean if the rule takes a mean. Its product with the
-        vector of a single region is the score of the phrase with the region.
+        The vector of a phrase is the sum of the words' vectors, or their mean if the rule takes a mean. The product of
+        this vector and the vector of a single region is the score of the phrase with the region.
         """
         words = self.embed_sentences(phrases)
         sums = np.zeros((len(phrases), words.array.shape[1]), np.float32)
@@ -173,7 +173,8 @@ class FragmentModel(NetworkModel):
 
 
 def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
-    """Read the regions of the images `rows`, and stack their features as `view` says, with their boxes."""
+    """Read the regions of the images `rows`. The result has the features of each region, stacked by `view`, and its
+    box."""
     block = regions.packed(rows)
     return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
 
@@ -186,8 +187,8 @@ def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> Multi
 
 
 def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
-    """Compute the mean (D,) of the features of all regions, and the root mean square length of regions minus the
-    mean."""
+    """Compute the mean (D,) of the features of all regions, stacked by `view`, and the root mean square length of these
+    features minus the mean."""
     rows = (np.arange(start, min(start + BLOCK_ROWS, len(regions))) for start in range(0, len(regions), BLOCK_ROWS))
     return mean_and_spread(view.stack(regions.packed(some)) for some in rows)
 
@@ -206,7 +207,7 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int | list[int]:
-        """Compute the value of the sentence encoder's argument `own`."""
+        """Compute the value of the fourth argument of the sentence encoder, whose name is `cls.own`."""
         raise NotImplementedError
 
     @classmethod
@@ -216,8 +217,8 @@ class AlignedModel(FragmentModel):
         """Create an untrained model.
 
         `mean` (D,) is the mean of the training regions, and `scale` the factor of RegionMap. `words` (V + 1, d) are
-        word vectors, of which the last belongs to the unknown word. `shape` has `dimensions`, `dropout`, `sum` and the
-        value of `own`. `seed` decides the initial parameters.
+        word vectors, of which the last belongs to the unknown word. `shape` has `dimensions`, `dropout`, `sum`, and the
+        value of the argument whose name is `cls.own`. `seed` decides the initial parameters.
         """
         dimensions = read_setting(shape, "dimensions", int)
         dropout = read_number(shape, "dropout")
@@ -301,11 +302,12 @@ GROUNDED_TENSORS = ("region", "region_mean", "to_word")
 class GroundedNetwork(Towers):
     """The network with the score S = weight * g(x) . g(y) + mean over words t of max over regions i of v_i . s_t.
 
-    g, e_t and h_t are as in Towers. v_i = unit((x_i - mean_r) W_r) is the vector of a region, and s_t = unit(e_t + Q
-    h_t) is the vector of a word. `region` (D_r, c) is the initial W_r, `region_mean` (D_r,) is mean_r, and Q is
-    initially zero. The other parameters begin as the `state` of trained RecurrentTowers. `rule` has the weight, and
-    says whether the mean or the sum over words is used. In contrast, eq. 8 of Karpathy and Fei-Fei 2015 sums over
-    words, counts the whole image as one of the regions, and has vectors of any length.
+    g, e_t and h_t are as in Towers. v_i = unit((x_i - mean_r) W_r) is the vector of the region with the stacked
+    features x_i, and s_t = unit(e_t + Q h_t) is the vector of a word. `region` (D_r, c) is the initial W_r,
+    `region_mean` (D_r,) is mean_r, and Q is initially zero. The other parameters begin as the `state` of trained
+    RecurrentTowers. `rule` has the weight as `global_weight`, and says whether the mean or the sum over words is used.
+    In contrast, eq. 8 of Karpathy and Fei-Fei 2015 sums over words, counts the whole image as one of the regions, and
+    has vectors of any length.
     """
 
     region_mean: Tensor
@@ -321,7 +323,8 @@ class GroundedNetwork(Towers):
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
 
     def embed_images(self, regions: MultiVectors, whole: Tensor) -> MultiVectors:
-        """Embed images, given the stacked features of their regions and of the `whole` images (n, D)."""
+        """Embed n images, given the stacked features of their regions and of the `whole` images (n, D), with one vector
+        per region and one global vector per image."""
         vectors = self.project(regions.tensor - self.region_mean, self.region)
         return replace(regions, vectors=vectors, globals=self.project_images(whole))
 
@@ -388,8 +391,8 @@ class GroundedFragments(FragmentModel):
 def _initial_regions(task: TrainingTask, whole: Tensor) -> tuple[Tensor, Tensor]:
     """Compute the initial map of regions (D_r, c), and the mean of the training regions (D_r,).
 
-    The rows of the map are the rows of the start's image map `whole` (D, c) that belong to the region encoders,
-    followed by zeros for the geometry of regions.
+    `whole` (D, c) is the image map of the model from which the training starts. The map of regions has the rows of
+    `whole` that belong to the region encoders, followed by zeros for the geometry of regions.
     """
     view = required(task.region_view)
     mean, _ = measure_regions(view, required(task.train.regions))

@@ -70,8 +70,8 @@ class RectifiedBRNN(FragmentEncoder):
     """The bidirectional RNN of Karpathy and Fei-Fei 2015, eq. 2 to 6. The function f of the paper is the rectifier.
 
     In the code, W_w is `words` (V + 1, d), W_e is `e`, W_f is `f`, W_b is `b`, W_d is `d`, and the biases have the
-    names of the paper, `b_e` to `b_d`. `hidden` is the number of values of a hidden state, and `dimensions` of a vector
-    s_t. Dropout is applied outside the recurrence.
+    names of the paper, `b_e` to `b_d`. `hidden` is the number of values of a hidden state, and `dimensions` the number
+    of values of a vector s_t. Dropout is applied outside the recurrence.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, hidden: int) -> None:
@@ -101,7 +101,8 @@ class RectifiedBRNN(FragmentEncoder):
         return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
-        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden), position by position."""
+        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden), where f is the rectifier and U
+        is `u`. e_t are the rows of `e`."""
         state = e.new_zeros(sizes[0] if sizes else 0, len(u))
         states = []
         for inputs in e.split(sizes):
@@ -122,9 +123,10 @@ ROOT_MATRIX = 0
 class Edges(NamedTuple):
     """The relations of n sentences, sorted so that relations with the same matrix are neighbours.
 
-    `heads` (total,) and `dependents` (total,) are the ids of their words. The head of a root is -1. `groups` has
-    (matrix, start, stop) for each matrix in use. `rows` (total,) are the positions of the relations in sentence order,
-    and `offsets` (n + 1,) divides them into sentences.
+    `heads` (total,) and `dependents` (total,) are the word ids of the head and of the dependent of each relation. The
+    head of a root is -1. `groups` has (matrix, start, stop) for each matrix in use, which belongs to the relations
+    `start` to `stop` - 1. `rows` (total,) lists the positions of the relations sentence by sentence, and `offsets` (n +
+    1,) divides `rows` into sentences.
     """
 
     heads: Tensor
@@ -137,7 +139,7 @@ class Edges(NamedTuple):
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
     """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
 
-    A label is rare if fewer than `least_share` of all words with a head have it.
+    A label is rare if less than the share `least_share` of all words with a head have it.
     """
     counts = np.bincount(trees.labels[trees.parents >= 0])
     kept = counts >= max(1, least_share * counts.sum())
@@ -147,8 +149,8 @@ def learn_relations(trees: Trees, least_share: float) -> list[int]:
 def edges_of(trees: Trees, matrix_of: Sequence[int], unknown: int) -> Edges:
     """List the relations of `trees` that have a matrix, and the root of each tree, which counts as a relation.
 
-    `matrix_of` has the matrix of each label. Relations with the matrix -1, or with a label beyond its end, are left
-    out. A tree without nodes has one root, the word `unknown`.
+    `matrix_of` has the matrix of each label. Relations with the matrix -1, or with a label beyond the end of
+    `matrix_of`, are left out. A tree without nodes has one root, the word `unknown`.
     """
     matrices = np.append(np.asarray(matrix_of, np.int64), -1)
     kinds = np.where(trees.parents < 0, ROOT_MATRIX, matrices[np.minimum(trees.labels, len(matrix_of))])
@@ -183,8 +185,9 @@ ArrangedFragments = Packed | Edges
 class FragmentNetwork(nn.Module):
     """The network that scores images by sentences from the vectors of their regions and fragments.
 
-    `regions` maps regions, and `sentences` maps sentences to fragments. `precision` is the dtype of the products of
-    regions with W_m and, in training, of the products of regions with words.
+    `regions` maps regions, `sentences` maps sentences to the vectors of their fragments, and `rule` combines the
+    products of both to a score. `precision` is the dtype of the products of regions with W_m and, in training, of the
+    products of regions with words.
     """
 
     def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
@@ -195,7 +198,7 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive products."""
+        """Set the dtype of the most expensive matrix products."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
@@ -209,7 +212,8 @@ class FragmentNetwork(nn.Module):
     def fragments(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> tuple[MultiVectors, MultiVectors]:
-        """Embed both sides, and convert the vectors to `precision`."""
+        """Embed n images by their regions and n sentences by their fragments, and convert the vectors to
+        `precision`."""
         images = self.embed_images(regions, whole)
         fragments = self.embed_sentences(sentences)
         return (
@@ -240,8 +244,8 @@ class RelationNetwork(FragmentEncoder):
     f is the rectifier (Karpathy et al. 2014).
 
     In the code, W_e is `words` (V + 1, d), whose last row belongs to the unknown word, W_R is `weight[matrix_of[R]]`
-    (h, 2 d), and b_R is `bias[matrix_of[R]]`. h is `dimensions`. The root of a sentence counts as a relation whose head
-    is zero.
+    (h, 2 d), and b_R is `bias[matrix_of[R]]`. h is `dimensions`. The root of a sentence counts as a relation with the
+    matrix ROOT_MATRIX, whose head is a vector of zeros.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, matrix_of: Sequence[int]) -> None:
@@ -263,7 +267,7 @@ class RelationNetwork(FragmentEncoder):
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
-        # `unbind` has one gradient for all matrices. Indexing would allocate a gradient of full size for each matrix.
+        # `unbind` makes one gradient for all matrices. Indexing would make a gradient of this size for each matrix.
         weights = self.weight.unbind()
         biases = self.bias.unbind()
         blocks = [

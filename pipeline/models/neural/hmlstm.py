@@ -26,10 +26,11 @@ class HierarchicalRecurrence(torch.autograd.Function):
     """The recurrence of Niu et al. 2017, eq. 2 to 8, over the nodes of trees, from the leaves to the roots.
 
     `apply(levels, inputs, u)` returns the hidden states (total, K) float32 of all nodes, K values for each node, with
-    rows as in `levels`. `inputs` (total, 4 K) float32 are W x_j + b for the gates i, o, u and f, side by side. u[1] (4
-    K, K) is multiplied by the states of children that are noun phrases, and u[0] (4 K, K) by the states of other
-    children. Products are computed in the dtype of `u`, and everything else in float32. A child's product is
-    immediately added to the sums of its parent, so that the sums h-hat and h-bar of eq. 2 are never stored.
+    rows as in `levels`. `inputs` (total, 4 K) float32 are W x_j + b for the gates i, o, u and f of the paper, side by
+    side, where x_j is the word vector of node j, or zero if the node has no word. u[1] (4 K, K) is multiplied by the
+    states of children that are noun phrases, and u[0] (4 K, K) by the states of other children. Products are computed
+    in the dtype of `u`, and everything else in float32. A child's product is immediately added to the sums of its
+    parent, so that the sums h-hat and h-bar of eq. 2 are never stored.
     """
 
     @staticmethod
@@ -89,8 +90,8 @@ class HierarchicalLSTM(SentenceEncoder):
     """The hierarchical LSTM of Niu et al. 2017, section 3.2.1: the states of all nodes of phrase trees.
 
     Words are inputs of the leaves. In the code, W_w is `words` (V + 1, d), W is `w` (4 K, d), b is `bias` (4 K,), U-bar
-    is `u[0]` and U-hat is `u[1]` (4 K, K). The gates are in the order i, o, u, f. `noun_phrase` is the label of noun
-    phrases.
+    is `u[0]` and U-hat is `u[1]` (4 K, K). The gates are in the order i, o, u, f. `noun_phrase` is the id of the label
+    of noun phrases, as in Trees.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, noun_phrase: int) -> None:
@@ -98,7 +99,7 @@ class HierarchicalLSTM(SentenceEncoder):
 
         `words` (V + 1, d) has the vectors of the V words of the vocabulary, and in the last row the vector of the
         unknown word. `dimensions` is K, the number of values of the hidden state of a node. `dropout` is the share of
-        values that are set to zero during training. `noun_phrase` is the label of noun phrases.
+        values that are set to zero during training. `noun_phrase` is the id of the label of noun phrases, as in Trees.
         """
         super().__init__()
         self.dropout = dropout
@@ -110,7 +111,7 @@ class HierarchicalLSTM(SentenceEncoder):
         self.bias = nn.Parameter(torch.zeros(4 * dimensions))
 
     def arrange(self, trees: Trees) -> Levels:
-        """Arrange `trees` for `forward`."""
+        """Arrange the nodes of `trees` by their height, in the form that `forward` reads."""
         nodes = forest(trees, len(self.words) - 1)
         return arrange_levels(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
 
@@ -138,7 +139,8 @@ class Normalisation(nn.Module):
         self.parts = nn.BatchNorm1d(dimensions, affine=False)
 
     def forward(self, x: Tensor, wholes: int) -> Tensor:
-        """Normalise the rows of x (n, K). The first `wholes` rows are wholes, and the others are parts."""
+        """Normalise the rows of x (n, K). The first `wholes` rows are images or sentences, and the others are regions
+        or phrases."""
         sides = ((self.wholes, x[:wholes]), (self.parts, x[wholes:]))
         normalised = [norm(rows) for norm, rows in sides if len(rows)]
         return torch.cat(normalised) * self.gain + self.shift if normalised else x
@@ -151,7 +153,7 @@ class TwoBranches(GlobalNetwork):
     Each branch is a linear map, followed by batch normalisation and scaling to unit length. In the code, W_m is
     `image_map` (K, D), for images and regions, and W_t is `text_map` (K, K), for the states of roots and noun phrases.
     The biases are in the normalisation. An addition of this project is `geometry`. With it, W_m is (K, D + 7), and also
-    maps the geometry of a region minus the geometry of a whole image.
+    maps the seven values that `locate` computes for a region, minus the values of a whole image.
     """
 
     score = "cosine"
@@ -196,7 +198,8 @@ class TwoBranches(GlobalNetwork):
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
-        """Embed the nodes in the rows `rows` (p,) of `levels` as (p, K) of unit length. The first `roots` are roots."""
+        """Embed the nodes in the rows `rows` (p,) of `levels` as (p, K) of unit length. The first `roots` of them are
+        roots of trees, and the others are noun phrases."""
         states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
         return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
 
@@ -205,7 +208,8 @@ class TwoBranches(GlobalNetwork):
         return self.embed_nodes(levels, levels.roots, len(levels.roots))
 
     def forward(self, x: Tensor, levels: Levels, pairs: PhrasePairs) -> Scores:
-        """Score n images by n sentences, and the regions of the noun phrases `pairs` by these phrases."""
+        """Score n images, with the stacked features x (n, D), by n sentences, and the p regions of `pairs` by its p
+        noun phrases."""
         n = len(x)
         h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
         v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
@@ -220,9 +224,9 @@ MAX_REGIONS = 1 << 16
 class Correspondences(Ragged):
     """The region of each noun phrase of m sentences, sentence after sentence (Niu et al. 2017, section 3.3).
 
-    `chosen` (p,) int64 is the number of the region in its image, and `confidence` (p,) float32 the similarity of phrase
-    and region. The phrases of sentence i are offsets[i] to offsets[i + 1] - 1. Before the first matching, regions are
-    -1 and confidences are 0.
+    `chosen` (p,) int64 is the number of the region in its image, and `confidence` (p,) float32 the cosine of phrase and
+    region. The phrases of sentence i are offsets[i] to offsets[i + 1] - 1. Before the first matching, `chosen` is -1
+    and `confidence` is 0 for all phrases.
     """
 
     chosen: Tensor
@@ -231,9 +235,9 @@ class Correspondences(Ragged):
 
 
 def noun_phrases(trees: Trees, noun_phrase: int) -> np.ndarray:
-    """Return the positions of the nodes that are noun phrases, tree after tree.
+    """Return the positions of all noun phrases in the arrays of `trees`, tree after tree.
 
-    They are the inner nodes of `trees` with the label `noun_phrase`, without the roots.
+    Noun phrases are the inner nodes with the label `noun_phrase`, without the roots.
     """
     return np.flatnonzero((trees.labels == noun_phrase) & (trees.parents >= 0) & (trees.words < 0))
 
@@ -242,8 +246,9 @@ def match_regions(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets:
     """Find the most similar region of the same image for each of p phrases.
 
     `phrases` (p, K) and `regions` (r, K) have unit length, and `images` (p,) are the images of the phrases. The regions
-    of image i are offsets[i] to offsets[i + 1] - 1. The first region is the whole image, and is chosen only if there is
-    no other region. Returns the numbers of the regions in their images (p,), and the similarities (p,).
+    of image i are offsets[i] to offsets[i + 1] - 1. The first region of an image is the whole image, and is chosen only
+    if the image has no other region. Returns the number of the chosen region of each phrase, counted from 0 in its
+    image, (p,), and the cosines of phrases and chosen regions, (p,).
     """
     lengths = np.diff(offsets)
     number = runs(np.zeros(len(lengths), np.int64), lengths)
@@ -266,7 +271,8 @@ class HMLSTM(GlobalModel):
     def make_network(
         cls, mean: Tensor, words: Tensor, dimensions: int, dropout: float, learned: Settings, score: Score
     ) -> TwoBranches:
-        """Create the untrained network. `learned` has the label `noun_phrase`, and whether regions have `geometry`.
+        """Create the untrained network. `learned` has the id `noun_phrase` of the label of noun phrases, and whether
+        regions have `geometry`.
 
         `mean` (D,) is subtracted from images, and `words` (V + 1, d) are the word vectors. `score` is not used, because
         the score is always the cosine.
@@ -314,7 +320,7 @@ class HMLSTM(GlobalModel):
         self, task: TrainingTask, matches: "Correspondences", rows: np.ndarray
     ) -> tuple[Tensor, Levels, PhrasePairs]:
         """Return the arguments of the network for the training pairs `rows`: images, arranged trees, and noun phrases
-        with the regions that `matches` assigns to them."""
+        with the regions that `matches` assigns to them, or with random regions before the first matching."""
         trees = task.train.sentences.take(rows)
         owners = task.train.owners[rows]
         levels = self.arrange(trees)
@@ -345,8 +351,8 @@ class HMLSTM(GlobalModel):
     def embed_regions(self, block: RegionBlock, view: RegionView | None = None) -> np.ndarray:
         """Embed the r regions of a block, and return (r, c) float32.
 
-        `view` describes the features in the block. By default they are the features of the model's encoders, in its
-        order.
+        `view` describes the features in the block. By default the block has the features of the model's encoders, in
+        the model's order.
         """
         view = view or RegionView(self.view, bool(self.learned.get("geometry", False)))
         x = view.stack(block, through=self.view)
@@ -375,7 +381,8 @@ class HMLSTM(GlobalModel):
     def correspond(
         self, sentences: Trees, owners: np.ndarray, regions: RegionSource, view: RegionView
     ) -> Correspondences:
-        """Find the most similar region for each noun phrase of m `sentences`, whose images are `owners` (m,).
+        """Find the most similar region for each noun phrase of m `sentences`. `owners` (m,) has the row in `regions` of
+        the image of each sentence.
 
         `view` describes the features in `regions`.
         """
@@ -406,8 +413,9 @@ def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tens
 def _fill_missing(chosen: np.ndarray, counts: np.ndarray) -> np.ndarray:
     """Replace the regions -1 in `chosen` (p,) by random regions of the same image, and return (p,).
 
-    `counts` (p,) are the numbers of regions of the phrases' images. Region 0, the whole image, is drawn only if there
-    is no other. The batch normalisation of parts thus has the statistics of regions from the first epoch on.
+    `counts` (p,) are the numbers of regions of the phrases' images. Region 0, the whole image, is drawn only if the
+    image has no other region. The batch normalisation of parts thus has the statistics of regions from the first epoch
+    on.
     """
     drawn = (torch.rand(len(chosen)).numpy() * (counts - 1)).astype(np.int64) + 1
     return np.where(chosen < 0, np.minimum(drawn, counts - 1), chosen)

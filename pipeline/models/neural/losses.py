@@ -18,9 +18,10 @@ class Objective:
 
     - `ranking` (Kiros et al. 2014, eq. 6): for each pair, the sum over contrastive sentences v_k of
       max(0, alpha - s(x, v) + s(x, v_k)), plus the same sum over contrastive images. alpha is `margin`.
-    - `info-nce`: for each pair, -log of exp(s(x, v) / t) divided by the sum of itself and of exp(s(x, v_k) / t) over
-      contrastive sentences v_k, plus the same over contrastive images. t is `temperature`.
-    - `squared` (Socher et al. 2014, section 5): |v - y|^2 of each pair, without contrasts. The scores are -|v - y|^2.
+    - `info-nce`: for each pair, -log of the quotient of exp(s(x, v) / t) and the sum of exp(s(x, v') / t) over v itself
+      and the contrastive sentences, plus the same with contrastive images. t is `temperature`.
+    - `squared` (Socher et al. 2014, section 5): for each pair, the squared distance of the image's vector and the
+      sentence's vector, which is -s(x, v), without contrasts.
 
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
 
@@ -53,8 +54,8 @@ class Objective:
         """Compute the loss, a scalar, of the `scores` (n, n) of images by sentences, with the pairs on the diagonal.
 
         `owners` (n,) are the images of the pairs. `weights` (n,) are factors of the terms of each pair (Niu et al.
-        2017, eq. 10). `legal` (n, n) bool says which pairs may contrast. By default these are the pairs of different
-        images.
+        2017, eq. 10). Row i of `legal` (n, n) bool says which pairs may be contrastive pairs of pair i. By default
+        these are the pairs of other images.
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
@@ -74,8 +75,8 @@ class Objective:
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
         """Compute the loss (a,) of a pairs in one direction.
 
-        `positive` (a,) are the scores of the pairs, and `against` (a, n) the scores with contrastive items, of which
-        `legal` (a, n) says which count.
+        `positive` (a,) are the scores of the pairs. `against` (a, n) are the scores of the image of each pair with n
+        sentences, or of the sentence of each pair with n images. `legal` (a, n) says which of these count as contrasts.
         """
         if self.loss == "info-nce":
             logits = against.masked_fill(~legal, -torch.inf)
@@ -167,7 +168,8 @@ class Scores(NamedTuple):
 
 @dataclass(frozen=True)
 class DenseObjective:
-    """The loss of Niu et al. 2017, eq. 10: `objective` of the sentences, plus `share` times its value for noun phrases.
+    """The loss of Niu et al. 2017, eq. 10: `objective` of the sentences, plus `share` times `objective` of the noun
+    phrases.
 
     The terms of noun phrases are weighted by their confidence. If the reduction is `mean`, both parts are divided by
     the number of sentences. `contrasts` selects the contrastive phrases h_{d,l} and regions v_{d,l} of eq. 9: the
@@ -192,6 +194,6 @@ class DenseObjective:
         return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
-        """Return which phrases and regions contrast, (p, p) bool."""
+        """Return a matrix (p, p) bool. Row i says which pairs are contrastive pairs of the phrase and region i."""
         same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

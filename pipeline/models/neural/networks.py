@@ -151,7 +151,7 @@ def initial(*shape: int) -> nn.Parameter:
 
 @torch.no_grad()
 def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
-    """Set the initial bias of the gate with the number `gate`.
+    """Set the initial bias of the gate with the number `gate` to `value`.
 
     `bias` (4 K,) has the K biases of each of four gates side by side.
     """
@@ -162,7 +162,7 @@ class SentenceEncoder(nn.Module):
     """The base class of networks that map each arranged sentence to one vector.
 
     `words` (V + 1, d) are the word vectors, of which the last belongs to the unknown word. `precision` is the dtype of
-    the most expensive products.
+    the most expensive matrix products.
     """
 
     words: nn.Parameter

@@ -20,13 +20,14 @@ class Packed(NamedTuple):
 
     Within a position, the longest sentence comes first.
 
-    - `ids` (total,) are the ids of the words, and `owners` (total,) their sentences.
+    - `ids` (total,) are the ids of the words, and `owners` (total,) the numbers of their sentences.
     - `sizes` has the number of sentences with a word at each position.
-    - `order` (n,) are the sentences, longest first.
+    - `order` (n,) are the numbers of the sentences, longest first.
     - `mirrored` (total,) is, for each word, the packed position of the word that is as far from the end of the sentence
       as this word is from its beginning.
-    - `lengths` (n,), at least 1, and `offsets` (n + 1,) describe the sentences in their own order. In this order,
-      `rows` (total,) are the packed positions of all words, and `last` (n,) those of the last words.
+    - `lengths` (n,), at least 1, are the numbers of words of the sentences in their original order. `rows` (total,) are
+      the packed positions of all words, sentence after sentence in this order, so that the words of sentence i are
+      rows[offsets[i] : offsets[i + 1]]. `last` (n,) are the packed positions of the last words of the sentences.
     """
 
     ids: Tensor
@@ -62,7 +63,7 @@ def pack(tokens: Tokens, unknown: int) -> Packed:
 class Activation(NamedTuple):
     """An activation function f.
 
-    `apply` computes f in place, and `slope` computes the derivative of f from its value.
+    `apply` computes f in place, and `slope` computes the derivative of f from the value of f.
     """
 
     apply: Callable[[Tensor], Tensor]
@@ -96,7 +97,8 @@ class RecurrentCell(NamedTuple):
 
     - `step(x, a, state)` returns the next state, and the tensors that `back` needs.
     - `back(tensors, gradients of the next state)` returns the gradients of x and of a, in blocks (k, H), and of the
-      previous state, without the gradient through a. None means zero. For a, it means that the blocks equal those of x.
+      previous state, without the gradient through a. None means zero, but None for a means that the gradient of a
+      equals the gradient of x.
     - `library` is the function of torch that computes all words at once, on a GPU by cuDNN, or None if torch lacks it.
     """
 
@@ -170,9 +172,10 @@ def recur(
 ) -> Tensor:  # fmt: skip
     """Compute the hidden states of `Recurrence`, with products in `precision`. `Recurrence` describes the arguments.
 
-    On a GPU, cuDNN computes them if it has the cell, because it needs a few kernels instead of about twenty per
-    position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as `Recurrence`. cuDNN always gets
-    float32. In training with `bfloat16`, it may multiply in TF32, which has more bits than bfloat16.
+    On a GPU, cuDNN computes them if it has the cell and `bias` has one dimension, because it needs a few kernels
+    instead of about twenty per position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as
+    `Recurrence`. cuDNN always gets float32. In training with `bfloat16`, it may multiply in TF32, which has more bits
+    than bfloat16.
     """
     tensors = words, w, u, bias, hidden_bias
     if words.is_cuda and cell.library is not None and bias.dim() == 1:
@@ -181,10 +184,11 @@ def recur(
 
 
 def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *weights: Tensor) -> Tensor:
-    """Compute the hidden states of `Recurrence` in float32 by `cell.library`. `weights` are w, u and both biases."""
+    """Compute the hidden states of `Recurrence` in float32 by `cell.library`. `weights` are `w`, `u`, `bias` and
+    `hidden_bias`."""
     assert cell.library is not None
     first = (words.new_zeros(1, sizes[0], weights[1].shape[1]),) * cell.states
-    with warnings.catch_warnings():  # The copy of the weights, of which torch warns, takes only microseconds.
+    with warnings.catch_warnings():  # torch warns of a copy of the weights, which takes microseconds.
         warnings.filterwarnings("ignore", "RNN module weights are not part of single contiguous chunk")
         return cell.library(
             words, torch.tensor(sizes), first if cell.states > 1 else first[0], weights,
@@ -216,8 +220,8 @@ class Recurrence(torch.autograd.Function):
     (total, gates H), with a row for each word. Products are computed in the dtype of `words`, and everything else in
     float32. Values and gradients equal those of torch.nn.RNN, GRU and LSTM.
 
-    The gradient of `u` is one product over all words. The loop of torch sums a matrix (gates H, H) per position
-    instead.
+    The gradient of `u` is one product over all words. torch's own loop instead adds a matrix (gates H, H) to this
+    gradient at each position.
     """
 
     @staticmethod
@@ -277,7 +281,7 @@ class Recurrence(torch.autograd.Function):
 
 
 def _copy_blocks(rows: Tensor, blocks: State) -> None:
-    """Copy `blocks` (k, H) side by side into `rows` (k, total)."""
+    """Copy the `blocks`, (k, H) each, side by side into the columns of `rows` (k, number of blocks times H)."""
     for columns, block in zip(rows.chunk(len(blocks), dim=1), blocks, strict=True):
         columns.copy_(block)
 

@@ -40,10 +40,10 @@ SCALE_SAMPLE = 4096
 
 
 class Bags(NamedTuple):
-    """Sparse rows.
+    """The rows of a sparse matrix.
 
-    Row i has the columns ids[starts[i] : starts[i + 1]], with the values `weights` in the same order. The last row
-    extends to the end of `ids`.
+    Row i has values in the columns ids[starts[i] : starts[i + 1]], and these are the entries of `weights` at the same
+    positions. The last row extends to the end of `ids`.
     """
 
     ids: Tensor
@@ -52,11 +52,12 @@ class Bags(NamedTuple):
 
 
 Matrices = Sequence[Bags | Tensor]
-"""The matrices of a text view, sparse or dense (n, d), side by side."""
+"""The rows of n sentences in a text view: one matrix per text encoder, sparse or dense. Side by side, they are (n,
+d)."""
 
 
 def tensors_of(rows: Rows) -> Matrices:
-    """Convert the matrices of `rows` (n, d) to tensors."""
+    """Convert the sparse matrices of `rows` (n, d) to Bags, and the dense matrices to tensors."""
     return [bags(part) if is_sparse(part) else torch.from_numpy(np.asarray(part)) for part in matrices_of(rows)]
 
 
@@ -125,7 +126,8 @@ class RefinedTowers(nn.Module):
 
     @torch.no_grad()
     def scale(self, x: Tensor, y: Matrices) -> None:
-        """Scale W and U so that the projections of images x and sentences y have their initial lengths.
+        """Scale W and U so that the root mean square length of the projections is 1 for the images x (n, D), and
+        SENTENCE_LENGTH for the sentences y (n, d).
 
         One learning rate then suits both maps and every start.
         """
@@ -136,7 +138,7 @@ class RefinedTowers(nn.Module):
         self.u *= SENTENCE_LENGTH / sentences.square().sum(dim=1).mean().sqrt()
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """Return the tensors of the model that embeds like these towers, by name."""
+        """Return the tensors, by name, from which `from_parts` restores a model that embeds like these towers."""
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:
@@ -229,9 +231,9 @@ class ProjectedBatch(NamedTuple):
 class ProjectionTowers(RefinedTowers):
     """Towers that start with random weights, for images of `view` and sentences of `text`.
 
-    With two layers, `heads` has the second layer of each side, which follows a GELU. The inputs of a side are
-    multiplied by its number in `scales` (2,), so that their entries have a mean square of 1 and the same learning rates
-    suit all encoders.
+    With two layers, `heads` has the second layer of each side, which follows a GELU. The inputs of the images are
+    multiplied by scales[0], and the inputs of the sentences by scales[1], so that their entries have a mean square of 1
+    and the same learning rates suit all encoders.
     """
 
     scales: Tensor
@@ -257,11 +259,11 @@ class ProjectionTowers(RefinedTowers):
                 self.scales[side] = projected.square().mean().rsqrt()
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Apply the layers of the images to (n, D)."""
+        """Apply the one or two layers of the image side to the stacked features x (n, D). Return (n, c)."""
         return self._head(0, super().project_images(x) * self.scales[0])
 
     def project_sentences(self, y: Matrices) -> Tensor:
-        """Apply the layers of the sentences to (n, d)."""
+        """Apply the one or two layers of the sentence side to the rows y (n, d) of the text view. Return (n, c)."""
         return self._head(1, super().project_sentences(y) * self.scales[1])
 
     def _head(self, side: int, hidden: Tensor) -> Tensor:
@@ -281,7 +283,8 @@ class ProjectionTowers(RefinedTowers):
 
 @dataclass(frozen=True)
 class StructuredObjective:
-    """The contrastive `objective` plus `weight` times STRUCTURE, the mean of `structure` of both sides."""
+    """The contrastive `objective`, plus `weight` times the regulariser STRUCTURE if a batch has cosines. The
+    regulariser is the mean of the function `structure` for the images and of `structure` for the sentences."""
 
     objective: Objective
     weight: float

@@ -57,8 +57,8 @@ def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class RegionView:
-    """The view of regions: their `features` as in an image view, and with `geometry` also the seven values of
-    `locate`."""
+    """The view of regions: their features, stacked by the image view `features`, and then the seven values of `locate`
+    if `geometry` is true."""
 
     features: ImageView
     geometry: bool
@@ -142,9 +142,9 @@ class TrainingTask:
     `train` and `dev` are the pairs, and `view` describes their image features. `settings` is the section of the
     configuration for the model. `words` (V + 1, d) are the initial word vectors, which are not trained if `train_words`
     is false. `start` is the fitted model, or the WordStart, from which a refinement starts. `precision` is the dtype of
-    the most expensive products. `region_view` describes the features of regions, and `noun_phrase` is the label of noun
-    phrases in trees. `text_steps` has the steps of normalisation of each text encoder, for a model that reads vectors.
-    Networks are trained on `device`.
+    the most expensive matrix products. `region_view` describes the features of regions, and `noun_phrase` is the id of
+    the label of noun phrases in trees. `text_steps` has the steps of normalisation of each text encoder, for a model
+    that reads vectors. Networks are trained on `device`.
     """
 
     view: ImageView
@@ -223,7 +223,8 @@ class TrainingTask:
 
 @dataclass(frozen=True)
 class Trained:
-    """A trained model, the log of its training as JSON values, and its score on dev, or 0 if it was not scored."""
+    """A trained model, the log of its training as JSON values, and its score on dev, where higher is better, or 0 if it
+    was not scored."""
 
     model: TrainedModel
     log: Mapping[str, Any]
@@ -241,7 +242,7 @@ class TrainableModel(Protocol):
 def train(
     model: TrainableModel, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
 ) -> Trained:
-    """Train a model of the registered class `model` on `task`, and return it with its log.
+    """Train a model of the registered class `model` on `task`, and return it with its log and score.
 
     The training continues from `checkpoint` if it is not None. `after_step` is called after each batch. Raises
     JointspaceError if a loss or gradient is not finite, and IntegrityError if the checkpoint belongs to another model.

@@ -30,14 +30,15 @@ class TrainingSchedule:
     - `optimiser` is adam, sgd, momentum, rmsprop or adagrad. AdaGrad's sums of squared gradients are reset to 1, their
       initial value, every ADAGRAD_RESET epochs (Socher et al. 2014, section 5).
     - `learning_rate` is multiplied by `decay` per epoch, gradually over the steps of an epoch.
-    - `weight_decay` pulls each parameter towards its anchor, independently of the gradient.
-    - `penalty` is the weight of the regulariser in the loss.
+    - `weight_decay`, times the learning rate, is the share by which each step moves a trained parameter towards its
+      anchor (see TrainingPlan), independently of the gradient.
+    - `penalty` is the weight of the regulariser in the loss (see TrainingPlan).
     - `clip` is the largest allowed norm of the gradient of all parameters together.
-    - Running averages of the parameters are scored on dev and kept. Each step replaces the share 1 - `averaging` of
-      them.
+    - Running averages of the parameters are scored on dev and kept, not the parameters themselves. After each step, an
+      average is `averaging` times its former value, plus 1 - `averaging` times the parameter.
     - `batch_size` is the number of pairs in a batch.
     - Training ends after `epochs`, or after `patience` epochs without a better dev score. With a patience of 0, nothing
-      is scored, and the parameters of the last epoch are kept.
+      is scored, and the averages after the last epoch are kept.
     - `seed` decides all random numbers.
     """
 
@@ -56,7 +57,7 @@ class TrainingSchedule:
     def make_optimiser(self, parameters: Iterable[torch.Tensor], device: torch.device) -> torch.optim.Optimizer:
         """Return the optimiser of `parameters`, which are on `device`, with the initial learning rate."""
         on_cpu = device.type == "cpu"
-        # A fused optimiser makes one pass over the parameters. With None, torch decides.
+        # A fused optimiser updates all parameters in one pass. If `fused` is None, torch decides.
         make = {
             "adam": partial(torch.optim.Adam, fused=on_cpu or device.type == "cuda" or None),
             "sgd": torch.optim.SGD,
@@ -111,7 +112,8 @@ def clip_elements(network: nn.Module, limit: float) -> None:
 
 
 class UnreadLoss(NamedTuple):
-    """The loss and the norm of the gradient of a step on the pairs `rows`. The `values` (2,) may still be on a GPU."""
+    """The loss and the norm of the gradient of a step on the pairs `rows`, in this order in `values` (2,), whose copy
+    from a GPU may not be finished."""
 
     epoch: int
     step: int
@@ -134,9 +136,10 @@ class LossFunction(Protocol[Output]):
 
 
 class TrainedModel(JointModel, Protocol):
-    """A model that is trained.
+    """A model that the training loop can train.
 
-    Dev chooses its epoch by the mean rank if `by_mean_rank` is true, else by the recall sum.
+    The epoch that is kept has the least mean rank on dev if `by_mean_rank` is true, and otherwise the greatest sum of
+    recalls.
     """
 
     @property
@@ -166,13 +169,14 @@ class TrainingPlan:
     anchors: Mapping[str, Tensor] = field(default_factory=dict)
     """The values towards which weight decay pulls parameters, by name. It pulls other parameters towards zero."""
     groups: Sequence[Collection[str]] = ()
-    """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs."""
+    """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs.
+    Without sets, all parameters are trained in each epoch."""
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
     """Tensors by name that the module or `before_epoch` changes in place. They are stored with the parameters."""
     before_epoch: Callable[[int], None] = lambda epoch: None
     """Function that is called with the number of each epoch before it begins."""
     precision: torch.dtype = torch.float32
-    """The dtype of the module's most expensive products."""
+    """The dtype of the module's most expensive matrix products."""
     finish: Callable[[], TrainedModel] | None = None
     """Function that returns the trained model, or None if the module itself is the model."""
 
@@ -181,7 +185,7 @@ class Training:
     """The training of a plan.
 
     All random numbers depend only on the seed, the epoch and the number of the batch, so that a checkpoint need not
-    store the state of the generators.
+    store the state of the random number generators.
     """
 
     def __init__(self, plan: TrainingPlan) -> None:
@@ -233,9 +237,10 @@ class Training:
         """Train to the end, and put the parameters of the best epoch into the module. Call `after_step` after each
         batch.
 
-        Returns the history: for each epoch its number, mean loss, learning rate, and the dev score if it was scored.
-        Raises JointspaceError, which names the batch, if a loss or gradient is not finite. The error is raised before a
-        checkpoint can contain results of this batch, and on a CPU also before a parameter is changed.
+        Returns the history: for each epoch its number `epoch`, the mean `loss`, the initial `learning_rate`, and the
+        score `dev` if it was scored. Raises JointspaceError, which names the batch, if a loss or gradient is not
+        finite. The error is raised before a checkpoint can contain results of this batch, and on a CPU also before a
+        parameter is changed.
         """
         with full_float32() if self.plan.precision == torch.float32 else nullcontext():
             while not self.finished:
@@ -309,9 +314,9 @@ class Training:
                 self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
-        """Add the loss of the last step to the progress, unless it was added.
+        """Add the loss of the last step to `progress.losses`, unless it was already added.
 
-        Raises JointspaceError if it is not finite.
+        Raises JointspaceError if the loss or the norm of the gradient is not finite.
         """
         step = self._unread
         self._unread = None
@@ -379,7 +384,7 @@ class Training:
     def resume(self, checkpoint: Checkpoint) -> None:
         """Continue from `checkpoint`, which may come from another device.
 
-        Raises IntegrityError if the names or shapes of its tensors differ from this model's.
+        Raises IntegrityError if the names or shapes of its tensors differ from those of this training.
         """
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():

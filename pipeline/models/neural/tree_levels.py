@@ -23,11 +23,11 @@ class Forest(NamedTuple):
     trees: np.ndarray
 
     def roots(self) -> np.ndarray:
-        """Return the root of each tree, (n,)."""
+        """Return the number of the root of each tree, (n,)."""
         return np.flatnonzero(self.parents < 0)
 
     def heights(self) -> list[np.ndarray]:
-        """Return the nodes of each height, from the leaves (height 0) to the highest roots.
+        """Return the numbers of the nodes of each height, from the leaves (height 0) to the highest roots.
 
         The height of a node is 1 more than the greatest height of its children.
         """
@@ -87,7 +87,7 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """Return the nodes of phrase trees that have a parent, sorted by parent, and then by their first word."""
+    """Return the numbers of the nodes of phrase trees that have a parent, sorted by parent, and then by first word."""
     parents = nodes.parents
     total = len(parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
@@ -128,8 +128,9 @@ def binarise(nodes: Forest) -> Forest:
 def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarray:
     """Return the node that replaces each of `total` nodes.
 
-    `phrases` (k,), in ascending order, are the parents of k children, and `tops` (k,) the nodes that end with each
-    child. A phrase is replaced by the top of its last child, repeatedly, until nothing changes.
+    `phrases` (k,), in ascending order, are the parents of k children. `tops` (k,) has for each child the new node that
+    joins it to its siblings on the left, or the first child itself. A phrase is replaced by the top of its last child.
+    If this top is a phrase too, then its replacement is used, and so on.
     """
     substitute = np.arange(total)
     is_last = np.append(phrases[1:] != phrases[:-1], True)[: len(phrases)]
@@ -165,10 +166,11 @@ class Levels(NamedTuple):
     """The nodes of n trees as rows, sorted by height with the leaves first, and within a height by kind with roots
     last.
 
-    `levels` has a Level for each height. `nodes` (total,) are the nodes of the rows, `words` (total,) their words or
-    -1, and `parents` (total,) the rows of their parents or -1. `weights` (total, 1) float32 are the weights of the
-    nodes in their parents, and `own` (total, 1) float32 the weights of their own words. `roots` (n,) are the rows of
-    the trees' roots. `kinds` has each kind with the rows of this kind that have a parent.
+    `levels` has a Level for each height. `nodes` (total,) are the numbers of the nodes in Forest, `words` (total,) the
+    ids of their words or -1, and `parents` (total,) the rows of their parents or -1. `weights` (total, 1) float32 are
+    the weights of the nodes' states in their parents, and `own` (total, 1) float32 the weights of the nodes' words in
+    the nodes themselves. `roots` (n,) are the rows of the trees' roots. `kinds` has each kind with the rows of this
+    kind that have a parent.
     """
 
     levels: list[Level]
@@ -185,8 +187,8 @@ def arrange_levels(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) 
     """Sort `nodes` into levels by their height.
 
     Nodes with the same kind in `kinds` (total,) are multiplied by the same matrix. Kind -1 has no matrix. `counts`
-    (total,) are the numbers of words below the nodes, by which children are weighted as in Socher et al. 2014, eq. 4.
-    If it is None, all weights are 1.
+    (total,) are the numbers of words at the nodes and below them, by which children are weighted as in Socher et al.
+    2014, eq. 4. If it is None, all weights are 1.
     """
     parents = nodes.parents
     heights = nodes.heights()

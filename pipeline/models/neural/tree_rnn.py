@@ -23,7 +23,7 @@ INITIAL_NOISE = 0.01
 
 
 class KeptTrees(FunctionCtx):
-    """The values that the forward pass over trees keeps for its backward pass."""
+    """The values that the forward pass over trees keeps for the backward pass."""
 
     saved_tensors: tuple[Tensor, ...]
     levels: Levels
@@ -35,12 +35,12 @@ class TreeRecurrence(torch.autograd.Function):
     """The recurrence h_i = f(inputs_i + sum over children j of weight_j W_kind(j) h_j) over the nodes of trees.
 
     `apply(levels, linear_leaves, activation, inputs, matrices)` returns the states (total, K) float32 of all nodes,
-    with rows as in `levels`. `inputs` are (total, K) float32. `matrices` (M, K, K) are the M matrices W_kind, and
-    products are computed in their dtype. The matrix of kind -1 is the identity. f is the one of ACTIVATIONS with the
-    name `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
+    with rows as in `levels`, which also has the weights and the kinds. `inputs` are (total, K) float32. `matrices` (M,
+    K, K) are the M matrices W_kind, and products are computed in their dtype. The matrix of kind -1 is the identity. f
+    is the one of ACTIVATIONS with the name `activation`. With `linear_leaves`, nodes of height 0 have h_i = inputs_i.
 
-    Each height takes one product per kind, on neighbouring rows. The gradient of each matrix is one product over all
-    heights.
+    The nodes of one height and kind are neighbouring rows, so that one product multiplies all of them. The gradient of
+    each matrix is one product over all heights.
     """
 
     @staticmethod
@@ -88,8 +88,8 @@ class TreeRecurrence(torch.autograd.Function):
 def by_kind(rows: Tensor, matrices: Sequence[Tensor], groups: Sequence[tuple], dtype: torch.dtype) -> Tensor:
     """Multiply each of `rows` (k, K) by the matrix (K, L) of its kind in `matrices`, in `dtype`. Return (k, L) float32.
 
-    `groups` are (kind, start, stop) of consecutive rows. The starts and stops are relative to the same row, and the
-    first start is the first of `rows`. Rows of kind -1 are copied.
+    `groups` has (kind, start, stop) for each run of rows of the same kind. If s is the start of the first group, then
+    the rows of a group are start - s to stop - s - 1 of `rows`. Rows of kind -1 are copied.
     """
     first = groups[0][1]
     states = rows.to(dtype)
@@ -137,7 +137,8 @@ class TreeRNN(SentenceEncoder):
         raise NotImplementedError
 
     def inputs(self, levels: Levels) -> Tensor:
-        """Compute the term that the word of each node adds to its state, (total, K)."""
+        """Compute `inputs` of TreeRecurrence: for each node the term that depends on the word of this node, (total,
+        K)."""
         raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
@@ -241,7 +242,7 @@ class RelationRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
-        """Return the matrix of each relation as `matrix_of`.
+        """Return the number of the matrix of each relation as `matrix_of`, or -1 for a relation that does not occur.
 
         Relations that occur fewer than `rare` times in the training sentences share the last matrix.
         """
@@ -269,7 +270,8 @@ class TreeModel(GlobalModel):
         return {"activation": activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
-        """Return the initial block identities, with which the vector of a sentence is about the mean of its words."""
+        """Return the initial values of all trained matrices, towards which weight decay pulls them. They are block
+        identities plus noise, with which the vector of a sentence is about the mean of its word vectors."""
         network = self.network.sentences
         return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 

@@ -48,11 +48,12 @@ BLOCK_ROWS = 512
 
 
 class GlobalModel(NetworkModel):
-    """The base class of models with one vector per image and per sentence, whose inner product is the score.
+    """The base class of models with one vector per image and one per sentence.
 
-    The vectors have unit length. With the setting `score: product` they keep their length. After training with the
-    squared loss they also keep their length, and are compared by distance. These two comparisons are from Socher et al.
-    2014, who report mean ranks. Dev therefore chooses by the mean rank for them, and by the recall sum otherwise.
+    The vectors have unit length, and the score is their inner product. With the setting `score: product`, the score is
+    the inner product of vectors that are not scaled. After training with the squared loss, vectors are not scaled
+    either, and are compared by distance. The last two comparisons are from Socher et al. 2014, who report mean ranks.
+    With them, the epoch with the least mean rank on dev is kept, and otherwise the epoch with the greatest recall sum.
 
     A subclass sets `sentence_encoder`, a class or function whose arguments are the word vectors, the dimension of the
     space, the dropout, and the values that `learn` returns. The model keeps these values as `learned`.
@@ -89,8 +90,8 @@ class GlobalModel(NetworkModel):
         def draw(rows: np.ndarray) -> tuple[Tensor, ArrangedWords]:
             return task.draw_images(rows), model.arrange(task.train.sentences.take(rows))
 
-        # The squared loss of both sides at once would shrink them to zero. Therefore W_I is trained first, and then the
-        # sentence encoder (Socher et al. 2014, section 5).
+        # If both sides were trained at once, the squared loss would shrink all vectors to zero. Therefore W_I is
+        # trained first, and then the sentence encoder (Socher et al. 2014, section 5).
         sentences = {name for name, p in model.network.named_parameters() if p.requires_grad} - {"image_map"}
         groups = ({"image_map"}, sentences) if sentences and model.network.score == "distance" else ()
         plan = task.plan(model.network, draw, model.judge(task.dev), model.reloaded)
@@ -123,7 +124,8 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """Return further arguments of the sentence encoder, from the settings or training sentences, as JSON values."""
+        """Return further arguments of `sentence_encoder`, name -> JSON value, from the settings or training
+        sentences."""
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
@@ -152,7 +154,7 @@ class GlobalModel(NetworkModel):
         return self.in_blocks(lambda rows: embed(stack_on(self.view, features, self.device, rows)), count, "image")
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Embed n word sequences or trees, whose word ids are of the vocabulary of the training.
+        """Embed n word sequences or trees, whose words are ids in the vocabulary with which the model was trained.
 
         Return (n, c) float32.
         """

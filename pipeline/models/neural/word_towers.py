@@ -22,7 +22,7 @@ from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
 SCALE_SAMPLE = 4096
-"""Approximate number of images, and of sentences, on which initial lengths are measured."""
+"""Approximate number of images, and of sentences, on which the lengths of the initial projections are measured."""
 
 
 class InitialTowers(NamedTuple):
@@ -39,10 +39,10 @@ class InitialTowers(NamedTuple):
 
 
 def initial_towers(task: TrainingTask) -> InitialTowers:
-    """Compute the initial parameters from `task.start`, a WordStart.
+    """Compute the initial parameters from `task.start`, a WordStart with the fitted `ncca`.
 
-    Each side is multiplied by a number, so that projected images have the root mean square length 1, and sentences the
-    length SENTENCE_LENGTH, as in `ncca-refined`.
+    The map of images and the word vectors are each multiplied by a number, so that projected images have the root mean
+    square length 1, and sentences the length SENTENCE_LENGTH, as in `ncca-refined`.
     """
     assert isinstance(task.start, WordStart)
     start = task.start.model
@@ -135,7 +135,7 @@ class Towers(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive products."""
+        """Set the dtype of the most expensive matrix products."""
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
