@@ -47,7 +47,7 @@ class Vectors:
 
 
 def evenly_spaced(n: int, most: int) -> np.ndarray:
-    """Return at most `most` of the rows 0 to n - 1, evenly spaced from the first to the last."""
+    """Return at most `most` of the rows 0 to `n` - 1, evenly spaced from the first to the last."""
     return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
 
 
@@ -64,7 +64,7 @@ class Neighbours:
 
     @classmethod
     def none(cls, queries: int, k: int) -> "Neighbours":
-        """Return neighbours without any row."""
+        """Return neighbours (`queries`, `k`) that are all missing: each row is -1 with the score -inf."""
         return cls(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
     @classmethod
@@ -78,7 +78,10 @@ class Neighbours:
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """Return the best k of both. If scores are equal, the smaller row comes first. The rows -1 come last."""
+        """Return the k best of these and the `other` neighbours for each query, where k is the number of these.
+
+        If scores are equal, the smaller row comes first. The rows -1 come last.
+        """
         rows = np.hstack([self.rows, other.rows])
         scores = np.hstack([self.scores, other.scores])
         best = np.lexsort((rows, -scores))[:, : self.rows.shape[1]]
