@@ -190,7 +190,7 @@ def build_gallery(
     measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
     conditions = measure_gallery_conditions(gallery, queries)
     if (inverted := stages_of(built.index).inverted) is not None:
-        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The gallery has made one, which the file does not contain.
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The file must not contain the gallery's direct map.
     return replace(built, card=built.card.model_copy(update={"shortlist": measured, "conditions": conditions}))
 
 
@@ -254,7 +254,7 @@ def remove(
     `card`. If `rest_ids` is empty, the new index is an empty Flat index.
     """
     factory = card.factory
-    # The type is read from the index, because the card may be wrong. Other types would number the vectors again.
+    # The type is read from the index, because the card may be wrong. Other types number the vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)

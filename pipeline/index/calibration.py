@@ -109,7 +109,7 @@ class Calibration:
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
     def card(self) -> dict[str, Json]:
-        """Return the values for the card of an index. They do not include the background, which has a file."""
+        """Return the values for the card of an index. The background is not on the card, but in the file BACKGROUND."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def threshold(self, query: np.ndarray) -> float:
@@ -195,8 +195,8 @@ class Judgement:
 def changed_share(index: StoredIndex) -> float:
     """Return the number of photos that were added or removed since `jointspace calibrate`, as a share of all photos.
 
-    The changes are counted by the difference between the numbers of photos in each index shard then and now. The larger
-    of both numbers counts for all photos. The share is 0 if the calibration comes from the dev split.
+    For each index shard, the numbers of photos then and now are compared. The result is the sum of their differences,
+    divided by the sum of the larger numbers. It is 0 if the calibration comes from the dev split.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:

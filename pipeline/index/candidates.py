@@ -30,7 +30,7 @@ KMEANS_ROUNDS = 10
 MAX_PRODUCTS = 1 << 28
 """Number of products of vectors and centroids that k-means holds in memory together."""
 MIN_TRAINING_ROWS = 20_000
-"""Number of vectors on which an index may always be trained, even if it has few lists or none."""
+"""Smallest result of `training_rows`: the limit on the training vectors of an index with few lists or none."""
 ENCODER_ROWS = 1 << 15
 """Number of the training vectors from which the codes of vectors are learned. FAISS copies these vectors twice."""
 ROTATION_STEPS = 8
@@ -44,8 +44,8 @@ MANY_LISTS = 4
 GRAPH_LISTS = 1 << 16
 """Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""Pairs of a number of vectors, and the numbers of lists that are also tried if there are at least so many vectors. The
-numbers of lists are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, with rotated product codes
+"""Pairs (n, lists) in ascending order. If there are at least n vectors, these numbers of lists are also tried, from the
+last such pair. They are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, with rotated product codes
 (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 """Pattern of the number of lists in a factory string."""
@@ -221,7 +221,7 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ):
-            untyped(part).do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
+            untyped(part).do_polysemous_training = False  # It takes minutes, and only polysemous search needs it.
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:

@@ -5,9 +5,9 @@ tuned to a recall above the recall floor (`Bench.floor`), because the recall on 
 sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
 
 - The size grows by the bytes that each vector of the sample adds.
-- The time of a query grows with the number of comparisons. An index without lists compares a query with all vectors. An
-  inverted file compares it with the centroids and with the vectors in the visited lists. In a graph, the number of
-  comparisons is proportional to the logarithm of the number of vectors.
+- The time of a query grows with the number of comparisons. An inverted file compares a query with the centroids and
+  with the vectors in the visited lists. In a graph, the number of comparisons grows with the logarithm of the number of
+  vectors. Any other index compares a query with all vectors.
 - The time of building grows with the work of training and of adding vectors.
 
 Times are CPU seconds. The candidates that are close to the best one are timed alternately (`Bench.settle`), so that
@@ -70,9 +70,9 @@ may still be tried with all vectors if their latency is at most this multiple of
 MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors. The exact index may be built too."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent in the share of neighbours that a candidate may miss on the sample. It is the share that an index of all
-vectors may miss, multiplied by the sampled share of the vectors to the power of this exponent. With 96 dimensions in 8
-bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
+"""Exponent in the share of neighbours that a candidate may miss on the sample. This share is the share that an index of
+all vectors may miss, multiplied by the sampled share of the vectors to the power of the exponent. With 96 dimensions in
+8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)

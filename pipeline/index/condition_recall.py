@@ -70,7 +70,7 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
                 recalls.append(recall_of(found.rows, questions))
             cards.append(_card(number, recalls[0], float(np.mean(recalls[1:]))))
     if (inverted := stages_of(index).inverted) is not None:
-        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The search has made one, which the file must not contain.
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The file must not contain the search's direct map.
     return cards
 
 

@@ -78,7 +78,7 @@ class Neighbours:
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """Return the k best of these and the `other` neighbours for each query, where k is the number of these.
+        """Return, for each query, the k best of its k neighbours here and its neighbours in `other`.
 
         If scores are equal, the smaller row comes first. The rows -1 come last.
         """
@@ -159,8 +159,8 @@ def _search_on(
             best = torch.cat([best_scores[some], nearest.values], dim=1).topk(k, dim=1)
             both = torch.cat([best_rows[some], nearest.indices + (first + rows.start)], dim=1)
             merged.append((best.values, both.gather(1, best.indices)))
-        # The state changes only here. If the block does not fit into the GPU's memory, this function has failed before,
-        # and is called again with smaller parts.
+        # The state changes only here. If the block does not fit into the GPU's memory, this function fails before this
+        # line, and is called again with smaller parts.
         best_scores, best_rows = map(torch.cat, zip(*merged, strict=True))
         finite.append(are_finite)
 

@@ -70,7 +70,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
         return reconstruct(typed.index, order[np.searchsorted(names, ids, sorter=order)])
-    with _mapping:  # Threads share an index.
+    with _mapping:  # Several threads may use the index at the same time.
         for part in parts_of(typed):
             if isinstance(part, faiss.IndexRefine):
                 break  # The refine_index stores the vectors.
@@ -84,7 +84,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
-                except RuntimeError:  # Some ids are missing.
+                except RuntimeError:  # Some ids are missing, because their vectors were removed.
                     part.set_direct_map_type(HASHTABLE)
     return typed.reconstruct_batch(ids)
 

@@ -114,10 +114,10 @@ def view_bytes(
 ) -> faiss.Index:
     """Read an index whose codes, lists and links stay in `data`, and check it against the values of its card.
 
-    The index can only be searched. Adding or removing vectors would end the process. `is_searched_for_files` says that
-    the caller knows that these bytes do not refer to another file, so that all bytes need not be read here to check it.
-    Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or
-    differ from the card.
+    The index can only be searched. Adding or removing vectors would end the process. If `is_searched_for_files`, the
+    caller knows that these bytes do not refer to another file, and they are not read here to check it. Raises
+    IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or differ
+    from the card.
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:

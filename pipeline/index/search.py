@@ -39,7 +39,7 @@ MAX_ROWS_IN_MEMORY = 1 << 21
 of its results from the file."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
-its rank from 1 by the distance of the vectors, and as many for its rank by the words of the query."""
+its rank from 1 by the score of its vector, and also 1 / (60 + rank) for its rank by the words of the query."""
 MAX_FUSED = 100
 """Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
 for their distance."""
@@ -262,7 +262,7 @@ class Searcher(QueryEncoder):
         refuse with an InputError gets an empty answer whose `error` is the message.
         """
         if len(sentences) > 1:
-            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
+            self._keep("images")  # Otherwise the next batch would unpack the table again.
         answers = [self._answer_unknown(sentence, top, where, match_text) for sentence in sentences]
         valid = [number for number, answer in enumerate(answers) if answer is None]
         queries = self.embed_sentences([sentences[number] for number in valid]) if valid else np.empty((0, 0))
@@ -289,7 +289,7 @@ class Searcher(QueryEncoder):
             return None
         except (InputError, UsageError) as error:
             cannot_embed = isinstance(error, UsageError)
-            if cannot_embed and self.index.card.text_encoders:  # For example, its code is not allowed.
+            if cannot_embed and self.index.card.text_encoders:  # For example, the encoder's code is not allowed.
                 raise
             matches = self._match(sentence, self.allowed("images", where)) if match_text else None
             if matches is None and cannot_embed:
@@ -398,9 +398,9 @@ class Searcher(QueryEncoder):
         """Find the `top` images for an image without the words `minus` and with the words `plus`.
 
         The vectors of the words are subtracted from and added to the vector of the image (Kiros et al. 2014, section
-        3.2). The vectors of the `among` best results have a mean. These results are then sorted by their distances from
-        the mean, so that a poor result among good results comes last. If `among` is 0, or if the index cannot return
-        its vectors, the results stay sorted by their scores.
+        3.2). The `among` best results are then sorted by the distances of their vectors from the mean of these vectors,
+        so that a poor result among good results comes last. If `among` is 0, or if the index cannot return its vectors,
+        the results stay sorted by their scores.
         Raises InputError if no words are given or a word is unknown, and UsageError if the model's vectors of texts and
         images cannot be added.
         """

@@ -160,7 +160,7 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._leave(scope, status, start)  # A client that reads slowly is no longer counted.
+                self._leave(scope, status, start)  # The request is no longer counted, even if the client reads slowly.
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
