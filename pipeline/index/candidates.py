@@ -208,8 +208,9 @@ def build(
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
     """Train `index` on a sample of at most `count` vectors.
 
-    The lists are trained first, on `gpu`, or by FAISS on the CPU if it is None. The codes are then learned from
-    ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample twice.
+    The transforms and the lists are trained on the sample: the lists on `gpu`, or by FAISS on the CPU if it is None.
+    The codes are then learned from ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample
+    twice.
     """
     sample = vectors.take(evenly_spaced(vectors.count, count))
     rows = sample

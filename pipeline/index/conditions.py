@@ -52,7 +52,7 @@ Operand = Column | Value
 
 
 def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.ChunkedArray:
-    """Return the values of a column.
+    """Return the values of a column. Decimal numbers are converted to floats.
 
     Raises UsageError if the table has no such column, or if its values are not of the given `kind`.
     """
@@ -99,7 +99,7 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return the two sides of a comparison as Arrow values of the same type. At least one side must be a column.
+    """Return both sides of a comparison as values that Arrow can compare. At least one side must be a column.
 
     Raises UsageError if their values cannot be compared.
     """

@@ -65,7 +65,7 @@ TRIAL_BYTES = 1 << 26
 
 class RegionHits(NamedTuple):
     """The regions that a search found, the best first: the `rows` (k,) of their images, their `scores` (k,) and their
-    `boxes` (k, 4)."""
+    `boxes` (k, 4), which are x1, y1, x2, y2 in pixels of the original image."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -124,7 +124,7 @@ class Gallery:
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of some items. Raises RuntimeError if the index cannot return its vectors."""
+        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if the index cannot return its vectors."""
         return reconstruct(self.index, rows)
 
 
@@ -414,7 +414,7 @@ class MergedGallery(Gallery):
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of some items. Raises RuntimeError if a shard cannot return its vectors."""
+        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if a shard cannot return its vectors."""
         vectors = np.empty((len(rows), self.dim), np.float32)
         for gallery, first, last in zip(self.galleries, self.firsts, self.lasts, strict=True):
             here = np.flatnonzero((first <= rows) & (rows < last))

@@ -41,8 +41,8 @@ RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
 its rank from 1 by the score of its vector, and also 1 / (60 + rank) for its rank by the words of the query."""
 MAX_FUSED = 100
-"""Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
-for their distance."""
+"""Largest number of nearest images that get points for the rank of their vector (see RANK_OFFSET). Other images can
+only get points for the words of the query."""
 MAX_DRAWN = 50
 """Largest number of hits that a notebook shows with a thumbnail."""
 MAX_SORTED = 2000

@@ -173,7 +173,7 @@ class ServedGallery:
         and encoded during the search.
 
         The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
-        or encoded, its vector in this gallery is used, provided that both galleries have the same collection.
+        or encoded, its vector in this gallery is used, provided that both galleries have the same collection and image.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
