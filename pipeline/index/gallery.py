@@ -76,7 +76,8 @@ class RegionHits(NamedTuple):
 class Shortlist:
     """The size of the shortlist of a search with a multi-vector model.
 
-    If images are searched, the exact products of the `nearest` regions of each word are used in the estimated scores.
+    If the best region of each word counts, the exact products of the `nearest` regions of each word are used in the
+    estimated scores.
     The `shortlist` items with the best estimated scores are then scored exactly.
     """
 
@@ -237,7 +238,7 @@ class MultiVectorGallery(Gallery):
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
         """Estimate the scores (n,) of all items, with the mean of its inverted list in place of each vector.
 
-        If images are searched by words, the `nearest` regions of each word keep their exact products.
+        If the best region of each word counts, the `nearest` regions of each word keep their exact products.
         """
         assert self.means is not None  # The constructor has checked this.
         if not len(query.array):
