@@ -77,8 +77,7 @@ class Shortlist:
     """The size of the shortlist of a search with a multi-vector model.
 
     If the best region of each word counts, the exact products of the `nearest` regions of each word are used in the
-    estimated scores.
-    The `shortlist` items with the best estimated scores are then scored exactly.
+    estimated scores. The `shortlist` items with the best estimated scores are then scored exactly.
     """
 
     nearest: int
