@@ -1,8 +1,9 @@
 """Building a FAISS index that meets the requirements, with its card, and removing vectors from an index.
 
 The id of a vector is the row of its item in the index's table, and an id never changes its meaning: the ids of removed
-vectors are not used again. If a row has several vectors, these are numbered without gaps, and are numbered again when
-some are removed. Removing vectors does not change the centroids and codes that an index has learned.
+vectors are not used again. For a model with several vectors per item, the ids number the vectors of all items without
+gaps instead, and they are numbered again when some are removed. Removing vectors does not change the centroids and
+codes that an index has learned.
 """
 
 import time
@@ -31,17 +32,17 @@ if TYPE_CHECKING:
     import torch
 
 QUERIES = 1000
-"""Number of items of the other modality with which an index is measured."""
+"""Largest number of items of the other modality with which an index is measured, such as captions for images."""
 SET_QUERIES = 100
-"""Number of items of the other modality with which the index of a multi-vector model is measured. Each of them is also
-scored with all items."""
+"""Largest number of items of the other modality with which the index of a multi-vector model is measured. This takes
+longer, because each of them is also compared with all items of the index."""
 FLAT_HEADER_BYTES = 45
 """Size of an exact index in bytes without its vectors."""
 
 
 @dataclass(frozen=True)
 class BuiltIndex:
-    """A FAISS index with its card. The vector with the id i is row i of the given vectors.
+    """A FAISS index with its card. The vector with the id i is row i of the vectors from which the index was built.
 
     `tradeoff` has the measurements of all candidates, or is None if no candidates were measured on a sample: an exact
     index was built, or the type of index was given by another index shard.
@@ -163,10 +164,11 @@ def build_gallery(
 
     `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item.
     `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector model. The
-    index of such a multi-vector model stores its vectors exactly: it is a Flat index, or an inverted file of whole
-    vectors if there are more than `requirements.exact_limit` vectors. The candidates of `requirements` are ignored.
-    The `shortlist` is only used with an inverted file, because it is computed from the lists. Its recall and speed are
-    noted on the card. `shared` has the meaning that it has for `choose_and_build`.
+    index of a multi-vector model stores all vectors exactly, and the candidates of `requirements` are ignored. It is a
+    Flat index if this meets the requirements for at most `requirements.exact_limit` vectors, and otherwise an inverted
+    file of whole vectors. The `shortlist` is only used with an inverted file, because it is computed from the lists.
+    The card has the recall and the speed of searches with the shortlist. The other arguments are those of
+    `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.
@@ -188,7 +190,7 @@ def build_gallery(
     measured = ShortlistCard.model_validate(measure_shortlist(gallery, queries, progress))
     conditions = measure_gallery_conditions(gallery, queries)
     if (inverted := stages_of(built.index).inverted) is not None:
-        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The gallery has made one, which the file does not contain.
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The file must not contain the gallery's direct map.
     return replace(built, card=built.card.model_copy(update={"shortlist": measured, "conditions": conditions}))
 
 
@@ -197,10 +199,11 @@ def measure_shortlist(
 ) -> dict[str, Json]:
     """Compare searches with the gallery's shortlist with scoring all items. Return the values for the index's card.
 
-    `recall@10` is the mean share of a query's ten best items by exact scores that the shortlist finds. `recall@1` is
-    the share of queries whose best item it finds. An item also counts as found if another item with an equal score is
-    found in its place. `scored` is the number of items that are scored exactly for a query, `queries_per_second` is
-    the speed with the shortlist, and `exact_queries_per_second` the speed without it.
+    `recall@10` is the mean share of a query's ten best items by exact scores that a search with the shortlist finds.
+    `recall@1` is the share of queries whose best item is found. An item also counts as found if another item with an
+    equal score is found in its place. `scored` is the number of items that are scored exactly for a query,
+    `queries_per_second` is the speed with the shortlist, and `exact_queries_per_second` the speed without it. If the
+    gallery has no shortlist, both recalls are 1 and both speeds are equal.
     """
     top = min(NEIGHBOURS, len(gallery))
     shortlist = gallery.shortlist
@@ -246,12 +249,12 @@ def remove(
     """Remove the vectors with these `ids` from an index. Return the index, in which all other vectors keep their ids,
     and its factory string.
 
-    If FAISS cannot remove vectors from this type of index, the index is built again from the vectors `rest()` with the
-    ids `rest_ids`, with the factory string and the search parameters on its `card`. If `rest_ids` is empty, it becomes
-    an empty Flat index.
+    An inverted file is changed in place, unless it has fast-scan codes. For all other types, a new index is built from
+    the remaining vectors `rest()` with the ids `rest_ids`, with the factory string and the search parameters on the
+    `card`. If `rest_ids` is empty, the new index is an empty Flat index.
     """
     factory = card.factory
-    # The type is read from the index, because the card may be wrong. Other types would number the vectors again.
+    # The type is read from the index, because the card may be wrong. Other types number the vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)

@@ -2,16 +2,18 @@
 
 The scores of a text query are compared with its scores with a *background*, which are the captioned photos of the dev
 split. The normalised score of a photo is z = (score - mean) / deviation, with the mean and the standard deviation of
-the background's scores. A photo is a likely match if its z is at least a threshold, which is the split conformal
-quantile of the dev pairs (Vovk et al. 2005; Angelopoulos and Bates 2021). For queries that resemble the dev captions,
-the right photo is then a likely match with the probability `index.coverage`, if the index contains it. The threshold
-does not depend on the size of the index or on the number of its shards, because z only depends on the query, the photo
-and the background. The number of likely matches grows with the index, and may be zero.
+the background's scores. A photo is a likely match if its z is at least a threshold. The threshold is the split
+conformal quantile of the z of the dev captions and their photos (Vovk et al. 2005; Angelopoulos and Bates 2021). For
+queries that resemble the dev captions, the right photo is then a likely match with the probability `index.coverage`, if
+the index contains it. The threshold does not depend on the size of the index or on the number of its shards, because z
+only depends on the query, the photo and the background. The number of likely matches grows with the index, and may be
+zero.
 
 A query is out of domain if the mean of its NEIGHBOURS best scores with the background is smaller than for all but the
-share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the index
-either. The calibration cannot say that a particular photo is missing from the index: the best score of a caption is
-about the same whether its photo is in the index or not (docs/measured.md).
+share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the size
+of the index either. A query whose words are all in the texts of a result is never out of domain. The calibration cannot
+say that a particular photo is missing from the index: the best score of a caption is about the same whether its photo
+is in the index or not (docs/measured.md).
 
 `jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
 then a sample of the photos of the index.
@@ -36,7 +38,7 @@ FALSE_ALARMS = 0.05
 NEIGHBOURS = 10
 """Number of the best scores with the background whose mean says how well a query fits the collection."""
 MIN_DEV_IMAGES = 50
-"""An index is calibrated with at least this many captioned images, of the dev split or of a user's table."""
+"""Smallest number of captioned images, of the dev split or of a user's table, with which an index is calibrated."""
 MAX_CHANGED_SHARE = 0.5
 """Largest share of added and removed photos (see `changed_share`) with which a calibration by `jointspace calibrate` is
 still used. Beyond it, searches do not say where likely matches end."""
@@ -68,8 +70,8 @@ class Calibration:
         """Compute the calibration from `images` (n, c) and their captions `sentences` (m, c), of dev or of a user.
 
         The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image
-        `owners[j]`, which is left out of the background of this caption. At most the share 1 - `coverage` of m + 1
-        captions may score below the threshold. This number is computed without rounding errors.
+        `owners[j]`, which is left out of the background of this caption. For at most (1 - `coverage`) * (m + 1) of the
+        captions, the z of their image is below the threshold. This number is computed without rounding errors.
         """
         scores = []
         nearness = []
@@ -107,7 +109,7 @@ class Calibration:
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
     def card(self) -> dict[str, Json]:
-        """Return the values for the card of an index. The background is stored in a file of its own."""
+        """Return the values for the card of an index. The background is not on the card, but in the file BACKGROUND."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def threshold(self, query: np.ndarray) -> float:
@@ -191,10 +193,10 @@ class Judgement:
 
 
 def changed_share(index: StoredIndex) -> float:
-    """Return the share of photos that were added or removed since `jointspace calibrate`, of all photos then and now.
+    """Return the number of photos that were added or removed since `jointspace calibrate`, as a share of all photos.
 
-    It is 0 if the calibration comes from the dev split. If photos were both added to and removed from the same index
-    shard, only the difference of their numbers counts.
+    For each index shard, the numbers of photos then and now are compared. The result is the sum of their differences,
+    divided by the sum of the larger numbers. It is 0 if the calibration comes from the dev split.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:

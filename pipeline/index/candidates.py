@@ -30,7 +30,7 @@ KMEANS_ROUNDS = 10
 MAX_PRODUCTS = 1 << 28
 """Number of products of vectors and centroids that k-means holds in memory together."""
 MIN_TRAINING_ROWS = 20_000
-"""An index may be trained on this many vectors, even if it has few lists or none."""
+"""Smallest result of `training_rows`: the limit on the training vectors of an index with few lists or none."""
 ENCODER_ROWS = 1 << 15
 """Number of the training vectors from which the codes of vectors are learned. FAISS copies these vectors twice."""
 ROTATION_STEPS = 8
@@ -42,10 +42,10 @@ FEW_LISTS = 1
 MANY_LISTS = 4
 """A large number of lists of an inverted file, as a multiple of the square root of the number of vectors."""
 GRAPH_LISTS = 1 << 16
-"""With this many lists or more, the lists of a vector are found with a graph of the centroids."""
+"""Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""Pairs of a number of vectors and the further numbers of lists that are tried from this number on. The numbers of
-lists are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, which uses them with rotated product codes
+"""Pairs (n, lists) in ascending order. If there are at least n vectors, these numbers of lists are also tried, from the
+last such pair. They are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, with rotated product codes
 (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 """Pattern of the number of lists in a factory string."""
@@ -67,9 +67,9 @@ def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
 def candidate_factories(count: int, dim: int) -> list[list[str]]:
     """Return the factory strings to try for `count` vectors of `dim` dimensions, in three tiers.
 
-    The first tier needs about one byte per dimension. The second needs more, and is tried if the first misses the
-    recall floor. The third needs less, and is tried if the others do not fit into the memory. Factory strings that
-    the installed FAISS does not know are left out.
+    The indexes of the first tier need about one byte per dimension. The second tier needs more, and is tried if the
+    first misses the recall floor. The third tier needs less, and is tried if the others do not fit into the memory.
+    Factory strings that the installed FAISS does not know are left out.
     """
     few = lists_factory(lists_for(count, FEW_LISTS))
     many = lists_factory(lists_for(count, MANY_LISTS))
@@ -132,7 +132,8 @@ def training_rows(factory: str) -> int:
 
 
 def lists_for(count: int, multiple: int) -> int:
-    """Return a number of lists for `count` vectors: a multiple of the square root, limited by the training vectors."""
+    """Return a number of lists for `count` vectors: `multiple` times the square root of `count`, or fewer if the lists
+    would have fewer than MIN_TRAINING_PER_LIST vectors each."""
     return max(1, min(round(multiple * math.sqrt(count)), count // MIN_TRAINING_PER_LIST))
 
 
@@ -149,7 +150,7 @@ def with_lists(factory: str, lists: int) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """An index of all vectors, and the seconds of its training and of adding the vectors, by the clock of `build`."""
+    """An index with its vectors, and the seconds of its training and of adding the vectors, by the clock of `build`."""
 
     index: faiss.Index
     train_seconds: float
@@ -179,8 +180,9 @@ def build(
     """Train an index on at most `training_rows(factory)` vectors, and add all vectors block by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
-    the CPU if it is None. `ids` (n,) are the ids of the vectors, which are their rows by default. `shared` are other
-    vectors on which the index is trained, or a trained index of the same `factory`, to which the vectors are added.
+    the CPU if it is None. `ids` (n,) are the ids of the vectors. Without them, the ids are the rows of the vectors.
+    `shared` are other vectors on which the index is trained, or a trained index of the same `factory`, to which the
+    vectors are added.
     `progress` shows the progress of adding the vectors, and `clock` returns the time in seconds by which training and
     adding are measured.
     """
@@ -206,8 +208,9 @@ def build(
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
     """Train `index` on a sample of at most `count` vectors.
 
-    The lists are trained first, on `gpu`, or by FAISS on the CPU if it is None. The codes are then learned from
-    ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample twice.
+    The transforms and the lists are trained on the sample: the lists on `gpu`, or by FAISS on the CPU if it is None.
+    The codes are then learned from ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample
+    twice.
     """
     sample = vectors.take(evenly_spaced(vectors.count, count))
     rows = sample
@@ -219,7 +222,7 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ):
-            untyped(part).do_polysemous_training = False  # It takes minutes, and its kind of search is not used.
+            untyped(part).do_polysemous_training = False  # It takes minutes, and only polysemous search needs it.
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:

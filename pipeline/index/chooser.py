@@ -5,8 +5,9 @@ tuned to a recall above the recall floor (`Bench.floor`), because the recall on 
 sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
 
 - The size grows by the bytes that each vector of the sample adds.
-- The time of a query grows with the number of comparisons: with all vectors, with the centroids and the vectors in the
-  visited lists, or with the logarithm of the number of vectors in a graph.
+- The time of a query grows with the number of comparisons. An inverted file compares a query with the centroids and
+  with the vectors in the visited lists. In a graph, the number of comparisons grows with the logarithm of the number of
+  vectors. Any other index compares a query with all vectors.
 - The time of building grows with the work of training and of adding vectors.
 
 Times are CPU seconds. The candidates that are close to the best one are timed alternately (`Bench.settle`), so that
@@ -53,7 +54,7 @@ if TYPE_CHECKING:
 
 MEBI = 1 << 20
 SAMPLE_QUERIES = 300
-"""Number of queries with which a candidate is measured on the sample."""
+"""Largest number of queries with which a candidate is measured on the sample."""
 TOLERANCE_FACTOR = 1.1
 """Two values whose ratio is below this factor count as equal."""
 TIMING_ROUNDS = 15
@@ -67,11 +68,11 @@ MAX_COST_FACTOR = 3
 """Candidates whose cost is at most this multiple of the lowest cost are timed again. Candidates that miss a requirement
 may still be tried with all vectors if their latency is at most this multiple of the limit."""
 MAX_FINALISTS = 3
-"""Largest number of candidates of one tier that are built with all vectors, beside the exact index."""
+"""Largest number of candidates of one tier that are built with all vectors. The exact index may be built too."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Of the neighbours that an index of all vectors may miss, a candidate may miss only a part on the sample: the share of
-the vectors that are sampled, to the power of this exponent. With 96 dimensions in 8 bits, four times as many vectors
-have 1.6 to 2.5 times as many misses."""
+"""Exponent in the share of neighbours that a candidate may miss on the sample. This share is the share that an index of
+all vectors may miss, multiplied by the sampled share of the vectors to the power of the exponent. With 96 dimensions in
+8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -114,11 +115,12 @@ class Requirements:
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """A measured candidate, at the `setting` of its search parameters that reaches the recall floor.
+    """The measurements of a candidate, with the `setting` of its search parameters that `tune` has chosen.
 
-    `bytes` is its size, and `seconds` are the CPU seconds per query in a batch on one thread. `latency_ms` is the 95th
-    percentile of the milliseconds of a single query, and `build_seconds` are the seconds of building it. `failure`
-    names the requirement that it misses, and is None if it meets all of them.
+    `recall` is the share of exact neighbours that the candidate finds, and `bytes` is its size. `seconds` are the CPU
+    seconds per query in a batch on one thread, and `latency_ms` is the 95th percentile of the milliseconds of a single
+    query. `build_seconds` are the seconds of training and of adding the vectors. `failure` names the requirement that
+    the candidate misses, and is None if it meets all of them.
     """
 
     factory: str
@@ -170,7 +172,8 @@ class Round:
     """The result of one tier of candidates.
 
     `finalists` are the candidates to build with all vectors, the best first. `trials` are all candidates that were
-    measured so far. The best come first, and the candidates that miss a requirement come last.
+    measured so far: the candidates of this tier that meet the requirements, the best first, then the candidates of
+    earlier tiers, and then the candidates of this tier that miss a requirement.
     """
 
     finalists: list[CandidateTrial]
@@ -182,7 +185,8 @@ class Bench:
 
     A candidate must reach the recall `floor` on the sample. It is higher than the required recall, because a smaller
     index misses fewer neighbours: the share of the neighbours that may be missed is multiplied by the sampled share of
-    the vectors to the power of SAMPLE_RECALL_EXPONENT. If the sample has a thousandth of the vectors, this is a tenth.
+    the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of the vectors is sampled, a tenth as many
+    neighbours may be missed.
     """
 
     def __init__(
@@ -213,7 +217,7 @@ class Bench:
         runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return the factory strings of the indexes whose codes fit into the memory."""
+        """Return the factory strings of the indexes whose codes of all vectors fit into the required memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
@@ -341,9 +345,10 @@ def choose(
     The candidates are measured with `queries` (q, c) on a sample of the `vectors`, which are compared by `metric`, and
     `progress` shows the progress. The exact index is among the finalists of its tier if it meets the requirements.
     After the tiers come candidates that failed but may meet the requirements with all vectors: their recall on the
-    sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency exceeds the limit
-    by at most MAX_COST_FACTOR. The last round has no finalists. Its trials include the candidates that are too large,
-    because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it is None.
+    sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency is at most
+    MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include the candidates that are too
+    large, because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it
+    is None.
     If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all shards, from
     which the numbers of lists follow.
     """

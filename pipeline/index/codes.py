@@ -18,16 +18,17 @@ import faiss
 import numpy as np
 
 CODES = {"int8": (None, None), "pq64": (64, 128), "pq32": (32, 96), "pq16": (16, 64)}
-"""Name of a code -> its bytes, and the number of principal axes by default. None means all axes, with a byte for each.
-"""
+"""Name of a code -> the number of its bytes, and the default number of principal axes. (None, None) means all axes,
+with a byte for each."""
 CENTROIDS = 256
 """Number of centroids for each group of axes, one for each value of a byte."""
 CORRECTION_COLUMNS = 4
 """Number of columns that pipeline.models.linear.corrected adds to a vector."""
 VARYING_COLUMNS = 2
-"""Number of these columns that differ between the vectors of a side. The others do not change an order of results."""
+"""Number of these columns that differ between the vectors of all images, or of all texts. The other columns have equal
+values, and do not change the order of results."""
 MAX_TRAINING_ROWS = 1 << 16
-"""Number of vectors from which codes are learned. FAISS uses at most 256 for each centroid."""
+"""Largest number of vectors from which codes are learned. FAISS uses at most 256 for each centroid."""
 
 
 def build_codes(
@@ -35,9 +36,9 @@ def build_codes(
 ) -> faiss.Index:
     """Make an index of the codes of vectors (n, c) float32, in their order. Its queries are vectors (q, c).
 
-    `metric` is the metric of the vectors, and `code` is a name in CODES. `dims` is the number of axes, which includes
-    the columns of the correction if the model of the vectors is `corrected` for hubs. The same vectors have the same
-    codes.
+    `metric` is the metric of the vectors, and `code` is a name in CODES. `corrected` says whether the vectors end with
+    the columns of a hubness correction. `dims` is the number of axes, including these columns. Equal arguments give
+    equal codes.
     """
     width = vectors.shape[1]
     own = vectors[:, : width - CORRECTION_COLUMNS] if corrected else vectors

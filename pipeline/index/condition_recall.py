@@ -41,10 +41,10 @@ SCORE_TOLERANCE = 1e-5
 
 @dataclass(frozen=True)
 class SampledCondition:
-    """Nested conditions, one for each of the SHARES, with their `queries` (q, c).
+    """Conditions, one for each of the SHARES, and the `queries` (q, c) that are searched under each of them.
 
-    `levels` (n,) uint8 is the number of the SHARES that allow an item. The condition with the index i in SHARES allows
-    the items whose level is above i.
+    A smaller share allows a part of the items that a larger share allows. `levels` (n,) uint8 has the number of shares
+    that allow each item. The condition with the share SHARES[i] allows the items whose level is above i.
     """
 
     queries: np.ndarray
@@ -54,8 +54,9 @@ class SampledCondition:
 def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray, metric: str) -> list[ConditionCard]:
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
-    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has no
-    conditions that would allow no vector, and is empty if this type of index cannot be searched with a condition.
+    `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has
+    the mean recalls for each of the SHARES, except shares that would allow no vector. It is empty if this type of index
+    cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
     exact = _search_exactly(conditions, vectors, metric)
@@ -69,14 +70,14 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
                 recalls.append(recall_of(found.rows, questions))
             cards.append(_card(number, recalls[0], float(np.mean(recalls[1:]))))
     if (inverted := stages_of(index).inverted) is not None:
-        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The search has made one, which the file must not contain.
+        inverted.set_direct_map_type(NO_DIRECT_MAP)  # The file must not contain the search's direct map.
     return cards
 
 
 def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVectors) -> list[ConditionCard]:
     """Measure the recall of the gallery of a multi-vector model under sampled conditions, compared with exact scores.
 
-    A correlated condition allows the items with the best scores for the previous query.
+    A correlated condition of a query allows the items with the best scores for the previous query.
     """
     vectors = gallery.vectors()
     rng = np.random.default_rng(0)
@@ -104,7 +105,7 @@ def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVector
 
 
 def _card(number: int, uncorrelated: float, correlated: float) -> ConditionCard:
-    """Return the mean recalls under the conditions with the index `number` in SHARES."""
+    """Return the card with the mean recalls under the conditions that allow the share SHARES[`number`] of the items."""
     return ConditionCard(share=SHARES[number], uncorrelated=uncorrelated, correlated=correlated)
 
 
@@ -131,15 +132,16 @@ def _nearness(vectors: np.ndarray, anchors: np.ndarray, metric: str) -> np.ndarr
 
 
 def _count_shares(values: np.ndarray) -> np.ndarray:
-    """Return how many of the SHARES each item is in, as (n,) uint8. The items with the greatest `values` (n,) are in
-    most of them."""
+    """Return how many of the SHARES allow each of n items, as (n,) uint8. Each share allows the items with the greatest
+    `values` (n,)."""
     firsts = [len(values) - count for share in SHARES if (count := round(share * len(values)))]
     thresholds = np.partition(values, firsts)[firsts] if firsts else []
     return sum(((values >= threshold) for threshold in thresholds), np.zeros(len(values), np.uint8))
 
 
 def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
-    """Find the nearest allowed vectors of the queries, for each condition and each of the SHARES."""
+    """Find the nearest allowed vectors of the queries. The result has a list for each of the `conditions`, with the
+    neighbours for each of the SHARES."""
     numbers = range(len(SHARES))
     exact = [
         [Neighbours.none(len(one.queries), min(MAX_TIED_NEIGHBOURS, (one.levels > number).sum())) for number in numbers]

@@ -25,12 +25,12 @@ from pipeline.storage.tables import SHARD
 BUILT_IN_COLUMNS = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box")
 )
-"""Columns that jointspace writes. All other columns come from the user's collection."""
+"""Names of columns and keys of results that jointspace writes. All other columns come from the user's collection."""
 FILTERABLE_BUILT_IN_COLUMNS = ("split", "width", "height")
 """Built-in columns that users filter by."""
 TIME = pa.timestamp("us")
 LARGE_INTEGER = pa.decimal128(20, 0)
-"""A type for all integers of 64 bits, with or without a sign."""
+"""An Arrow type that can hold all integers of 64 bits, with or without a sign."""
 MAX_SAMPLED_VALUES = 1000
 """Number of values at the beginning of a text column from which the examples in an error message are taken."""
 MAX_EXAMPLES = 3
@@ -52,7 +52,7 @@ Operand = Column | Value
 
 
 def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.ChunkedArray:
-    """Return the values of a column.
+    """Return the values of a column. Decimal numbers are converted to floats.
 
     Raises UsageError if the table has no such column, or if its values are not of the given `kind`.
     """
@@ -99,7 +99,7 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return the two sides of a comparison as Arrow values of the same type. At least one side must be a column.
+    """Return both sides of a comparison as values that Arrow can compare. At least one side must be a column.
 
     Raises UsageError if their values cannot be compared.
     """
@@ -137,7 +137,7 @@ def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
-    """Return the error for a column with these values that is compared with a literal of another `kind`."""
+    """Return the error for a `column` with these `values` that is compared with something of another `kind`."""
     own_kind = kind_of(values.type)
     if values.null_count == len(values):
         return UsageError(
@@ -334,7 +334,7 @@ def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> pa.C
 
 
 def _join(name: str, parts: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Combine the values of several parts, at least one, with one of Arrow's functions of two arguments."""
+    """Combine the values of one or more `parts` with Arrow's function `name`, which has two arguments."""
     return reduce(partial(_compute, name), parts)
 
 

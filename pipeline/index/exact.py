@@ -47,7 +47,7 @@ class Vectors:
 
 
 def evenly_spaced(n: int, most: int) -> np.ndarray:
-    """Return at most `most` of the rows 0 to n - 1, evenly spaced from the first to the last."""
+    """Return at most `most` of the rows 0 to `n` - 1, evenly spaced from the first to the last."""
     return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
 
 
@@ -64,7 +64,7 @@ class Neighbours:
 
     @classmethod
     def none(cls, queries: int, k: int) -> "Neighbours":
-        """Return neighbours without any row."""
+        """Return neighbours (`queries`, `k`) that are all missing: each row is -1 with the score -inf."""
         return cls(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
     @classmethod
@@ -78,7 +78,10 @@ class Neighbours:
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """Return the best k of both. If scores are equal, the smaller row comes first. The rows -1 come last."""
+        """Return, for each query, the k best of its k neighbours here and its neighbours in `other`.
+
+        If scores are equal, the smaller row comes first. The rows -1 come last.
+        """
         rows = np.hstack([self.rows, other.rows])
         scores = np.hstack([self.scores, other.scores])
         best = np.lexsort((rows, -scores))[:, : self.rows.shape[1]]
@@ -156,8 +159,8 @@ def _search_on(
             best = torch.cat([best_scores[some], nearest.values], dim=1).topk(k, dim=1)
             both = torch.cat([best_rows[some], nearest.indices + (first + rows.start)], dim=1)
             merged.append((best.values, both.gather(1, best.indices)))
-        # The state changes only here. If the block does not fit into the GPU's memory, this function has failed before,
-        # and is called again with smaller parts.
+        # The state changes only here. If the block does not fit into the GPU's memory, this function fails before this
+        # line, and is called again with smaller parts.
         best_scores, best_rows = map(torch.cat, zip(*merged, strict=True))
         finite.append(are_finite)
 

@@ -55,8 +55,8 @@ def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
 class ListMeans:
     """The mean vector of each list of an inverted file of whole vectors (IVF,Flat).
 
-    `means` (l, c) are the means of the l lists. `lists` (n,) has the list of each vector by its id. The ids must be 0
-    to n - 1.
+    `means` (l, c) are the means of the l lists, or zero for an empty list. `lists` (n,) has the number of the list that
+    contains the vector with each id. The ids must be 0 to n - 1.
     """
 
     def __init__(self, index: faiss.IndexIVFFlat) -> None:

@@ -19,7 +19,7 @@ from pipeline.index.faiss_types import HASHTABLE, untyped
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 
 MAX_BRUTE_FORCE_ROWS = 1 << 14
-"""If at most this many vectors are allowed, the query is compared with all of them."""
+"""Largest number of allowed vectors for which a query is compared with all of them."""
 _mapping = Lock()
 
 
@@ -27,8 +27,8 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     """Find the `top` best vectors for each of the `queries` (q, c) among the allowed ids.
 
     `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. If
-    fewer than `top` ids are allowed, the result has one column for each of them. Raises UsageError if the index can
-    neither skip vectors nor return its vectors.
+    fewer than `top` ids are allowed, the result has as many columns as there are allowed ids. Raises UsageError if the
+    index can neither skip vectors nor return its vectors.
     """
     typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
@@ -70,7 +70,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
         return reconstruct(typed.index, order[np.searchsorted(names, ids, sorter=order)])
-    with _mapping:  # Threads share an index.
+    with _mapping:  # Several threads may use the index at the same time.
         for part in parts_of(typed):
             if isinstance(part, faiss.IndexRefine):
                 break  # The refine_index stores the vectors.
@@ -84,7 +84,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
             if isinstance(part, faiss.IndexIVF) and part.direct_map.no():
                 try:
                     part.make_direct_map()
-                except RuntimeError:  # Some ids are missing.
+                except RuntimeError:  # Some ids are missing, because their vectors were removed.
                     part.set_direct_map_type(HASHTABLE)
     return typed.reconstruct_batch(ids)
 
@@ -100,7 +100,7 @@ def is_exact(index: faiss.Index) -> bool:
 
 
 def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:
-    """Compare the queries with all vectors in `ids`, as the index returns them."""
+    """Compare the `queries` (q, c) with all vectors whose ids are in `ids` (k,), as the index returns these vectors."""
     blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
     return search_exact(queries, blocks, top, metric_of(index)).renumber(ids)
 
@@ -110,7 +110,8 @@ def _skip(
 ) -> Neighbours | None:
     """Search with FAISS among the `count` ids that are `allowed`.
 
-    With `whole`, all lists are visited. Returns None if FAISS cannot skip vectors in this type of index.
+    With `whole`, all lists of an inverted file are visited, or MAX_VERTICES vertices of a graph. Returns None if FAISS
+    cannot skip vectors in this type of index.
     """
     selector = untyped(faiss).IDSelectorBitmap(np.packbits(allowed, bitorder="little"))
     share = 0.0 if whole else count / len(allowed)
@@ -122,10 +123,10 @@ def _skip(
 
 
 def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:
-    """Return search parameters that select vectors.
+    """Return search parameters with which FAISS skips the vectors that `selector` does not select.
 
-    The smaller the `share` of the allowed ids is, the more lists or vertices are visited. A share of 0 visits all of
-    them.
+    The smaller the `share` of the allowed ids is, the more lists or vertices are visited. With a share of 0, all lists
+    or MAX_VERTICES vertices are visited.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):

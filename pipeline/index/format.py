@@ -21,7 +21,8 @@ from pipeline.index.faiss_types import inverted_lists, transforms_of, untyped
 from pipeline.storage.files import REBUILD
 
 READ_FLAGS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
-"""Flags for reading an index. FAISS must not compute its tables yet, because they would count against `byte_limit`."""
+"""Flags for reading an index. FAISS must not compute the tables of `_compute_tables` yet, because they would count
+against `byte_limit`."""
 ON_DISK = re.compile(b"ilod")
 """The marker in front of inverted lists that are stored in another file."""
 RANDOM_ACCESS = frozenset((
@@ -47,9 +48,9 @@ PARTS = {
     **dict.fromkeys(REFINED, {"base_index": COARSE | INVERTED | {"IndexPreTransform"}, "refine_index": RANDOM_ACCESS}),
     **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
 }
-"""The allowed types of index, which the factory strings of pipeline.index.candidates make. For each
-type, its attributes that are indexes themselves, with their allowed types. All other types are refused, because they
-could refer to a file."""
+"""The allowed types of index, which the factory strings of pipeline.index.candidates make. Each type is mapped to those
+of its attributes that are indexes themselves, and each attribute is mapped to its allowed types. All other types are
+refused, because they could refer to a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
 """The allowed transforms of vectors, including their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4
@@ -61,7 +62,7 @@ FAST_BLOCK = 32
 MAX_VERTICES = 1 << 15
 """Largest number of candidate vertices that a search in a graph keeps (`efSearch`)."""
 PLAIN_SEARCH = vars(faiss.IndexPQ)["ST_PQ"]
-"""The value of `search_type` for a search that compares complete codes."""
+"""The value of the attribute `search_type` of an IndexPQ for a search that compares complete codes."""
 METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRIC_L2}
 
 
@@ -113,9 +114,10 @@ def view_bytes(
 ) -> faiss.Index:
     """Read an index whose codes, lists and links stay in `data`, and check it against the values of its card.
 
-    The index can only be searched. Adding or removing vectors would end the process. With `is_searched_for_files`, the
-    caller knows that these bytes name no file, so that not all bytes are read to find one. Raises IntegrityError, which
-    refers to the index as `name`, if the bytes are not an index, contradict themselves or differ from the card.
+    The index can only be searched. Adding or removing vectors would end the process. If `is_searched_for_files`, the
+    caller knows that these bytes do not refer to another file, and they are not read here to check it. Raises
+    IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or differ
+    from the card.
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
@@ -182,7 +184,8 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
 
 
 def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] = PARTS.keys()) -> None:
-    """Raise IntegrityError that names a type if the index or a part of it does not have an `allowed` type."""
+    """Raise IntegrityError that names a type if the type of the index is not `allowed`, or if a part of the index has a
+    type that PARTS does not allow."""
     typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
     kind = type(typed).__name__
     if kind not in allowed:
@@ -203,8 +206,9 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
     """Yield conditions on an index of allowed types that must hold before FAISS may search it.
 
-    Each condition is a name and whether it holds. FAISS checks the sizes of most arrays when it reads them. If one of
-    these conditions does not hold, FAISS reads or writes beyond its arrays. `part` is a prefix for the names.
+    Each condition is the name of an attribute and whether the condition holds. FAISS checks the sizes of most arrays
+    when it reads them, but not these conditions. If one of them does not hold, a search reads or writes beyond FAISS's
+    arrays. `part` is a prefix for the names.
     """
     index = faiss.downcast_index(index)
     dim = index.d
@@ -291,7 +295,7 @@ def _is_descendable(index: faiss.IndexHNSW) -> bool:
 def parts_of(index: faiss.Index) -> Iterator[faiss.Index]:
     """Yield the index and the indexes that it wraps, from the outside in, each with its own type.
 
-    They are valid as long as `index` exists.
+    Wrapped indexes are in the attributes `index` and `base_index`. The results are valid as long as `index` exists.
     """
     index = faiss.downcast_index(index)
     yield index
@@ -310,7 +314,7 @@ def code_bytes(index: faiss.Index) -> int:
 
 @contextmanager
 def byte_limit(limit: int) -> Iterator[None]:
-    """Make FAISS refuse arrays of more than `limit` bytes while it reads an index. Older versions have no limit."""
+    """Make FAISS refuse arrays of more than `limit` bytes while it reads an index. Old FAISS versions have no limit."""
     if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield
         return

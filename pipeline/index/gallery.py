@@ -12,8 +12,8 @@ With `mean-words` and `mean-positive`, the sum is divided by the number of words
 If the model has global vectors, a weight times the product of the global vectors of image and caption is added.
 
 The shortlist is found with estimated scores. Each vector of the gallery is replaced by the mean of its inverted list.
-The products of the query with the means, of which there are hundreds or thousands, are computed once, and are summed
-for each item like the exact products. This is the centroid interaction of PLAID (Santhanam et al., 2022), with means in
+There are hundreds or thousands of means. Their products with the query are computed once, and are summed for each item
+like the exact products. This is the centroid interaction of PLAID (Santhanam et al., 2022), with means in
 place of centroids, because FAISS's centroids for inner products have unit length, and the lengths of the vectors
 matter for the score. The errors of the means largely cancel in the sum over the words of a caption. The best region of
 a word, however, differs much from the mean of its list. If images are searched, the regions that are nearest to each
@@ -56,7 +56,7 @@ if TYPE_CHECKING:  # The process that tries an index must start fast, so it does
 BLOCK_ITEMS = 1 << 12
 """Number of items whose estimated products are in memory together."""
 TRIAL = "index-2"
-"""Version of the trial of an index. With a new version, every index is tried again."""
+"""Version of the trial by `_try_index`. With a new version, every FAISS index is tried again."""
 TRIAL_SECONDS = 60
 """CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES of its file. An
 index that takes longer is refused."""
@@ -65,7 +65,7 @@ TRIAL_BYTES = 1 << 26
 
 class RegionHits(NamedTuple):
     """The regions that a search found, the best first: the `rows` (k,) of their images, their `scores` (k,) and their
-    `boxes` (k, 4)."""
+    `boxes` (k, 4), which are x1, y1, x2, y2 in pixels of the original image."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -76,8 +76,8 @@ class RegionHits(NamedTuple):
 class Shortlist:
     """The size of the shortlist of a search with a multi-vector model.
 
-    If images are searched, the exact products of the `nearest` regions of each word are used in the estimated scores.
-    The `shortlist` items with the best estimated scores are then scored exactly.
+    If the best region of each word counts, the exact products of the `nearest` regions of each word are used in the
+    estimated scores. The `shortlist` items with the best estimated scores are then scored exactly.
     """
 
     nearest: int
@@ -90,7 +90,10 @@ class Shortlist:
 
 
 class Gallery:
-    """A gallery of items with one vector each, which `index` finds by their ids. Messages call it `name`."""
+    """A gallery of items with one vector each. The ids in the FAISS `index` are the rows of the items in their table.
+
+    Messages call the gallery `name`.
+    """
 
     multi_vector = False
 
@@ -106,9 +109,9 @@ class Gallery:
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """Find the `top` best items for each query.
 
-        If the gallery, or the part of it that may be found, has fewer items, the result has fewer columns. If fewer are
-        found for a query, its remaining rows are -1 with the score -inf. `allowed` (n,) bool says which of the n rows
-        may be found. It must be false for removed rows. Raises IntegrityError that names the index if FAISS cannot
+        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. The result has a
+        column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds fewer items for a
+        query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the index if FAISS cannot
         search it.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
@@ -121,21 +124,22 @@ class Gallery:
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of some items. Raises RuntimeError if the index cannot return its vectors."""
+        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if the index cannot return its vectors."""
         return reconstruct(self.index, rows)
 
 
 class MultiVectorGallery(Gallery):
     """A gallery of items with several vectors each.
 
-    `index` contains all vectors in the order of the `outline`, with the inner product as metric. It is a Flat index,
-    all of whose items are scored exactly, or an IVF,Flat index, which is searched with the `shortlist`. If that is
-    None, all items are scored exactly too. `modality` is the modality of the gallery: `images`, whose best region
-    counts for each word of the query, or `sentences`, for each word of which the best region of the query counts.
-    `rule` is the scoring rule (see the module). `there` are the rows of the items that can be found, and `owners` has
-    the row of the item for each vector.
+    `outline` has the items without their vectors, which are in `index` in the order of the items, with the inner
+    product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
+    with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
+    whose best region counts for each word of the query, or `sentences`, for each word of which the best region of the
+    query counts. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can
+    be found, and `owners` has, for each vector, the row of its item.
 
-    Items without vectors were removed and are never found. Raises IntegrityError if the index has another type.
+    Items without vectors were removed and are never found. Raises IntegrityError if the index has another type, or if
+    a Flat index has a shortlist.
     """
 
     multi_vector = True
@@ -231,9 +235,9 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """Estimate the scores (n,) of all items with the means of the lists.
+        """Estimate the scores (n,) of all items, with the mean of its inverted list in place of each vector.
 
-        The exact products of the `nearest` regions of each word are used if images are searched.
+        If the best region of each word counts, the `nearest` regions of each word keep their exact products.
         """
         assert self.means is not None  # The constructor has checked this.
         if not len(query.array):
@@ -258,8 +262,9 @@ class MultiVectorGallery(Gallery):
     def _sum_products(self, products: np.ndarray, offsets: np.ndarray, count: int) -> np.ndarray:
         """Compute the scores (k,) of k items by the rule, without global vectors.
 
-        `products` (total, q) are the products of the items' vectors with the q vectors of the query, which may be
-        summed already. Item i has the rows [offsets[i], offsets[i + 1]), and the query has `count` vectors.
+        `products` (total, q) are the products of the items' vectors with the q vectors of the query. They may also be
+        (total, 1), if the rule has already combined the products of each vector with the whole query. Item i has the
+        rows [offsets[i], offsets[i + 1]), and the query has `count` vectors.
         """
         lengths = np.diff(offsets)
         full = lengths > 0
@@ -279,7 +284,10 @@ class MultiVectorGallery(Gallery):
         return scores
 
     def _global_scores(self, query: MultiVectors, items: np.ndarray | slice) -> np.ndarray | float:
-        """Return the weighted products of the global vectors, or 0 if the model has none."""
+        """Return the weighted products (k,) of the query's global vector with the global vectors of k `items`.
+
+        `items` are row numbers or a slice. The result is 0 if the model has no global vectors.
+        """
         stored = self.outline.globals
         if stored is None or not self.rule.global_weight:
             return 0.0
@@ -294,7 +302,7 @@ class MultiVectorGallery(Gallery):
         return self.rule.global_weight * (stored[items] @ own[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and the scores of the `top` best of the rows `items` (k,)."""
+        """Return the rows and the scores of the `top` best items for a query, among the rows `items` (k,)."""
         kept = min(self.scored(top), len(items))
         if kept == len(self):
             return self._rank(items, self.score_all(query, self.vectors())[items], top)
@@ -316,7 +324,8 @@ class MultiVectorGallery(Gallery):
 class Hits(NamedTuple):
     """k products of vectors of the gallery with vectors of the query.
 
-    `rows` (k,) are the ascending rows of the gallery's vectors, and `asked` (k,) the numbers of the query's vectors.
+    `products[i]` is the product of the gallery's vector `rows[i]` with the query's vector `asked[i]`. The `rows` are in
+    ascending order.
     """
 
     rows: np.ndarray
@@ -324,13 +333,16 @@ class Hits(NamedTuple):
     products: np.ndarray
 
     def write(self, products: np.ndarray, first: int) -> None:
-        """Write the products into `products` (n, q), whose first row belongs to the gallery's vector `first`."""
+        """Write the exact products over their estimates in the argument `products` (n, q).
+
+        Row i of the argument belongs to the gallery's vector `first` + i, and column j to the query's vector j.
+        """
         part = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
         products[self.rows[part] - first, self.asked[part]] = self.products[part]
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c)."""
+    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their products."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
     asked, rank = np.nonzero(rows >= 0)
     order = np.argsort(rows[asked, rank], kind="stable")
@@ -343,7 +355,8 @@ class MergedGallery(Gallery):
     """The galleries of several index shards as one gallery.
 
     Shard i has the rows [firsts[i], lasts[i]) of all rows. If scores are equal, the items of an earlier shard
-    come first. FAISS searches a single query on one thread, so several threads search the shards then.
+    come first. FAISS searches a single query on one thread. Several threads therefore search the shards for a single
+    query, unless the model has several vectors for each item.
     """
 
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
@@ -401,7 +414,7 @@ class MergedGallery(Gallery):
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of some items. Raises RuntimeError if a shard cannot return its vectors."""
+        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if a shard cannot return its vectors."""
         vectors = np.empty((len(rows), self.dim), np.float32)
         for gallery, first, last in zip(self.galleries, self.firsts, self.lasts, strict=True):
             here = np.flatnonzero((first <= rows) & (rows < last))
@@ -416,7 +429,7 @@ class MergedGallery(Gallery):
 
 
 def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
-    """Return the gallery of a multi-vector model with its own type, which has regions."""
+    """Return `gallery`, which must belong to a multi-vector model, with a type that has the method `regions`."""
     assert isinstance(gallery, MultiVectorGallery | MergedGallery)
     return gallery
 
@@ -473,9 +486,9 @@ def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read the FAISS index at `path`, check its ids, and search it.
 
-    `expected` has the values of its card, and `rows` is the number above all its ids. Raises IntegrityError if the file
-    has another hash than `sha256`, if the ids are not distinct numbers below `rows`, or if the index cannot be searched
-    within the time limit.
+    `expected` has the values of the index's card. Raises IntegrityError if the index contradicts them, if the file has
+    another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index cannot be
+    searched within the time limit.
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:

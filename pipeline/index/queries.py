@@ -36,7 +36,8 @@ VECTORS = "vectors"
 """The form of texts that text encoders compute."""
 
 MAX_SMALL_BATCH = 64
-"""Up to this many queries are encoded with `encode_query`, which may return dense vectors."""
+"""Largest number of queries that are encoded with `encode_query` of a text encoder, which may return dense vectors. A
+larger number is encoded with `encode`."""
 MAX_QUOTED_CHARACTERS = 200
 """Largest number of characters of a query, and of its unknown words, that an error message repeats."""
 MAX_SUGGESTIONS = 8
@@ -128,8 +129,11 @@ class QueryEncoder:
         return any(reader.searches(text) for reader in self._forms.readers)
 
     def count_words(self, sentence: str) -> tuple[int, int]:
-        """Return the number of words in a text, and the number of words that are unknown to the vocabulary that knows
-        most of them."""
+        """Return the number of words in a text, and the number of unknown words among them.
+
+        If the model has several vocabularies or text encoders, both numbers are counted by the one with the fewest
+        unknown words.
+        """
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
@@ -185,10 +189,10 @@ class QueryForms:
     """The text encoders, vocabularies and the parser of an index, which turn queries into the form that its model
     reads.
 
-    `views` are the forms of text that the model reads, and `each` says whether it is an ensemble, whose members read
-    one form each. `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of text
-    (tokens or trees). Raises UsageError if text vectors were precomputed and their encoder is missing, and if the model
-    reads trees and no parser is available for queries. Raises IntegrityError if the index lacks a file.
+    `views` are the forms of text that the model reads, and `each` says whether the model is an ensemble, whose members
+    read one form each. `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of
+    text (tokens or trees). Raises UsageError if text vectors were precomputed and their encoder is missing, and if the
+    model reads trees and no parser is available for queries. Raises IntegrityError if the index lacks a file.
     """
 
     def __init__(self, index: StoredIndex, model: JointModel) -> None:
@@ -260,7 +264,7 @@ class QueryForms:
 
 
 class QueryParser:
-    """Parser of queries, with the spaCy pipeline that `load` returns and a table of labels.
+    """Parser of queries, with the spaCy pipeline that `load` returns and the stored LabelTable of the model, `labels`.
 
     Threads may share it: only one of them parses at a time.
     """
@@ -344,9 +348,9 @@ def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[
 class SharedEncoders:
     """The image encoders of several indexes, and the features of the photos that they encoded last.
 
-    Each encoder is opened once, when it is first needed. Up to MAX_CACHED_FEATURES features are kept, so that several
-    models or queries do not encode the same photo again. `decode` decodes the bytes of a photo to an RGB image. An
-    object of this class may only be used by one thread.
+    Each encoder is opened once, when it is first needed. The last MAX_CACHED_FEATURES features are kept, so that
+    several models or queries do not encode the same photo again. `decode` decodes the bytes of a photo to an RGB image.
+    An object of this class may only be used by one thread.
     """
 
     MAX_CACHED_FEATURES = 64

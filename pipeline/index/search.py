@@ -35,14 +35,14 @@ NO_DIRECTION = (
     "The query vector is zero: the words cancel each other out, or none of them carries weight. Rephrase the query."
 )
 MAX_ROWS_IN_MEMORY = 1 << 21
-"""Largest number of rows of a table that is kept in memory. Of a larger one, each search reads the rows of its results
-from the file."""
+"""Largest number of rows of a table that is kept in memory. If a table has more rows, each search reads only the rows
+of its results from the file."""
 RANK_OFFSET = 60
-"""The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009), which adds 1 / (60 + rank) for each of
-two rankings, with ranks from 1."""
+"""The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
+its rank from 1 by the score of its vector, and also 1 / (60 + rank) for its rank by the words of the query."""
 MAX_FUSED = 100
-"""Largest number of nearest images whose ranks are added to the ranks of the text search. Further images get nothing
-for their distance."""
+"""Largest number of nearest images that get points for the rank of their vector (see RANK_OFFSET). Other images can
+only get points for the words of the query."""
 MAX_DRAWN = 50
 """Largest number of hits that a notebook shows with a thumbnail."""
 MAX_SORTED = 2000
@@ -54,8 +54,9 @@ found, unless more results are requested."""
 class Hit:
     """One result of a search: its rank from 1, its score (greater is better), and its row in the index's table.
 
-    If the words of the query are in its texts, `matches` has the names of these texts: `caption`, `file name`, or a
-    column. If the model knows no word of the query, the score of such a hit is 0.
+    `matches` names the texts of the image in which the words of the query are: `caption`, `file name`, or a column. It
+    is empty if only the vectors were compared. If the model cannot embed the query, the hit was found by words alone,
+    and its score is 0.
     """
 
     rank: int
@@ -68,9 +69,10 @@ class Answer(list[Hit]):
     """The results of a query, the best first.
 
     `error` says why one of several queries has no results. `judgement` says how many results of a text query are
-    likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated or
-    the query is not a text. It is computed when it is first used, so that other searches are not slowed down.
-    `identified` is the number of hits with the query as an identifier. They are the first.
+    likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated, or
+    if the query is more than a text that the model can embed. It is computed when it is first used, so that searches
+    that do not need it stay fast. `identified` is the number of images that have the query as an identifier, such as a
+    file name. Their hits come first.
     """
 
     identified = 0
@@ -110,7 +112,8 @@ class Searcher(QueryEncoder):
     has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
-    images for which it is true, or their captions, are found. Results and conditions do not have the `hidden_columns`.
+    images for which it is true, or their captions, are found. The `hidden_columns` are not in the results, and neither
+    conditions nor words of a query can refer to them.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
@@ -134,11 +137,12 @@ class Searcher(QueryEncoder):
 
         With `match_text`, images whose captions, file names or columns have all words of the text are found too, and
         are merged by rank. Images with the text as an identifier come first. The vectors of the words `minus` are
-        subtracted from the vector of the text, and those of `plus` are added. Such a query is not calibrated, and is
-        not searched as text. `sort` is a column by which the likely matches are sorted (see `sort_likely`).
+        subtracted from the vector of the text, and the vectors of the words `plus` are added. With such words, the
+        answer has no judgement, and `match_text` has no effect. `sort` is a column by which the likely matches are
+        sorted (see `sort_likely`). A minus sign before its name reverses the order.
 
-        Raises InputError if no word is known to the model or found as text, and UsageError if `where` is not a valid
-        condition, or if `sort` is not a column whose values have an order.
+        Raises InputError if the model knows no word of the text and no image matches its words, and UsageError if
+        `where` is not a valid condition, or if `sort` is not a column whose values have an order.
         """
         if sort is not None:
             # Imported here, because queries without a sort column do not need pyarrow.compute.
@@ -170,9 +174,10 @@ class Searcher(QueryEncoder):
     def _answer(
         self, sentences: Sequence[str], queries: Items, top: int, where: str | None, match_text: bool
     ) -> list[Answer]:
-        """Find the images that are nearest to texts with the vectors `queries`, with a judgement for each text.
+        """Find the `top` images that are nearest to each of the `queries`, which are the vectors of the `sentences`.
 
-        A text is empty if only its vector is known. With `match_text`, the images that match a text are merged in.
+        A sentence is empty if only its vector is known. With `match_text`, images that have all words of a sentence are
+        merged with the nearest images. If the index is calibrated, each answer has a judgement.
         """
         allowed = self.allowed("images", where)
         gallery = self._require_fit("images", queries)
@@ -204,7 +209,8 @@ class Searcher(QueryEncoder):
         """Merge the images that are nearest to a query with the images that match its words, by their ranks.
 
         Returns the rows (k,) of the `top` best images, and their scores (k,) by their vectors. Images with the query as
-        an identifier come first, then the other likely matches. The order does not depend on `top`.
+        an identifier come first. The other images that match the words, or whose score reaches the threshold of the
+        calibration, come second. The order does not depend on `top`.
         """
         gallery = self.gallery("images")
         matching = np.zeros(self.rows("images").num_rows, bool)
@@ -256,7 +262,7 @@ class Searcher(QueryEncoder):
         refuse with an InputError gets an empty answer whose `error` is the message.
         """
         if len(sentences) > 1:
-            self._keep("images")  # Otherwise the next batch would unpack its row groups again.
+            self._keep("images")  # Otherwise the next batch would unpack the table again.
         answers = [self._answer_unknown(sentence, top, where, match_text) for sentence in sentences]
         valid = [number for number, answer in enumerate(answers) if answer is None]
         queries = self.embed_sentences([sentences[number] for number in valid]) if valid else np.empty((0, 0))
@@ -275,15 +281,15 @@ class Searcher(QueryEncoder):
     def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
         """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
 
-        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if the index has a text
-        encoder that cannot be used here, or if it has none and no image matches.
+        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if no text at all can be
+        embedded, provided that the index has a text encoder or that no image matches.
         """
         try:
             self.require_known(sentence)
             return None
         except (InputError, UsageError) as error:
             cannot_embed = isinstance(error, UsageError)
-            if cannot_embed and self.index.card.text_encoders:  # For example, its code is not allowed.
+            if cannot_embed and self.index.card.text_encoders:  # For example, the encoder's code is not allowed.
                 raise
             matches = self._match(sentence, self.allowed("images", where)) if match_text else None
             if matches is None and cannot_embed:
@@ -296,9 +302,9 @@ class Searcher(QueryEncoder):
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """Find the `top` best regions for some words, at most one region per image.
 
-        The score of a region is the sum of its products with all words. The row of a hit is the row of the image, with
-        the key `box`: x1, y1, x2, y2 of the region in pixels of the original image. Raises InputError if no word is
-        known, and UsageError if the model has no regions.
+        The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of
+        a hit is the row of the image, with the key `box`: x1, y1, x2, y2 of the region in pixels of the original image.
+        Raises InputError if no word is known, and UsageError if the model has no regions.
         """
         if not self.multi_vector:
             raise UsageError(
@@ -392,8 +398,9 @@ class Searcher(QueryEncoder):
         """Find the `top` images for an image without the words `minus` and with the words `plus`.
 
         The vectors of the words are subtracted from and added to the vector of the image (Kiros et al. 2014, section
-        3.2). The `among` best results are then sorted by the distance to their mean, so that a poor result among good
-        ones comes last. With 0, or if the index cannot return its vectors, the results stay sorted by their scores.
+        3.2). The `among` best results are then sorted by the distances of their vectors from the mean of these vectors,
+        so that a poor result among good results comes last. If `among` is 0, or if the index cannot return its vectors,
+        the results stay sorted by their scores.
         Raises InputError if no words are given or a word is unknown, and UsageError if the model's vectors of texts and
         images cannot be added.
         """
@@ -473,7 +480,7 @@ class Searcher(QueryEncoder):
         return self._packed[modality]
 
     def records(self, modality: Modality, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Return the rows with the numbers `rows` (k,) of the table, without the hidden columns."""
+        """Return the table rows with the numbers `rows` (k,), in this order and without the hidden columns."""
         kept = self._tables.get(modality)
         if kept is not None:
             return kept.take(rows).to_pylist()
@@ -481,7 +488,10 @@ class Searcher(QueryEncoder):
         return [{name: record[name] for name in record if name not in self._hidden} for record in records]
 
     def groups(self, modality: Modality) -> Iterator[pa.Table]:
-        """Yield all rows of a table in order: as a single table if it is kept in memory, or else in groups."""
+        """Yield all rows of a table in order, without the hidden columns.
+
+        They are a single table if it is kept in memory. Otherwise they are several tables, which are read one by one.
+        """
         self._keep(modality)
         kept = self._tables.get(modality)
         return map(self._visible, self.rows(modality).groups()) if kept is None else iter([kept])
@@ -500,9 +510,9 @@ class Searcher(QueryEncoder):
         return filterable_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:
-        """Return for each row of a table whether it may be found, as (n,) bool, or None if all rows may be found.
+        """Return for each of the n `images` or `sentences` whether it may be found, as (n,) bool, or None if all may.
 
-        A row may be found if it was not removed, and if `where` is true for its image.
+        An image or sentence may be found if it was not removed, and if `where` is true for the image.
         """
         asked = where if where and where.strip() else None
         if asked is None and not self.index.hidden:
@@ -535,8 +545,8 @@ class Searcher(QueryEncoder):
     ) -> list[Answer]:  # fmt: skip
         """Return the hits of each answer in the given order.
 
-        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer. `matches` has the
-        images that match the words of each query.
+        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer. `matches` has, for
+        each answer, the images that match the words of its query, or None. It is empty if no words were searched.
         """
         count = self.rows(modality).num_rows
         rows = np.concatenate([rows for rows, _ in answers])
@@ -564,8 +574,8 @@ class Searcher(QueryEncoder):
     def _require_fit(self, modality: Modality, queries: Items) -> Gallery:
         """Return the gallery of a modality for these `queries`.
 
-        Raises IntegrityError if the gallery is empty or has other dimensions than the queries, and InputError if the
-        only vector of a query is zero.
+        Raises IntegrityError if the gallery is empty or has other dimensions than the queries, and InputError if a
+        query that is a single vector is zero.
         """
         gallery = self.gallery(modality)
         vectors = queries.array if isinstance(queries, MultiVectors) else queries
@@ -593,8 +603,8 @@ class Searcher(QueryEncoder):
 def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     """Sort the likely matches of an answer by a column (see `_sort_hits`), and return the first `top` hits.
 
-    Hits with the query as an identifier stay before the others. Without a judgement, all hits are sorted if all of them
-    match the words of the query, and otherwise the `top` best hits.
+    Hits with the query as an identifier stay before the other hits. If the answer has no judgement, all hits are sorted
+    if all of them match the words of the query. Otherwise only the `top` best hits are sorted.
     """
     every = len(answer) if all(hit.matches for hit in answer) else top
     likely = answer.judgement.likely if answer.judgement else every

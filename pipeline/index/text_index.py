@@ -7,10 +7,10 @@ character is a word. A photo matches a query if its texts have all words of the 
 written together in the query must be neighbours.
 
 The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. It is
-never part of the index folder, because SQLite trusts the files that it opens. Its name has a digest of the tables, so
-that it is made again after photos were added or removed, and the former file is deleted. Indexes with equal tables,
-such as the indexes of several models of a run, share one file. The commands that write an index also make its full-text
-index. For an index of another user, the first search makes it.
+never part of the index folder, because SQLite trusts the files that it opens. The name of its file has a digest of the
+tables. After photos were added or removed, a new file is therefore made, and the former file is deleted. Indexes with
+equal tables, such as the indexes of several models of a run, share one file on the disk through hard links. The
+commands that write an index also make its full-text index. For an index of another user, the first search makes it.
 """
 
 import base64
@@ -58,15 +58,15 @@ MAX_KEY_CHARACTERS = 200
 """Number of characters of the longest value that can be an identifier."""
 MAX_IDENTIFIED = 20
 """Largest number of photos that may share an identifier. A value of more photos is a category, such as a place. If a
-query is equal to it, these photos match, up to MAX_MATCHES of them."""
+query is equal to a category, its photos match, unless there are more than MAX_MATCHES."""
 MAX_QUERY_WORDS = 64
 """Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
 MAX_MATCHES = 1000
-"""Largest number of photos that may match. If more photos have the words of a query, only those match of which the
-query is a whole value. The words of so many photos tell photos apart no better than the vectors do."""
+"""Largest number of photos that may match. If more photos have the words of a query, only the photos match in which the
+query is a whole value. Words that so many photos have tell photos apart no better than the vectors do."""
 MAX_MATCHING_SHARE = 0.1
 """Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
-the words of a query, only those match of which the query is a whole value."""
+the words of a query, only the photos match in which the query is a whole value."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Time after which a full-text index that was not opened is deleted."""
@@ -76,8 +76,8 @@ are deleted."""
 MIN_LOGGED_PHOTOS = 20_000
 """Smallest number of photos whose full-text index takes so long to make (about a second) that a message says so."""
 KEY_MARK = "\xb6"
-"""Beginning of the word that is stored after each value, which is the key of the value. No word of a text begins so, so
-that neighbouring words always belong to one value."""
+"""First character of the key (see `key_of`) that is stored like a word after the words of each value. Words of texts do
+not contain this character. It therefore separates the words of neighbouring values."""
 MAX_STORED_KEY_CHARACTERS = 16
 """Number of characters of the longest key that is stored as it is. A longer key is stored as a hash."""
 MAX_ENDING_WORDS = 3
@@ -98,7 +98,7 @@ def tokenise(text: str) -> list[str]:
 
 
 def key_of(text: str) -> str:
-    """Return the words of a text without spaces, so that spellings of an identifier have the same key.
+    """Return the words of a text without spaces, so that different spellings of an identifier have the same key.
 
     Return an empty text for a text that is too long for an identifier.
     """
@@ -106,7 +106,7 @@ def key_of(text: str) -> str:
 
 
 def _mark(key: str) -> str:
-    """Return the word that is stored for the key of a value. It does not depend on the spelling of the value."""
+    """Return the word that is stored for the `key` of a value: KEY_MARK and the key, or a hash of a long key."""
     if len(key) > MAX_STORED_KEY_CHARACTERS:
         key = base64.b32encode(hashlib.blake2b(key.encode(), digest_size=5).digest()).decode().lower()
     return KEY_MARK + key
@@ -118,9 +118,11 @@ def names_of(path: str) -> tuple[str, str, str]:
 
 
 def _keys_of_name(path: str) -> list[str]:
-    """Return the keys that are stored for a file name: the key of the name without its ending, and of a whole path.
+    """Return the keys to store for a file name: the key of the name without folder and ending, and then the key of the
+    whole path if it has a folder.
 
-    The first key follows the last word of the name, so that a query with the ending finds both as neighbours.
+    The first key is stored directly after the words of the path, the last of which are the words of the ending. The
+    `stems` of a TextQuery find these neighbouring words.
     """
     _, name, stem = names_of(path)
     return [key_of(stem), *([key_of(path)] if path != name else [])]
@@ -128,8 +130,11 @@ def _keys_of_name(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TextQuery:
-    """The words of a query: its `key`, and the `phrases`, which are words that must be neighbours. If the query may be
-    a file name, `stems` are phrases for the name without an ending."""
+    """The words of a query: its `key`, and its `phrases`, each of which has words that must be neighbours.
+
+    If the query is a file name, it is found by one of the `stems`, which are phrases too. Each takes the last words of
+    the query as the ending of the file name: these words come first, and the key of the other words follows.
+    """
 
     key: str
     phrases: tuple[str, ...]
@@ -137,9 +142,9 @@ class TextQuery:
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
-        """Split a query into phrases, without stop words unless there are no other words.
+        """Split a query at its spaces into phrases, without stop words unless there are no other words.
 
-        Return None if it has no words, or more than MAX_QUERY_WORDS.
+        Return None if it has no words, or if the phrases have more than MAX_QUERY_WORDS words.
         """
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
@@ -170,8 +175,8 @@ class TextQuery:
 def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | None = None) -> str:
     """Return the words of some values as a text for FTS5.
 
-    After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. By default,
-    only the mark separates neighbouring values.
+    After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. Without
+    `keys_of`, only KEY_MARK separates neighbouring values.
     """
     texts = []
     for value in values:
@@ -183,8 +188,8 @@ def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | Non
 class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
-    `exact` are the rows of photos with the query as an identifier. `ranks` maps the rows of all matches to their rank
-    from 0: photos in `exact` have the rank 0, and the others follow by BM25. Equally good matches have the same rank.
+    `exact` are the rows of photos with the query as an identifier. `ranks` maps the row of each match to its rank from
+    0. Photos in `exact` have the rank 0, and the others follow by BM25. Equally good matches have the same rank.
     """
 
     query: TextQuery
@@ -228,9 +233,9 @@ class TextIndex:
         return TextMatches(query, frozenset(row for row in exact if row in ranks), ranks)
 
     def _find(self, words: str, most: int) -> dict[int, float]:
-        """Return the rows of the photos that FTS5 finds for the expression `words`, with their BM25.
+        """Return the rows of the photos that FTS5 finds for the expression `words`, as row -> score by BM25.
 
-        Return none if more than `most` photos match.
+        A smaller score is better. The result is empty if more than `most` photos match.
         """
         query = "SELECT rowid, bm25(words) FROM words WHERE words MATCH ? LIMIT ?"
         found = self._database.execute(query, (f"{{{self._visible}}} : ({words})", most + 1)).fetchall()
@@ -238,7 +243,7 @@ class TextIndex:
 
 
 def _own_columns(index: StoredIndex) -> list[str]:
-    """Return the names of the user's columns that are searched."""
+    """Return the names of the user's columns that are searched: columns of texts or integers, at most MAX_COLUMNS."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
     fields = index.packed_table("images").schema
     own = (field for field in fields if field.name not in BUILT_IN and any(kind(field.type) for kind in kinds))
@@ -307,9 +312,11 @@ def prepare_text_index(folder: Path) -> None:
 
 
 def discard(prefix: str = "") -> None:
-    """Delete this user's full-text indexes whose names begin with `prefix`, and those not opened for a long time.
+    """Delete this user's full-text indexes whose names begin with `prefix`, and all others that were not opened for
+    UNUSED_SECONDS.
 
-    Without a prefix, all of them are deleted, so that no text of a removed photo stays.
+    The prefix is the digest of the path of an index folder. Without a prefix, all full-text indexes are deleted, so
+    that no text of a removed photo stays.
     """
     for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):

@@ -23,10 +23,12 @@ MAX_TIED_NEIGHBOURS = 100
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try: how many times k candidates a refined index takes from its first stage."""
 MIN_RECALL_GAIN = 0.004
-"""Recall that twice the effort (of lists or graph vertices that a search visits) must gain. Otherwise the recall at the
-greatest effort is measured, and more effort is tried only if that recall reaches the floor."""
+"""Smallest gain of recall by twice the effort, which is the number of lists or graph vertices that a search visits. If
+the gain is smaller, the recall at the greatest effort is measured, and more effort is tried only if that recall reaches
+the floor."""
 PROSPECT_VECTORS = 1 << 27
-"""Number of vectors that may be compared to measure the recall at the greatest effort."""
+"""Number of comparisons of a query with a vector that may be made to measure the recall at the greatest effort. The
+number of queries follows from it, but is at least PROSPECT_QUERIES."""
 PROSPECT_QUERIES = 50
 """Smallest number of queries with which the recall at the greatest effort is measured."""
 MAX_EF_SEARCH = 4096
@@ -70,7 +72,7 @@ NOWHERE = SearchSetting()
 class Operation:
     """The recall and the speed of an index at a setting of its search parameters.
 
-    `recall` is the share of the NEIGHBOURS exact neighbours of a query that the index finds. `seconds` are the CPU
+    `recall` is the mean share of the NEIGHBOURS exact neighbours of a query that the index finds. `seconds` are the CPU
     seconds per query in a batch on one thread.
     """
 
@@ -113,7 +115,7 @@ def questions_of(queries: np.ndarray, nearest: Neighbours) -> Questions:
 
 
 def recall_of(rows: np.ndarray, questions: Questions) -> float:
-    """Return the share of right results among `rows` (q, k). A missing result has the row -1."""
+    """Return the share of right results among the results `rows` (q, k). The row of a missing result is -1."""
     hits = (rows[:, :, None] == questions.right[:, None, :]) & (rows[:, :, None] >= 0)
     return float(hits.any(axis=2).mean())
 
@@ -140,7 +142,7 @@ class Stages:
 
 
 def stages_of(index: faiss.Index) -> Stages:
-    """Find the parts of `index` that have search parameters, also inside other indexes."""
+    """Find the parts of `index` that have search parameters: `index` itself, or indexes that it wraps."""
     parts = list(parts_of(index))
     return Stages(
         refine=next((part for part in parts if isinstance(part, faiss.IndexRefine)), None),
@@ -165,8 +167,9 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
 
     If no setting reaches the floor, the setting with the highest recall is chosen. For one `k_factor` after another,
     the smallest number of lists or vertices that reaches the floor is found, until a query takes more than twice as
-    long as at the best setting. The settings that reach the floor are then timed alternately. The search starts close
-    to the setting `near`: with a quarter of its `k_factor`, and half of its lists or vertices.
+    long as at the fastest setting that reaches the floor. The settings that reach the floor are then timed alternately.
+    The settings to try start close to the setting `near`: with a quarter of its `k_factor`, and half of its lists or
+    vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:

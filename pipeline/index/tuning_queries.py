@@ -3,7 +3,8 @@
 People search with text, and the vectors of texts lie elsewhere in a joint space than the vectors of images. An index
 that was tuned with images may therefore miss many of the results of a text query. The captions of the index are the
 best queries. If there are no captions but the model can embed texts, the queries are plain phrases, the file names of
-the photos, and the user's own queries. The vectors of the images are used only if the model cannot embed texts.
+the photos, and the user's own queries. The vectors of the images are used only if the model cannot embed texts, or
+knows too few of these texts.
 
 People search for things that their photos show. Phrases in a language that the model does not understand, and phrases
 about other things, are harder queries. With them, an index would be tuned to a needlessly slow search. They are
@@ -36,7 +37,7 @@ WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
 
 
 class TuningQueries(NamedTuple):
-    """Queries of one index, and the name of their source for its card."""
+    """The vectors of the queries of one index, and their source, as the card of the index names it."""
 
     vectors: Items
     measured_with: MeasuredWith
@@ -65,9 +66,9 @@ def choose_queries(
 
     `images` and `captions` are vectors in the joint space, which are compared by `metric`. If there are no captions,
     `embedder` embeds phrases and the user's `own_texts`, which are at most one half of the texts if the model knows
-    phrases. It embeds at most as many texts as there are images, because the encoding of texts may take long in a
-    small collection. Of the phrases, those that fit the images are used. `embedder` may raise UsageError if it cannot
-    embed texts.
+    phrases. It embeds at most as many texts as there are images, so that a small collection does not wait long for the
+    encoding of texts. Only the phrases that fit the images are used. If `embedder` raises UsageError because it cannot
+    embed texts, the queries are `images`.
     """
     if captions is not None and len(captions):
         return TuningQueries(captions, "captions")
@@ -100,9 +101,10 @@ def _embed_texts(
 def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
     """Find the phrases that fit some images. Returns their rows in ascending order.
 
-    `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of their best images. The model
-    understands a language if the median score of its phrases is at least the lower quartile of the language with the
-    greatest median. FITTING_SHARE of the phrases in these languages fit.
+    `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of their best images. The language
+    with the greatest median score is understood best. The model is taken to understand each language whose median is at
+    least the lower quartile of the scores of this language. Of the phrases in all understood languages, the share
+    FITTING_SHARE with the highest scores fits.
     """
     medians = {language: float(np.median(scores[languages == language])) for language in np.unique(languages)}
     if not medians:
@@ -128,9 +130,9 @@ def read_phrases() -> list[Phrase]:
 
 
 def words_of_names(names: Iterable[str]) -> list[str]:
-    """Return the words in each of the file names that has words, each once.
+    """Return the words of each file name as a text, without repeated texts and without names that have no words.
 
-    A name with more digits than letters, such as IMG_2041.jpg or a hash, has no words.
+    A name that does not have more letters than digits, such as IMG_2041.jpg or a hash, has no words.
     """
     found: dict[str, None] = {}
     for name in names:

@@ -44,8 +44,9 @@ def build_app(
 
     `limits` are the limits of requests. `threads` is the maximum number of searches at the same time. `warm` loads the
     encoders when the server starts, instead of at the first uploaded photo. `check` and `originals` are described in
-    Service. With `review`, a person can decide about the captions that an audit has found. A request whose `Host`
-    header is not one of `hosts` is refused with status 400 (see Starlette's TrustedHostMiddleware).
+    Service. With `review`, the application has the page /review, on which a person can decide about the captions that
+    an audit has found. A request whose `Host` header is not one of `hosts` is refused with status 400 (see Starlette's
+    TrustedHostMiddleware).
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
@@ -101,7 +102,7 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 @cache
 def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
-    """Return the HTML of a page, with the style of all pages and its script inserted."""
+    """Return the HTML of the page `name`, with the common style of all pages, and with the joined `scripts`."""
     folder = resources.files("pipeline.serve").joinpath("templates")
 
     def read(file: str) -> str:
@@ -113,10 +114,11 @@ def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
 
 
 def content_policy(pages: str) -> str:
-    """Return the Content-Security-Policy of one or several pages.
+    """Return the Content-Security-Policy for `pages`, which is the HTML of one page or of several joined pages.
 
-    The policy allows the pages' own scripts and styles, by their hashes, requests to this server, and images from this
-    server, from `data:` addresses, and from files that the visitor chose. Everything else is forbidden.
+    The policy allows the scripts and styles that are in the pages, which it names by their hashes. It also allows
+    requests to this server, and images from this server, from `data:` addresses, and from files that the visitor chose.
+    Everything else is forbidden.
     """
 
     def hashes(tag: str) -> str:

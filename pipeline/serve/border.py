@@ -75,9 +75,9 @@ def in_address(host: str) -> str:
 def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
     """Return the names in the `Host` header that the server answers to, as protection against DNS rebinding.
 
-    `host` is the name that the server listens on, and `bound` is the IP address of `host`. The names are the loopback
-    names, `host` and the `allowed` names. Every name is allowed if other machines can reach `bound` and `allowed` is
-    empty. Raises UsageError if an allowed name is not a host name.
+    `host` is the name that the server listens on, and `bound` is the IP address of `host`. The result has the loopback
+    names, `host` and the `allowed` names. If other machines can reach `bound` and `allowed` is empty, it is ANY_HOST
+    alone. Raises UsageError if an allowed name is not a host name.
     """
     for name in allowed:
         if not HOST_PATTERN.fullmatch(in_address(name)):
@@ -93,7 +93,8 @@ def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
 class Metrics:
     """Numbers of requests and errors, and latencies, by route, for Prometheus.
 
-    A route is a path template such as /api/models/{model}/images, so that visitors cannot add labels.
+    A route is a path template such as /api/models/{model}/images. The paths that visitors request would be an unlimited
+    number of labels.
     """
 
     def __init__(self) -> None:
@@ -159,7 +160,7 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._leave(scope, status, start)  # A client that reads slowly is no longer counted.
+                self._leave(scope, status, start)  # The request is no longer counted, even if the client reads slowly.
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
@@ -235,7 +236,7 @@ def _is_own(origin: str, host: str) -> bool:
     """Return whether a page with the `Origin` header `origin` came from the server with the `Host` header `host`.
 
     The schemes may differ, because a reverse proxy may serve https. The standard port of the scheme may be left out.
-    A page without an origin sends `null`, which is never this server.
+    A page that has no origin, such as a local file, sends `null`, which is never this server.
     """
     scheme, _, site = origin.lower().partition("://")
     usual = {"http": ":80", "https": ":443"}.get(scheme)

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from pipeline.generate.generator import Generator, Sources
 
 IDENTITY_COLUMNS = ("path", "sha256")
-"""Columns that have equal values for the same image in two indexes of a collection."""
+"""Columns of the table of images whose values are equal for the same image in two indexes of a collection."""
 MAX_EXAMPLES = 3
 """Maximum number of example queries."""
 JPEG_QUALITY = 82
@@ -42,7 +42,7 @@ LARGE_SIDE = 1600
 WARM_UP_SIDE = 64
 """Side in pixels of the black image that is encoded to load the encoders."""
 MAX_THUMBNAILS = 2000
-"""Maximum number of thumbnails that are kept in memory, about 10 KB each. Beyond it, the oldest thumbnail is
+"""Maximum number of thumbnails that are kept in memory, about 10 KB each. If there are more, the oldest thumbnail is
 dropped."""
 MAX_CHOICES = 20
 """Maximum number of different values of a text column that a filter lists. With more values, the list is empty."""
@@ -51,8 +51,9 @@ MAX_CHOICES = 20
 class ServedGallery:
     """One index that answers queries and shows its photos.
 
-    The constructor reads all files of the index. Afterwards, threads may share the object, except for the methods that
-    encode photos: the first encoded photo loads the encoders, so only one thread at a time may call these methods.
+    The constructor reads the model, the FAISS indexes and the tables that are kept in memory. Afterwards, threads may
+    share the object, except for the methods that encode photos: the first encoded photo loads the encoders, so only one
+    thread at a time may call these methods.
 
     `features(data)` encodes the bytes of a photo, as encoder -> (1, dim), for the `searcher`. `read(row)` returns the
     bytes of the photo that a row of the image table describes. `decode(data)` turns these bytes into an image. `side`
@@ -172,7 +173,7 @@ class ServedGallery:
         and encoded during the search.
 
         The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
-        or encoded, its vector in this gallery is used, provided that both galleries have the same collection.
+        or encoded, its vector in this gallery is used, provided that both galleries have the same collection and image.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
@@ -318,8 +319,11 @@ def spread(count: int, top: int) -> np.ndarray:
 
 # The type of the values is Any, because they are texts, truth values, numbers or dates, as the column has them.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
-    """Return the choices for a column of this `kind` with these values. A column of numbers or dates has only its
-    smallest and largest value. The result is empty if one of these numbers is infinite or NaN."""
+    """Return the choices (see `facets`) for a column of this `kind`.
+
+    `values` are its different values, or only its smallest and largest value if it has numbers or dates. The result is
+    empty if one of these numbers is infinite or NaN.
+    """
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MAX_CHOICES else []}
     least, most = min(values), max(values)
@@ -338,8 +342,8 @@ class ServedIndex:
     """An index of the server that is opened again after it was replaced on disk.
 
     `open()` opens the gallery of the index `name`. `stamp()` returns a value that changes if the index is replaced, or
-    None if the folder contains no index at the moment. The stamp is checked in a thread, at most once per
-    CHECK_SECONDS, and requests for the gallery wait for the check.
+    None if the folder contains no index at the moment. The stamp is checked when a request asks for the gallery and the
+    last check was more than CHECK_SECONDS ago. The check runs in a thread, and requests for the gallery wait for it.
     """
 
     def __init__(
@@ -387,10 +391,10 @@ class ServedIndex:
 class Describer:
     """A caption generator with the data that it needs.
 
-    `registered` is the registered name of the generator class, and `top` the number of captions if a request has no
-    number. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as encoder ->
-    (1, dim). `sources` has the other inputs of the generator. Only the encoding thread may call `features`, and only
-    one thread at a time may call `describe`.
+    `registered` is the registered name of the generator class, and `top` is the number of captions if a request does
+    not say how many it wants. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as
+    encoder -> (1, dim). `sources` has the other inputs of the generator. Only the thread of Service.encoding may call
+    `features`, and only one thread at a time may call `describe`.
     """
 
     registered: str
@@ -410,8 +414,9 @@ class Describer:
 class Service:
     """Everything that requests share: indexes and generators by name, limits, metrics, and thread pools.
 
-    Each kind of work has its own queue, so that uploads do not delay thumbnails: `searching` has several threads, and
-    one thread each checks uploads, encodes photos, generates captions, and shows photos of the indexes.
+    Each kind of work has a queue, so that uploads do not delay thumbnails. `searching` has several threads. The other
+    pools have one thread each: `checking` checks uploads, `encoding` encodes photos, `describing` generates captions,
+    and `showing` reads photos of the indexes.
     """
 
     indexes: Mapping[str, ServedIndex]
@@ -428,7 +433,7 @@ class Service:
     describing: ThreadPoolExecutor
     showing: ThreadPoolExecutor
     turns: asyncio.Semaphore
-    """Semaphore that limits how many photos are captioned or wait for it."""
+    """Semaphore that limits the number of photos that are being captioned or wait to be captioned."""
 
     async def run(
         self, pool: Executor, function: Callable[P, R], *arguments: P.args, **named: P.kwargs

@@ -22,13 +22,16 @@ from pipeline.storage.decisions import Decision, Pair, latest, read_decisions, w
 from pipeline.storage.locks import hold
 
 TOKEN = "X-Review-Token"
-"""Header of a request that has the token."""
+"""Name of the request header in which the page sends the token."""
 TOKEN_PLACE = "{token}"
 """Text in the HTML of the page that the token replaces."""
 
 
 class Step(BaseModel):
-    """A decision about a pair, which is given by its number from 0. `undo` takes the last decision back."""
+    """A decision about the pair with the number `pair`, counted from 0.
+
+    `undo` takes back the last decision in the file, about whichever pair it is.
+    """
 
     step: Literal["wrong", "right", "unsure", "undo"]
     pair: int = -1
@@ -36,7 +39,11 @@ class Step(BaseModel):
 
 @dataclass(frozen=True)
 class ReviewedPair:
-    """A photo, and one or all of its captions, which are suspicious. `others` are the other captions of the photo."""
+    """A photo with its suspicious `captions`, which are a single caption or all its captions.
+
+    `others` are the captions of the photo that are not suspicious. `pair` has the name of the photo and the suspicious
+    caption, by which the file of decisions identifies them. The caption is empty if all captions are suspicious.
+    """
 
     pair: Pair
     image_id: int
@@ -48,8 +55,9 @@ class ReviewedPair:
 class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
-    The first `probable` pairs are probably wrong. The others fit worst among the other pairs of the collection.
-    `command` is the command that leaves out the wrong captions.
+    The first `probable` pairs are probably wrong. The captions and photos of the remaining pairs fit each other worst
+    among all other pairs of the collection. `command` is the command that leaves out the captions with the decision
+    `wrong`.
     """
 
     gallery: ServedGallery
@@ -59,15 +67,15 @@ class Review:
     command: str
 
     def decisions(self) -> list[str | None]:
-        """Return the decision about each pair, or None if there is none."""
+        """Return the last decision about each pair (`wrong`, `right` or `unsure`), or None for an undecided pair."""
         decided = latest(read_decisions(self.path))
         return [decided.get(each.pair) for each in self.pairs]
 
     def take(self, step: Step) -> dict[str, Any]:
-        """Add a decision to the file, or remove the last one. The file is replaced atomically.
+        """Add a decision to the file, or remove the last decision. The file is replaced atomically.
 
-        Return the number of the pair, or None if the audit no longer lists it, and the decisions about all pairs.
-        Raises InputError if there is no such pair, or no decision that can be undone.
+        The result has the number of the decided `pair`, or None if the audit no longer lists it, and the `decisions`
+        about all pairs. Raises InputError if there is no such pair, or no decision that can be undone.
         """
         with hold(self.path, wait=True):
             rows = read_decisions(self.path)

@@ -28,7 +28,8 @@ DISPLAYED_FORMATS = (
     (0, b"\xff\xd8\xff", "image/jpeg"), (0, b"\x89PNG\r\n", "image/png"), (0, b"GIF8", "image/gif"),
     (8, b"WEBP", "image/webp"), (0, b"BM", "image/bmp"),
 )  # fmt: skip
-"""Image formats that every browser displays: (offset, bytes at this offset, media type). Others are downloaded."""
+"""Image formats that every browser displays: (offset in the file, bytes at this offset, media type). Files of other
+formats are downloaded."""
 router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -103,7 +104,7 @@ class Question:
         self.where = where
 
     def require_short(self, *texts: str) -> None:
-        """Raise InputError if the texts of a request are too long together, since each of them is encoded."""
+        """Raise InputError if all texts of a request together are too long to be encoded quickly."""
         most = self.service.limits.max_sentence_chars
         characters = sum(map(len, texts)) + len(texts[1:])
         if characters > most:
@@ -112,7 +113,10 @@ class Question:
     async def find_images(
         self, pool: Executor, words: Sequence[str], search: Callable[[int, str | None], Answer]
     ) -> answers.ImagesAnswer:
-        """Call `search(top, where)` in a thread of `pool`, and return its hits with the ignored words among `words`."""
+        """Call `search(top, where)` in a thread of `pool`, and return its hits as an answer of the API.
+
+        `words` are the texts of the request. The answer also names their unknown words, which the search has ignored.
+        """
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
             hits = search(self.top, self.where)

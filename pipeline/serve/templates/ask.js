@@ -32,7 +32,7 @@ function formOf(params, file, fields) {
   return { method: "POST", body };
 }
 
-// Returns the sort order in the URL, or null if this index cannot be sorted by its column.
+// Returns the sort order in the URL, or null if the index of the model has no such column to sort by.
 function sortOf(params, model) {
   const sort = params.get("sort") || "", kind = model.columns[sort.replace(/^-/, "")];
   return kind && kind !== "nothing" ? sort : null;

@@ -1,5 +1,5 @@
-// The decisions are stored on the server only. The page begins with the first pair that has none. The probable pairs
-// come first, and have their own progress.
+// The decisions are stored on the server only. The page begins with the first pair without a decision. The pairs that
+// are probably wrong come first, and their progress is shown separately.
 const TOKEN = document.querySelector("meta[name=token]").content;
 const KEYS = { w: "wrong", r: "right", u: "unsure" };
 let review = null, here = 0, busy = false;

@@ -18,7 +18,8 @@ function done(request) {
   });
 }
 
-// Returns the SHA-256 of a file as hex. Browsers offer it only for https and localhost; elsewhere the name is random.
+// Returns the SHA-256 of a file as hex, or a random name on pages that are neither from https nor from localhost, to
+// which browsers do not offer SHA-256.
 async function nameOf(file) {
   const bytes = crypto.subtle
     ? new Uint8Array(await crypto.subtle.digest("SHA-256", await file.arrayBuffer()))
