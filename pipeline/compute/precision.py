@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Number of elements above which the faster conversion by torch saves more time than its import takes (1.5 s)."""
+"""Number of elements from which on the faster conversion by torch saves more time than its import takes (1.5 s)."""
 FLOAT16_VALUES = 1 << 16
+"""Number of different float16 values."""
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:

@@ -70,9 +70,9 @@ class Embeddings:
     """The embeddings of a model in the files `<folder>/shard-00000.h5` and so on.
 
     `name` is the name of the model in the configuration, `registered` is its model type, and `model` is the digest of
-    its files. `multi_vector` says whether an item has several vectors, `dim` is their number of dimensions, and
-    `metric` or `rule` compares them. `refits` is the name of the model that it refits on more data, or None.
-    `vocabulary` is the digest of the vocabulary of its captions, or None.
+    its files. `multi_vector` says whether an item has several vectors, `dim` is the number of dimensions of a vector,
+    and `metric`, or `rule` for a multi-vector model, compares the items. `refits` is the name of the model that it
+    refits on more data, or None. `vocabulary` is the digest of the vocabulary of its captions, or None.
 
     A shard is opened, and its hash is checked, when it is first used. With a multi-vector model, all shards are opened
     at once, because the number of vectors of each item is needed. Raises IntegrityError if an opened shard is not
@@ -155,7 +155,7 @@ class Embeddings:
         return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
 
     def _vector_rows(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of the items' vectors in the concatenated shards."""
+        """Return the row numbers, in the concatenated shards, of the vectors of the items with these ids."""
         if not self.multi_vector:
             return ids
         lengths = self._lengths(modality, ids)

@@ -39,7 +39,7 @@ COLUMNS = {
     ),
     "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
 }  # fmt: skip
-"""The columns that readers need. The collection's own columns may follow."""
+"""The columns of each table that readers need. The collection's own columns may follow."""
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 """The column that contains the id of each row."""
 ID_LIMIT = 1 << 31

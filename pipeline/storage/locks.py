@@ -86,7 +86,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Return whether `path` has the name of a lock file, and contains a signature or nothing."""
+    """Return whether `path` has the name of a lock file, and is empty or describes a holder by the SIGNATURE_KEYS."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:

@@ -39,9 +39,9 @@ class StoredIndex:
     """An index of `shards`, at least one. Messages refer to it by `folder`.
 
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
-    `hidden` are the ids of images that look as if they had been removed in the result of `table`, but not in the result
-    of `packed_table`. Raises UsageError if the shards are of different models, and IntegrityError if their vectors are
-    compared in different ways.
+    `hidden` are the ids of images that are treated as removed in the result of `table`: the rows of these images and of
+    their captions contain only ids there. In the result of `packed_table`, these rows are complete. Raises UsageError
+    if the shards are of different models, and IntegrityError if their vectors are compared in different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:
@@ -77,7 +77,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The number that is added to the ids of each shard, by the column of the id."""
+        """The numbers that are added to the ids of each shard, by the column of the ids. The list has one item per shard."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -100,7 +100,7 @@ class StoredIndex:
         return ChainedTables(tables, shifts)
 
     def table(self, modality: Modality) -> pa.Table:
-        """Read the whole table of a modality. The rows of the `hidden` images look as if they had been removed."""
+        """Read the whole table of a modality. The rows of the images `hidden` and of their captions contain only ids."""
         whole = self.first.table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
         return hide(whole, self.hidden)
 
