@@ -86,7 +86,7 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
 
-    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest entry.
+    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest magnitude.
     """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))

@@ -188,7 +188,8 @@ def start_process(
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
     The environment `variables` are set before the process receives anything. They include the number of threads, which
-    NumPy reads when the unpickling of a function imports it. `daemon` is the argument of multiprocessing.Process.
+    NumPy reads when it is imported, which happens when the process unpickles a function. `daemon` is the argument of
+    multiprocessing.Process.
 
     The process is spawned, because a forked process would inherit locks that other threads of this process hold. With
     `preload`, it is forked from a process without further threads that has imported these modules, so that all

@@ -3,7 +3,8 @@
 The commit record of an artefact is a JSON file next to it. An artefact that is itself a JSON file is its own record.
 
     place      the path of the record below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
-    made_by    {stage, version, keys}: the stage, and the configuration keys that decide the result
+    made_by    {stage, version, keys}: the stage, the version of its code, and the configuration keys that decide the
+               result
     inputs     {place: digest} of the records of the inputs. "text/tfidf/shard-*.h5.json" means the records of all
                shards, "moments/target/chunk-*.h5.json" the records of all chunks of shards, and
                "manifest/shards/00003.json#images" the value under the key `images` of that record
@@ -66,7 +67,7 @@ class Provenance:
 
 
 class About(TypedDict, total=False):
-    """The keyword arguments that functions that write an artefact pass on to `publish`."""
+    """Keyword arguments of `publish` which other functions that write an artefact accept and pass on."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None

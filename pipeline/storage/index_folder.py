@@ -28,8 +28,8 @@ CHANGING = (
     *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
     *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
-"""Files that not every index shard has. A new shard in the folder of an older one, whose card may be missing, replaces
-or removes them."""
+"""Files that an index shard may have besides its card, model and encoders. A new shard in the folder of an older shard,
+whose card may be missing, replaces or removes them."""
 COLUMNS = {
     "images": pa.schema(
         [

@@ -118,9 +118,9 @@ class IndexWriter:
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
         """Add all files of another shard except `but`, as hard links if the file system supports them.
 
-        The files are not checked, because readers check them against the card. The files of a shard in the same folder
-        need not be added again. Raises JointspaceError if another process has changed the other shard since it was
-        opened.
+        The files are not checked, because readers check them against the card. If the other shard is in the same
+        folder, its files stay there without a link. Raises JointspaceError if another process has changed the other
+        shard since it was opened.
         """
         files = {name: shard.about(name) for name in shard.card.files if name not in but}
         if shard.folder == self.folder:

@@ -307,12 +307,12 @@ def write_manifest(
 ) -> None:
     """Write a manifest. All its files become visible together, and `manifest.json` is its commit record.
 
-    `folder` is the folder of the manifest, and `root` is the folder of the photos, to which the paths are relative. A
-    shard has `shard_size` images. Each item of `parts` has the tables of TABLES for the next images. The table `images`
-    may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row, what, reason} for
-    each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table, and for files also
-    `left_out`, the number of ignored files. `left_out` has the number of ignored files for each reason. The `warnings`
-    are repeated at the end of a run.
+    `folder` is the folder of the manifest, and `root` is the folder of the photos, to which the paths are relative. All
+    shards but the last have `shard_size` images. Each item of `parts` has the tables of TABLES for the next images. The
+    table `images` may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row,
+    what, reason} for each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table and of the
+    files. The counts of the files also have `left_out`, the number of ignored files. The argument `left_out` has the
+    number of ignored files for each reason. The `warnings` are repeated at the end of a run.
 
     Shards that exist with the same content are not written again, and shards of an earlier, larger manifest are
     removed. Raises IntegrityError if the counts do not add up.

@@ -77,7 +77,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids of each shard, by the column of the ids. The list has one item per shard."""
+        """The numbers that are added to the ids of a shard, by the column of the ids. There is one item per shard."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -100,7 +100,7 @@ class StoredIndex:
         return ChainedTables(tables, shifts)
 
     def table(self, modality: Modality) -> pa.Table:
-        """Read the whole table of a modality. The rows of the images `hidden` and of their captions contain only ids."""
+        """Read the whole table of a modality. Rows of the images `hidden` and of their captions contain only ids."""
         whole = self.first.table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
         return hide(whole, self.hidden)
 

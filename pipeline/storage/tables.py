@@ -27,7 +27,7 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its corners in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger one is refused."""
+"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger table is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
 """Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
