@@ -43,7 +43,7 @@ pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05
-"""Smallest ratio of the images per second with a doubled batch to those without for which the batch is doubled."""
+"""Smallest speedup by a doubled batch, as a ratio of rows per second, with which `grow_batch` accepts this batch."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from a smaller batch. A larger batch with a
 smaller cosine is not used."""

@@ -213,9 +213,9 @@ class Card(MeasuredIndexes):
 
     `model` is the name of the model in its run, `registered` its model type, and `trained_on` its training data. The
     vectors have `dim` dimensions and are compared by `metric`. `files` are the files of the shard by name, and `inputs`
-    are the digests of the model and of everything else from which the shard was made. `fingerprint` is one hash of its
-    origin. `splits` are the splits of its images, and `data_root` is the folder of the photos. `name` is the name of
-    the run or of the addition, and `part` is null unless several shards were built together. `encoders` and
+    are the digests of the model and of everything else from which the shard was made. `fingerprint` is one hash of the
+    shard's origin. `splits` are the splits of its images, and `data_root` is the folder of the photos. `name` is the
+    name of the run or of the addition, and `part` is null unless several shards were built together. `encoders` and
     `text_encoders` are the encoders of queries by name. `calibration` is null if the shard is not calibrated.
     """
 

@@ -58,7 +58,7 @@ def one_line(caption: str) -> str:
 def read_decisions(path: Path) -> list[Decision]:
     """Read the decisions in a file. There are none if the file does not exist.
 
-    Raises InputError if the file cannot be read, or, with its number, for a row that is not a decision.
+    Raises InputError if the file cannot be read, or if a row is not a decision. The message has the number of this row.
     """
     decisions = []
     for number, line in enumerate(read_lines(path) if path.exists() else [], 1):

@@ -45,9 +45,9 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record.
 
-    `sides` has the vectors of its `images` and of its `sentences`, and `ids` has their ids. `rule` scores the items of
-    a multi-vector model and is None for other models. `details` are noted in the record. Embeddings reads the keys
-    `model`, `registered`, `metric` and `made_of` from them.
+    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids of both. `rule`
+    scores the items of a multi-vector model and is None for other models. `details` are noted in the record, and must
+    have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings reads.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():

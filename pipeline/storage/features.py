@@ -87,7 +87,7 @@ def remove_unfinished(path: Path) -> None:
 
 
 def has_unfinished(path: Path) -> bool:
-    """Return whether parts of the shard `path` or its commit record exist: work on it has begun."""
+    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists."""
     return _parts_of(path).is_dir() or commit_path(path).exists()
 
 

@@ -35,7 +35,7 @@ REASONS = {
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-"""Pattern that matches in a name with which no index may refer to a photo."""
+"""Pattern that is found in each name by which an index must not refer to a photo, and in no other name."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
 """Pattern that matches in several lines if UNPLAIN matches in one of them."""
 GET_AGAIN = "Copy that file again from its source."
@@ -45,7 +45,8 @@ MAX_NAME_CHARACTERS = 120
 MIN_REMEMBERED_BYTES = 1 << 20
 """Size from which on it is remembered that a file was verified. Smaller files are hashed in less than a millisecond."""
 SETTLED_SECONDS = 2.0
-"""Age from which on a verified file is remembered. Some file systems count time in steps of two seconds."""
+"""Seconds since the last change of a file from which on it is remembered that the file was verified. Some file systems
+count time in steps of two seconds."""
 
 
 def open_regular(path: Path) -> BufferedReader:

@@ -90,8 +90,10 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 
 
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
-    """Raise IntegrityError unless `embeddings` come from the model of the shard, and their manifest gives its rows the
-    same ids."""
+    """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
+
+    `sides` are the images and captions of the shard. Those that were not removed must have the same ids in both.
+    """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
     for side in sides:

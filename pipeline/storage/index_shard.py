@@ -152,8 +152,8 @@ class IndexWriter:
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
-        # Snakemake removes the card of an older shard before this function is called, so the card may not list its
-        # files. The commit records of its model and encoders still list some of them, and CHANGING lists the others.
+        # Snakemake removes the card of an older shard before this function is called, and with it the list of its files.
+        # The commit records of its model and encoders still list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
             with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))

@@ -217,7 +217,7 @@ class PhraseVectors:
 
     `regions` and `phrases` are the tables without their vectors. `region_vectors` (r, c) and `phrase_vectors` (p, c)
     are their vectors in the joint space of `dim` = c dimensions, and `boxes` (r, 4) are the corners of the regions.
-    `fingerprint` is the digest of their commit record. Raises IntegrityError if the tables are damaged.
+    `fingerprint` is the digest of the commit record of both tables. Raises IntegrityError if the tables are damaged.
     """
 
     def __init__(self, folder: Path) -> None:

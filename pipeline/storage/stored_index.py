@@ -131,8 +131,8 @@ class StoredIndex:
         """Return a function that loads the spaCy pipeline with which the captions of the `run` were parsed, and the
         content of the run's `text/labels.json`.
 
-        Raises UsageError if `run` is None, or if its captions were not parsed by a spaCy pipeline that is still the
-        same. Raises IntegrityError if the run has other labels than the model.
+        Raises UsageError if `run` is None, if the captions of the run were not parsed by spaCy, or if the pipeline is
+        missing or has changed since. Raises IntegrityError if the run has other labels than the model.
         """
         load, labels = parser_of(self.run)
         own = self.first.model().details["labels"]
@@ -193,7 +193,7 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
 
 
 def _comparison(card: Card) -> tuple[str, str, int]:
-    """Return the kind, the metric and the dimensions of an index. Its vectors can be compared if these are equal."""
+    """Return the kind, the metric and the dimensions of an index shard. Shards in one index must agree in these."""
     return card.kind, card.metric, card.dim
 
 

@@ -223,7 +223,9 @@ def _add_inner_run(
     hashed: bool,
     progress: Callable[[list[Path]], Iterable[Path]],
 ) -> None:
-    """Examine a run inside another run. No rule of the outer run makes its files again.
+    """Examine the run in `folder`, which is inside another run, and add the findings to `result`.
+
+    No rule of the outer run makes the files of the inner run again, so their faults get no target.
 
     In an addition to an index, artefacts may be mixed, which means that an input has changed since they were made. The
     index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. They are
@@ -432,7 +434,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         if len(there):
             index = shard.card.index_of(modality)
             note = ""
-            if index is not None and index.measured_with:  # the cards of older indexes do not say it
+            if index is not None and index.measured_with:  # the cards of older indexes lack this key
                 note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
                 if index.conditions:
                     recalls = (f"{min(c.uncorrelated, c.correlated):.3f} ({c.share:.1%})" for c in index.conditions)
