@@ -152,7 +152,7 @@ class IndexWriter:
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
-        # Snakemake removes the card of an older shard before this function is called, and with it the list of its files.
+        # Snakemake removes the card of an older shard, and with it the list of its files, before this function is run.
         # The commit records of its model and encoders still list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
             with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.

@@ -26,7 +26,7 @@ ALIGNMENTS = "alignments"
 SUMMARY = "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
 """The arrays of an evaluation on a gallery of n images with m captions: the ranks (n,) and (m,) of the two directions,
-the image (m,) of each caption, and the ranks (m,) of caption similarity, which are missing if they were not measured."""
+the image (m,) of each caption, and the ranks (m,) of caption similarity, if they were measured."""
 
 
 class Terms(Form):
