@@ -43,7 +43,7 @@ pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images that is tried in one forward pass on a GPU."""
 MIN_SPEEDUP = 1.05
-"""Minimum speedup for which the batch size is doubled."""
+"""Smallest speedup by a doubled batch, as a ratio of rows per second, with which `grow_batch` accepts this batch."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from a smaller batch. A larger batch with a
 smaller cosine is not used."""
@@ -284,7 +284,7 @@ class OomBatcher:
         self.row_name = row_name
 
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
-        """Call `function(rows)` for consecutive slices of `count` rows, and return the results in order.
+        """Call `function(rows)` for consecutive slices `rows` of range(count), and return the results in order.
 
         If a call runs out of memory, it is repeated with half as many rows, and `size` stays at this number for all
         later calls. The function must therefore not change any state before it has allocated all its memory. Raises
@@ -319,7 +319,7 @@ class OomBatcher:
 
 
 _held: "list[FileLock]" = []
-"""The locks of the GPUs that this process has taken. They end when the process ends."""
+"""The locks of the GPUs that this process uses. The system releases them when the process ends."""
 
 
 def take_gpus(count: int) -> None:

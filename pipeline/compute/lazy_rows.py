@@ -41,8 +41,8 @@ class Chained:
     """One or more arrays (n_k, ...), concatenated to one array (n, ...) without reading them.
 
     `chained[rows]` reads some of the n rows and returns them with the type `dtype`, or the type of the first array if
-    it is None. `bounds` are the number of the first row of each array, followed by n. If it is None, all arrays are
-    opened to read their lengths.
+    `dtype` is None. `bounds` has the number of the first row of each array, followed by n. If `bounds` is None, all
+    arrays are opened to read their lengths.
     """
 
     def __init__(

@@ -1,10 +1,10 @@
 """Map and reduce over shards or chunks of shards, with equal results in one process and on a Dask cluster.
 
 Any worker may map any item. The results are always combined in the same order and in the same groups: the items are
-divided into at most eight runs of neighbours, each run is summed from left to right, and then the sums of the runs are
-added. The total is therefore equal to the last bit wherever it is computed, even if workers are lost and other workers
-repeat their items. The runs are independent, so that no worker waits for the sum of all earlier items. A single process
-has three results in memory: the sum of all complete runs, the sum of the current run, and the next result.
+divided into at most eight runs of consecutive items, each run is summed from left to right, and then the sums of the
+runs are added. The total is therefore equal to the last bit wherever it is computed, even if workers are lost and other
+workers repeat their items. The runs are independent, so that no worker waits for the sum of all earlier items. A single
+process has three results in memory: the sum of all complete runs, the sum of the current run, and the next result.
 """
 
 import importlib

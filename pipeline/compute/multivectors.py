@@ -59,8 +59,8 @@ class MultiVectors(Ragged):
 
     `globals` (n, g) has one additional vector for each item, or is None if the model has no such vectors. `boxes`
     (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences.
-    Items are tensors in a network, and arrays when they are read or written. `vectors` is None if the vectors are in an
-    index.
+    `vectors` and `globals` are tensors in a network, and arrays when they are read or written. `vectors` is None if the
+    vectors are in an index.
     """
 
     ONE_PER_ROW: ClassVar[tuple[str, ...]] = ("globals",)

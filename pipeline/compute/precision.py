@@ -14,8 +14,9 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Number of elements above which the faster conversion by torch saves more time than its import takes (1.5 s)."""
+"""Number of elements from which on the faster conversion by torch saves more time than its import takes (1.5 s)."""
 FLOAT16_VALUES = 1 << 16
+"""Number of different float16 values."""
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
@@ -85,7 +86,7 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
     """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
 
-    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest entry.
+    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest magnitude.
     """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))

@@ -38,7 +38,7 @@ class Ragged:
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions in the columns of all values of the rows `rows` (k,), row after row."""
+        """Return the positions, in the columns, of all values of the rows `rows` (k,), one row after another."""
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:
@@ -85,9 +85,9 @@ def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
 
 
 def runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the consecutive whole numbers of each of k runs, run after run (total,).
+    """Return the numbers of k runs of consecutive whole numbers, one run after another, as (total,).
 
-    Run i has `lengths[i]` numbers and begins with `starts[i]`.
+    Run i has `lengths[i]` numbers and begins with the number `starts[i]`.
     """
     return np.arange(lengths.sum()) + np.repeat(starts - np.cumsum(lengths) + lengths, lengths)
 

@@ -20,7 +20,7 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 DECODERS_VARIABLE = "JOINTSPACE_DECODERS"
-"""Environment variable with the number of decoding processes that one of several processes on GPUs starts."""
+"""Environment variable with the number of decoding processes of this process, if a job has a process for each GPU."""
 KEPT_BYTES = 1 << 30
 """Maximum size of a freed block that the process keeps for its next arrays. Larger blocks are returned to the
 system."""

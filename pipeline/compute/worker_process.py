@@ -46,7 +46,7 @@ def lacked_memory(outcome: object) -> bool:
 class Excess:
     """A message to the parent before a time limit begins.
 
-    If the limit ends the process, `reason` is the item's failure.
+    If the limit ends the process, the outcome of the item is a Failure with this `reason`.
     """
 
     reason: str

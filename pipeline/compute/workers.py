@@ -107,8 +107,8 @@ def shared_map(
     """Yield the same outcomes as `isolated_map` with the same arguments. On Linux, large arrays are passed in shared
     memory.
 
-    Each result has `room` bytes of shared memory, and further arrays are pickled. The shared memory is an anonymous
-    file in memory, because /dev/shm is small in a container.
+    Each result has `room` bytes of shared memory. Small arrays, and arrays for which there is no more room, are
+    pickled. The shared memory is an anonymous file in memory, because /dev/shm is small in a container.
     """
     if not processes or not hasattr(os, "memfd_create"):
         yield from isolated_map(function, items, processes, chunk, preload)
@@ -141,9 +141,9 @@ def _write(
     memory = _attach(memory_path)
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
-        """Write an array into the slot.
+        """Write an array into the slot, unless it is small or does not fit there.
 
-        Return True if it stays in the pickle, because it is small or the slot is full.
+        Return whether it stays in the pickle instead.
         """
         nonlocal position
         size = buffer.raw().nbytes
@@ -188,7 +188,8 @@ def start_process(
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
     The environment `variables` are set before the process receives anything. They include the number of threads, which
-    NumPy reads when the unpickling of a function imports it. `daemon` is the argument of multiprocessing.Process.
+    NumPy reads when it is imported, which happens when the process unpickles a function. `daemon` is the argument of
+    multiprocessing.Process.
 
     The process is spawned, because a forked process would inherit locks that other threads of this process hold. With
     `preload`, it is forked from a process without further threads that has imported these modules, so that all
@@ -267,8 +268,9 @@ class Worker(Generic[Item, Result]):
     def map(self, items: list[Item]) -> list[Result | Failure]:
         """Return the function's result or a Failure for each item.
 
-        If the process dies, its item is tried once more, because the item may not be the cause. An item that takes too
-        long or runs out of memory is not tried again. After an item that runs out of memory, a new process is started.
+        If the process dies, the item that it worked on is tried once more, because the item may not be the cause. An
+        item that takes too long or runs out of memory is not tried again. After an item that runs out of memory, a new
+        process is started.
         """
         results: list[Result | Failure] = []
         suspect = None
@@ -333,7 +335,7 @@ class Worker(Generic[Item, Result]):
         return process, connection
 
     def _bury(self, process: BaseProcess, connection: Connection) -> str:
-        """End the process, and return the reason of its death."""
+        """End the process, and return the reason of its death. Raises JointspaceError if the worker is closed."""
         with _PROCESSES:
             process.kill()
             process.join()
@@ -346,7 +348,7 @@ class Worker(Generic[Item, Result]):
 
 
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
-    """Call `function` on each item in another thread, while this thread computes the next items.
+    """Call `function` on each item in another thread, while this thread takes the next of the `items`.
 
     Yields the results that are not None, in order. Exceptions of the function are raised here. The function is called
     on all items that were taken from `items`, even after an exception.

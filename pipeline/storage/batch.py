@@ -52,7 +52,8 @@ class FileBatch:
     def __init__(self) -> None:
         self._written: dict[Path, Path] = {}
         self._commits: list[Path] = []
-        self._orphans: dict[Path, dict[str, list[Path]]] = {}  # by folder and name, found when it is first written to
+        # The temporary files of dead processes, by their folder and final name. `_sweep` finds them.
+        self._orphans: dict[Path, dict[str, list[Path]]] = {}
 
     def add(self, path: Path, data: bytes | memoryview | Iterator[bytes] | Writer, commit: bool = False) -> FileSum:
         """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
@@ -107,8 +108,8 @@ class FileBatch:
                 for orphan in filter(is_orphan, path.parent.glob(".*.tmp.*")):
                     if match := TEMPORARY.fullmatch(orphan.name):
                         orphans.setdefault(match["name"], []).append(orphan)
-            # A killed process with the same number may have left a hard link under the temporary name. Writing to it
-            # would overwrite another file.
+            # A killed process with the same process number may have left a hard link under the temporary name. Writing
+            # to it would overwrite another file.
             for orphan in (*self._orphans[path.parent].pop(path.name, ()), *filter(is_regular, [_temporary(path)])):
                 orphan.unlink(missing_ok=True)
         except OSError as error:
@@ -120,8 +121,8 @@ class FileBatch:
         The older commit records are removed first, in reverse order. Then the files are renamed in the order in which
         they were added. If the process is killed during this, or a rename fails, some files are new and others are old
         or missing. Readers still never see a mixture, because each commit record that exists at that moment, old or
-        new, vouches for files that match it. Older artefacts without a commit record have to be made again. In a batch
-        without commit records, each file is either old or new.
+        new, vouches for files that match it. An artefact whose older record was removed, but whose new record has not
+        appeared, has to be made again. In a batch without commit records, each file is either old or new.
 
         Raises JointspaceError if a rename fails, for example because a folder has one of the names, and then removes
         the temporary files.
@@ -261,8 +262,8 @@ def sweep(folder: Path) -> None:
 def is_orphan(path: Path) -> bool:
     """Return whether `path` is the temporary file of a dead process.
 
-    This machine cannot see the processes of other machines. Such a process counts as dead if its file has not changed
-    for ABANDONED_SECONDS.
+    This machine cannot see the processes of other machines. A process of another machine counts as dead if its file has
+    not changed for ABANDONED_SECONDS.
     """
     return is_regular(path) and _is_abandoned(path)
 

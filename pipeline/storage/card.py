@@ -102,7 +102,10 @@ class TextEncoderCard(CardPart):
 
 
 class ConditionCard(CardPart):
-    """The recall under conditions that `share` of the items pass (see pipeline.index.condition_recall)."""
+    """The recall of searches under conditions that `share` of the items pass (see pipeline.index.condition_recall).
+
+    `uncorrelated` is the recall if random items pass, and `correlated` is the recall if similar items pass.
+    """
 
     share: Share
     uncorrelated: Share
@@ -112,11 +115,13 @@ class ConditionCard(CardPart):
 class IndexCard(CardPart):
     """One FAISS index and its measurements.
 
+    The index has `count` vectors of `dim` dimensions, its file has `bytes` bytes, and building it took `build_seconds`.
     `recall` is the share of a query's 10 exact nearest neighbours that are among the 10 results of the index. The
     queries are vectors of captions, phrases or images, as `measured_with` says. `queries_per_second` counts the queries
     of a batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query,
     in milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
-    parameter is null if the index type does not have it. `conditions` has the recall under conditions.
+    parameter is null if the index type does not have it. `shortlist` is null unless the model is a multi-vector model.
+    `conditions` has the recall of searches under conditions.
     """
 
     factory: Annotated[str, Field(pattern=FACTORY, max_length=256)]
@@ -139,8 +144,7 @@ class IndexCard(CardPart):
 class ScoreCard(CardPart):
     """The rule that scores two items of a multi-vector model (see pipeline.index.gallery).
 
-    `sum` says how the products of their vectors are summed, and `global_weight` is the weight of the product of their
-    global vectors.
+    `sum` and `global_weight` have the meaning that they have in pipeline.compute.multivectors.ScoreRule.
     """
 
     sum: str
@@ -209,9 +213,9 @@ class Card(MeasuredIndexes):
 
     `model` is the name of the model in its run, `registered` its model type, and `trained_on` its training data. The
     vectors have `dim` dimensions and are compared by `metric`. `files` are the files of the shard by name, and `inputs`
-    are the digests of the model and of everything else from which the shard was made. `fingerprint` is one hash of its
-    origin. `splits` are the splits of its images, and `data_root` is the folder of the photos. `name` is the name of
-    the run or of the addition, and `part` is null unless several shards were built together. `encoders` and
+    are the digests of the model and of everything else from which the shard was made. `fingerprint` is one hash of the
+    shard's origin. `splits` are the splits of its images, and `data_root` is the folder of the photos. `name` is the
+    name of the run or of the addition, and `part` is null unless several shards were built together. `encoders` and
     `text_encoders` are the encoders of queries by name. `calibration` is null if the shard is not calibrated.
     """
 

@@ -3,7 +3,8 @@
 The commit record of an artefact is a JSON file next to it. An artefact that is itself a JSON file is its own record.
 
     place      the path of the record below the folder of the run: "embeddings/ncca/shard-00003.h5.json"
-    made_by    {stage, version, keys}: the stage, and the configuration keys that decide the result
+    made_by    {stage, version, keys}: the stage, the version of its code, and the configuration keys that decide the
+               result
     inputs     {place: digest} of the records of the inputs. "text/tfidf/shard-*.h5.json" means the records of all
                shards, "moments/target/chunk-*.h5.json" the records of all chunks of shards, and
                "manifest/shards/00003.json#images" the value under the key `images` of that record
@@ -61,12 +62,12 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the origin. A rerun recognises its own unfinished work by it."""
+        """The fingerprint of the origin. A rerun uses stored unfinished work if it has the same fingerprint."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
 class About(TypedDict, total=False):
-    """The keyword arguments that functions that write an artefact pass on to `publish`."""
+    """Keyword arguments of `publish` which other functions that write an artefact accept and pass on."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -86,7 +87,10 @@ class CommitForm(Form):
 
 @dataclass(frozen=True)
 class Commit:
-    """The commit record in the file `path`. `value` is its JSON object, whose keys the module describes."""
+    """The commit record in the file `path`.
+
+    `value` is the JSON object of the file. The docstring of this module describes its keys.
+    """
 
     path: Path
     value: Mapping[str, Any]
@@ -110,20 +114,20 @@ class Commit:
 
     @property
     def bytes(self) -> int:
-        """The size of all files together."""
+        """The sum of the sizes of `files` in bytes."""
         return sum(about["bytes"] for about in self.files.values())
 
     @cached_property
     def root(self) -> Path | None:
-        """The folder of the run, derived from the place. None if the record is at another path."""
+        """The folder of the run: `path` without `place` at its end. None if `path` does not end with `place`."""
         path = Path(os.path.abspath(self.path))
         parts = len(Path(self.place).parts)
         return path.parents[parts - 1] if path.as_posix().endswith(f"/{self.place}") else None
 
 
 class Fault(NamedTuple):
-    """A fault of the file `path`. Its `reason` begins with truncated, changed, missing, misplaced, mixed or
-    unreadable. `gone` marks the missing commit record of an input."""
+    """A fault of the file `path`. The `reason` begins with truncated, changed, missing, misplaced, mixed or unreadable.
+    `gone` is true if the file is the missing commit record of an input."""
 
     path: Path
     reason: str
@@ -173,11 +177,11 @@ def publish_record(
     files: Mapping[str, FileSum] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
-    """Write the JSON object `value`, which is its own commit record, and files next to it.
+    """Write the JSON object `value` to `path` as its own commit record, and further files into the folder of `path`.
 
-    `beside` has the contents of the files to be written by name. The record vouches for these files, and for `files`
-    that are already written, which are described as by `describe_file`. With a `batch`, the files become visible when
-    the caller publishes the batch. Raises JointspaceError if a file cannot be written.
+    `beside` has the contents of the further files by name. The record vouches for them, and for files that are already
+    written: `files` has the result of `describe_file` for each of these by name. With a `batch`, all files become
+    visible when the caller publishes the batch. Raises JointspaceError if a file cannot be written.
     """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
@@ -200,9 +204,9 @@ def seal(
     provenance: Provenance | None,
     digest: str | None = None,
 ) -> Commit:
-    """Return the commit record of `value` and `files`, for the caller to write to `path`.
+    """Return a commit record with the keys of `value`, which vouches for `files`, for the caller to write to `path`.
 
-    The digest is computed from the content unless the caller passes one.
+    The digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
     """
     place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
     rest = {**value, "place": place, "files": dict(files)}
@@ -214,7 +218,7 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """Return the value under the key CARRIED for the card `path` of an index with the fingerprint `digest`."""
+    """Return the value for the key CARRIED of the card `path` of an index. The fingerprint on the card is `digest`."""
     commit = seal(path, {}, {}, provenance, digest)
     return {key: value for key, value in commit.value.items() if key != "files"}
 
@@ -331,7 +335,7 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
     """
     commit = open_commit(path, kind, anywhere=anywhere)
     data = read_bytes(path)
-    if file_fault(path, commit.files[path.name]):  # This hashes the file again only if it is a new file.
+    if file_fault(path, commit.files[path.name]):  # This hashes the file again only if it was replaced.
         raise IntegrityError(f"{path} was replaced while it was read. Run the same command again.")
     return data, commit
 
@@ -342,9 +346,9 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
 class Commits:
     """The commit records below the folder `root` of a run.
 
-    The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the module). Each
-    digest and each check is computed once and kept. The answer to a question does not depend on which questions were
-    asked before.
+    The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the module). The
+    digest of an input and the comparison of inputs with a record are computed once and kept, so a later change of an
+    input is not noticed. Otherwise, the result of a method does not depend on earlier calls.
     """
 
     def __init__(self, root: Path) -> None:
@@ -354,11 +358,11 @@ class Commits:
         self._mixed: dict[tuple[str, bool], Fault | None] = {}
 
     def faults(self, place: str, hashed: bool = False, deep: bool = False) -> Iterator[Fault]:
-        """Yield the faults of the commit record at `place`. A record is valid if it has no fault.
+        """Yield the faults of the commit record at `place` and of its files. A record without a fault is valid.
 
-        Its files are compared by size, and, with `hashed`, also by hash. The digests of its inputs must be the current
-        ones. With `deep`, the same must hold for the inputs of its inputs, and so on. Raises IntegrityError if there
-        is no commit record at `place`.
+        The files are compared with the record by size, and, with `hashed`, also by hash. The record must have the
+        current digests of its inputs. With `deep`, the records of the inputs must have the current digests of their
+        own inputs, and so on. Raises IntegrityError if there is no readable commit record at `place`.
         """
         commit = read_commit(self.root / place)
         if commit.place != place:
@@ -370,7 +374,8 @@ class Commits:
     def is_done(self, path: Path, provenance: Provenance) -> bool:
         """Return whether the artefact whose commit record is `path` is complete and up to date.
 
-        It is up to date if its record has the stage, the version, the keys and the inputs of `provenance`.
+        It is complete if the record is at its place and the files have the sizes that it lists. It is up to date if the
+        record has the stage, the version and the keys of `provenance`, and at least its inputs.
         """
         try:
             commit = read_commit(path)
@@ -396,8 +401,10 @@ class Commits:
         return digest
 
     def digest(self, source: str) -> str | None:
-        """Return the current digest of the input `source`, or None if a commit record is missing or has no such
-        digest."""
+        """Return the current digest of the input `source`.
+
+        Return None if one of its commit records is missing or damaged, or lacks the key after `#`.
+        """
         if source not in self._digests:
             self._digests[source] = self._find(source)
         return self._digests[source]
@@ -418,11 +425,11 @@ class Commits:
         return (place.replace("*", f"{number:05d}") for number in range(count))
 
     def _parts(self, source: str) -> Iterator[str]:
-        """Yield the records `part-00000.json` and so on, which vouch for the records of the shards, if `source` is all
-        shards.
+        """Yield the places of the records `part-00000.json` and so on if `source` means all shards, otherwise nothing.
 
-        If a stage was killed while it made some shards again, the other shards and the records of their parts are
-        still old. These records must be checked as well.
+        A part is a range of shards that one job makes, and its record lists the records of these shards. If a job was
+        killed after it had made only some of its shards again, the record of the part does not fit these shards. The
+        mixture is therefore found by checking the records of the parts.
         """
         folder = Path(source).parent
         places = (f"{folder}/part-{number:05d}.json" for number in count()) if "*" in source else ()
@@ -492,9 +499,9 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
 
 
 def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
-    """Return how a file differs from the size, and with `hashed` from the sha256, in `about`.
+    """Return how the file `path` differs from the size, and with `hashed` from the sha256, in `about`.
 
-    The text is empty if the file does not differ. A process hashes the same file only once.
+    The text is empty if the file does not differ. A process hashes a file again only if its size or time has changed.
     """
     try:
         status = path.stat()

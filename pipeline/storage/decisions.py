@@ -30,7 +30,7 @@ Pair = tuple[str, str]
 
 
 class Decision(NamedTuple):
-    """One row of the file."""
+    """One row of the file `audit/decisions.tsv`, whose columns the module describes."""
 
     image: str
     caption: str
@@ -44,7 +44,7 @@ class Decision(NamedTuple):
 
 
 def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
-    """Return the pair on which a person can decide, or None if the finding is a near-duplicate."""
+    """Return the photo and the caption on which a person can decide, or None if the finding is a near-duplicate."""
     if finding["captions"] is None:
         return None
     return finding["image"], one_line(finding["captions"][0]) if finding["kind"] == "caption" else ""
@@ -58,7 +58,7 @@ def one_line(caption: str) -> str:
 def read_decisions(path: Path) -> list[Decision]:
     """Read the decisions in a file. There are none if the file does not exist.
 
-    Raises InputError if the file cannot be read, or, with its number, for a row that is not a decision.
+    Raises InputError if the file cannot be read, or if a row is not a decision. The message has the number of this row.
     """
     decisions = []
     for number, line in enumerate(read_lines(path) if path.exists() else [], 1):

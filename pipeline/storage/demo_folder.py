@@ -12,7 +12,7 @@ from pipeline.storage.files import is_regular
 from pipeline.storage.json_files import Json
 
 MARK = ".jointspace-demo"
-"""The file that marks a folder that may be replaced."""
+"""Name of the empty file that marks a folder whose demo may be replaced."""
 IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
 """Pattern of the names of the images."""
 
@@ -78,7 +78,7 @@ class DemoFolder:
             if IMAGE.fullmatch(path.name) and is_regular(path) and path.name not in self._images:
                 path.unlink()  # An earlier, larger demo wrote it, and `ingest` would read it.
         # The disk is synced once, because syncing thousands of files one by one takes minutes. If this process is
-        # killed before, the demo is written from the start again.
+        # killed before the commit record is written, the demo is written from the start again.
         os.sync()
         for name, text in texts.items():
             publish_text(self.folder / name, text)

@@ -45,9 +45,9 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record.
 
-    `sides` has the vectors of its `images` and of its `sentences`, and `ids` has their ids. `rule` scores the items of
-    a multi-vector model and is None for other models. `details` are noted in the record. Embeddings reads the keys
-    `model`, `registered`, `metric` and `made_of` from them.
+    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids of both. `rule`
+    scores the items of a multi-vector model and is None for other models. `details` are noted in the record, and must
+    have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings reads.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
@@ -70,9 +70,9 @@ class Embeddings:
     """The embeddings of a model in the files `<folder>/shard-00000.h5` and so on.
 
     `name` is the name of the model in the configuration, `registered` is its model type, and `model` is the digest of
-    its files. `multi_vector` says whether an item has several vectors, `dim` is their number of dimensions, and
-    `metric` or `rule` compares them. `refits` is the name of the model that it refits on more data, or None.
-    `vocabulary` is the digest of the vocabulary of its captions, or None.
+    its files. `multi_vector` says whether an item has several vectors, `dim` is the number of dimensions of a vector,
+    and `metric`, or `rule` for a multi-vector model, compares the items. `refits` is the name of the model that it
+    refits on more data, or None. `vocabulary` is the digest of the vocabulary of its captions, or None.
 
     A shard is opened, and its hash is checked, when it is first used. With a multi-vector model, all shards are opened
     at once, because the number of vectors of each item is needed. Raises IntegrityError if an opened shard is not
@@ -155,7 +155,7 @@ class Embeddings:
         return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
 
     def _vector_rows(self, modality: str, ids: np.ndarray) -> np.ndarray:
-        """Return the rows of the items' vectors in the concatenated shards."""
+        """Return the row numbers, in the concatenated shards, of the vectors of the items with these ids."""
         if not self.multi_vector:
             return ids
         lengths = self._lengths(modality, ids)

@@ -29,8 +29,8 @@ class UnfinishedShard:
     """A feature shard that is being computed. Its parts of `part_rows` images each are stored in `<path>.parts`.
 
     `image_id` (n,) are the images of the shard. Parts that an earlier process stored with the same provenance and rows
-    are used again. `missing` lists the rows of the other parts, and always contains at least one. The last missing
-    part is not stored on its own but goes directly into the published shard.
+    are used again. `missing` lists the rows of the other parts. If there are no others, it lists the last part, which
+    is then computed again. The last missing part is not stored separately but goes directly into the published shard.
     """
 
     def __init__(self, path: Path, provenance: Provenance, image_id: np.ndarray, part_rows: int) -> None:
@@ -87,7 +87,7 @@ def remove_unfinished(path: Path) -> None:
 
 
 def has_unfinished(path: Path) -> bool:
-    """Return whether parts of the shard `path` or its commit record exist: work on it has begun."""
+    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists."""
     return _parts_of(path).is_dir() or commit_path(path).exists()
 
 

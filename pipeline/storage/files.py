@@ -31,11 +31,11 @@ REASONS = {
     errno.ENOTDIR: "a file is where a folder should be). Move that file away.",
     errno.ELOOP: "its symbolic links form a circle). Remove the link.",
 }
-"""The reason and the first step of the remedy, for some errors of opening a file."""
+"""The text after `Cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
 DRIVE = re.compile(r"[A-Za-z]:")
 """Pattern of a drive of Windows."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-"""Pattern that matches in a name with which no index may refer to a photo."""
+"""Pattern that is found in each name by which an index must not refer to a photo, and in no other name."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
 """Pattern that matches in several lines if UNPLAIN matches in one of them."""
 GET_AGAIN = "Copy that file again from its source."
@@ -45,7 +45,8 @@ MAX_NAME_CHARACTERS = 120
 MIN_REMEMBERED_BYTES = 1 << 20
 """Size from which on it is remembered that a file was verified. Smaller files are hashed in less than a millisecond."""
 SETTLED_SECONDS = 2.0
-"""Age from which on a verified file is remembered. Some file systems count time in steps of two seconds."""
+"""Seconds since the last change of a file from which on it is remembered that the file was verified. Some file systems
+count time in steps of two seconds."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -65,8 +66,7 @@ def _without_waiting(path: str, flags: int) -> int:
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
     """Turn an OSError from reading `path` into an IntegrityError.
 
-    Its message ends with the `remedy`. If the file does not exist, it is `path`, followed by the text `missing` if
-    there is one (see `explain`).
+    The message is the result of `explain`, which describes `remedy` and `missing`.
     """
     try:
         yield
@@ -110,7 +110,7 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
     """Map a file as `map_hashed` does, but do not hash a large file again that had the hash `sha256` before.
 
     Such a file is recognised by its path, device, inode, size, and times of modification and of status change. The
-    kernel sets the last of these whenever the content or the other times are set, and no program can choose it.
+    kernel sets the time of status change whenever the content or another time changes, and no program can choose it.
     """
     with open_regular(path) as file:
         before = os.fstat(file.fileno())
@@ -221,7 +221,7 @@ def name_fault(name: str, listed: bool = False) -> str | None:
 
 def first_unplain(names: Sequence[str | None]) -> int | None:
     """Return the position of the first name that `name_fault` refuses, or None if it refuses none of them."""
-    # One search in all names takes a tenth of the time. It can also match a name with a line break that is accepted.
+    # One search in all names takes a tenth of the time. It can also match a line of a name that `name_fault` accepts.
     if not UNPLAIN_LINE.search("\n".join(name for name in names if name is not None)):
         return None
     return next((position for position, name in enumerate(names) if name is not None and name_fault(name)), None)

@@ -36,7 +36,8 @@ DIGEST = re.compile(r"(.*?)(?:\t([0-9a-f]{64}))?", re.DOTALL)
 """Pattern of a line in the list of removed photos: the name of the photo, a tab, and its sha256, by which `add`
 recognises the photo in another folder. Earlier versions did not write the sha256."""
 KEY_COLUMNS = {"images": ("path", "sha256"), "sentences": ("text",)}
-"""The columns that identify a row in a manifest."""
+"""The columns in which a row of an index must equal the row of the manifest with the same id. They are null in a row
+that was removed from the index."""
 
 
 @dataclass(frozen=True)
@@ -89,8 +90,11 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 
 
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
-    """Raise IntegrityError unless `embeddings` come from the model of the shard, and their manifest gives its rows the
-    same ids."""
+    """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
+
+    `sides` are the images and captions of the shard. Those that were not removed must be in the manifest, with their
+    ids.
+    """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
     for side in sides:
@@ -107,7 +111,10 @@ def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings:
 
 @dataclass(frozen=True)
 class Change:
-    """An index that is being changed. A file below the folder `home` is written to the same path below `root`."""
+    """An index that is being changed.
+
+    `home` is the folder of the index. The new version of a file below `home` is written to the same path below `root`.
+    """
 
     index: StoredIndex
     home: Path
@@ -170,7 +177,7 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read which photos were removed from an index shard, as name -> sha256. Without a list, there are none."""
+    """Read which photos were removed from an index shard, as name -> sha256. There are none without a file REMOVED."""
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 
@@ -203,7 +210,7 @@ def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.nd
 
 
 def hidden_photos(index: StoredIndex, folder: Path) -> list[int]:
-    """Return the ids of those photos of an index that any index of the same run lists as removed.
+    """Return the ids of the photos that `index` still has, although an index of the same run lists them as removed.
 
     `folder` is the folder of the index.
     """
@@ -227,7 +234,7 @@ class Revision:
         self.outlines: dict[str, MultiVectors] = {}
 
     def put(self, side: ShardSide, write: Writer, factory: str) -> None:
-        """Write the FAISS index of a side, which has the type `factory`, by the function `write`, and its table."""
+        """Write the FAISS index and the table of `side`. `write` writes the FAISS index, whose type is `factory`."""
         self.writer.add(f"{side.name}.faiss", write)
         self.writer.add_table(f"{side.modality}.parquet", side.table)
         size = self.writer.files[f"{side.name}.faiss"]["bytes"]

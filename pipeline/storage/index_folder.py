@@ -28,8 +28,8 @@ CHANGING = (
     *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
     *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
-"""Files that not every index shard has. A new shard in the folder of an older one, whose card may be missing, replaces
-or removes them."""
+"""Files that an index shard may have besides its card, model and encoders. A new shard in the folder of an older shard,
+whose card may be missing, replaces or removes them."""
 COLUMNS = {
     "images": pa.schema(
         [
@@ -39,7 +39,7 @@ COLUMNS = {
     ),
     "sentences": pa.schema([("sentence_id", pa.int64()), ("image_id", pa.int64()), ("text", pa.string())]),
 }  # fmt: skip
-"""The columns that readers need. The collection's own columns may follow."""
+"""The columns of each table that readers need. The collection's own columns may follow."""
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
 """The column that contains the id of each row."""
 ID_LIMIT = 1 << 31

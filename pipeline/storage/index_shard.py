@@ -95,7 +95,7 @@ class IndexWriter:
         self.add(name, to_parquet(table))
 
     def add_json(self, name: str, value: Json) -> None:
-        """Write a value as the JSON file `name`, without a `check`."""
+        """Write a value as the JSON file `name`, without the key `check`, because the card has the hash of the file."""
         self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
     def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
@@ -109,7 +109,7 @@ class IndexWriter:
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy a model or an encoder from the folder `source`: its commit record and all files that the record lists.
 
-        `prefix` is the path of its folder in the shard, with a slash at the end.
+        They are copied to the folder `prefix` of the shard, which ends with a slash, or "" for the shard itself.
         """
         commit = Path(source) / "model.json"
         for name in (*read_commit(commit).files, commit.name):
@@ -118,9 +118,9 @@ class IndexWriter:
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
         """Add all files of another shard except `but`, as hard links if the file system supports them.
 
-        The files are not checked, because readers check them against the card. The files of a shard in the same folder
-        need not be added again. Raises JointspaceError if another process has changed the other shard since it was
-        opened.
+        The files are not checked, because readers check them against the card. If the other shard is in the same
+        folder, its files stay there without a link. Raises JointspaceError if another process has changed the other
+        shard since it was opened.
         """
         files = {name: shard.about(name) for name in shard.card.files if name not in but}
         if shard.folder == self.folder:
@@ -152,8 +152,8 @@ class IndexWriter:
         """
         card = make_card(self.folder / CARD, self.files, measured, source, but, **facts)
         former = set(listed(self.folder))
-        # Snakemake has removed the card of an older shard, which lists its files. The commit records of its model and
-        # encoders still exist and list some of these files, and CHANGING lists the others.
+        # Snakemake removes the card of an older shard, and with it the list of its files, before this function is run.
+        # The commit records of its model and encoders still list some of these files, and CHANGING lists the others.
         for record in (path for pattern in RECORDS for path in self.folder.glob(pattern)):
             with suppress(IntegrityError):  # It is not a commit record, but a file of the user, so it stays.
                 names = (*read_commit(record).files, record.name, *(CHANGING if record.parent == self.folder else ()))
@@ -222,7 +222,9 @@ class IndexShard:
             self._map(name, skip_verified=False)
 
     def outline(self, modality: Modality) -> MultiVectors | None:
-        """Return which vectors of the index belong to which row of the table, or None if each row has one vector.
+        """Return which vectors of the index belong to which row of the table, as MultiVectors without the vectors.
+
+        Return None if each row has one vector.
 
         Raises IntegrityError if the offsets do not fit the table or the index.
         """
@@ -284,15 +286,15 @@ class IndexShard:
         return value
 
     def model(self) -> Parameters:
-        """Read the model that embeds queries."""
+        """Read the parameters of the model that embeds queries."""
         return self._parameters("", MODEL)
 
     def encoder(self, name: str) -> Parameters:
-        """Read an image encoder."""
+        """Read the parameters of the image encoder `name`."""
         return self._parameters(f"encoders/{name}/", ENCODER)
 
     def text_encoder(self, name: str) -> Parameters:
-        """Read a text encoder."""
+        """Read the parameters of the text encoder `name`."""
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:

@@ -1,7 +1,7 @@
 """Writing, reading and fingerprinting JSON files, and checking the form of JSON from untrusted sources.
 
-Each JSON object that jointspace writes contains the sha256 of its own content under the key `check`, because no other
-file vouches for it. A fingerprint is one hash of the origin of an artefact: its kind, the version of its format, the
+`to_json` adds the sha256 of the content of a JSON object under the key `check`, because often no other file vouches for
+the object. A fingerprint is one hash of the origin of an artefact: its kind, the version of its format, the
 configuration keys on which it depends, and the fingerprints of its inputs.
 """
 

@@ -40,10 +40,10 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the file or folder `path`, so that other processes and threads cannot write it.
 
-    Creates the missing folders above `path`, and finally removes them again if they are still empty. If another
-    process holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
-    that names the process. It also raises one if the lock file cannot be created, or if another file has its name. On
-    a file system without locks, it only logs a warning.
+    Creates the missing folders above `path`, and finally removes them again if they are still empty. If another process
+    holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError that
+    names the process. It also raises a JointspaceError if the lock file cannot be created, or if a file that is not a
+    lock file has the name of the lock file. On a file system without locks, it only logs a warning.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
@@ -86,7 +86,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Return whether `path` has the name of a lock file, and contains a signature or nothing."""
+    """Return whether `path` has the name of a lock file, and is empty or describes a holder by the SIGNATURE_KEYS."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:

@@ -64,7 +64,7 @@ BOXES = pa.schema(
     [("image_id", pa.int64()), *((c, pa.float32()) for c in ("x1", "y1", "x2", "y2", "score")), ("label", pa.string())]
 )
 FINGERPRINTS = ("images", "splits", "sentences", "documents", "boxes")
-"""The contents of a shard that have a fingerprint in its commit record."""
+"""Keys of the fingerprints in the commit record of a shard. `shard_fingerprints` computes them."""
 REJECTS = "rejects.jsonl"
 DIGEST_ROWS = 1 << 16
 """Number of rows that are converted to Python objects together when a table is hashed."""
@@ -86,7 +86,7 @@ class ShardRows:
     """The rows of the shard `number` in all tables of the manifest.
 
     The shard has the image ids [first_image, last_image) and the caption ids [first_sentence, last_sentence). Its
-    documents begin with the row `first_document`. `fingerprints` has the hashes of its contents by name.
+    documents begin with the row `first_document`. `fingerprints` has its fingerprints by the names in FINGERPRINTS.
     """
 
     number: int
@@ -103,8 +103,8 @@ class Manifest:
 
     `folder` is the folder of the manifest, `summary` the content of `manifest.json`, and `root` the folder of the
     photos. `table` reads the rows of one shard. The properties `images`, `sentences`, `documents` and `boxes` read the
-    rows of all shards, and keep them in memory. `require` is called with the name of a table, or with `splits`, before
-    it is read, and may raise an error.
+    rows of all shards, and keep them in memory. Before a table or the splits are read, `require` is called with the
+    name of the table or with `splits`, and may raise an error.
     """
 
     def __init__(self, folder: Path, require: Callable[[str], None] = lambda name: None) -> None:
@@ -128,9 +128,9 @@ class Manifest:
     def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
         """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
 
-        With `column`, only this column is read from the file. The result has all columns if the table of this shard is
-        in memory. The shard that was last read with all columns stays in memory for each table. Raises IntegrityError
-        if a file is damaged or belongs to another manifest.
+        With `column`, only this column is read from the file. For each table, the rows that were last read with all
+        columns stay in memory. If the requested rows are in memory, all their columns are returned, even with `column`.
+        Raises IntegrityError if a file is damaged or belongs to another manifest.
         """
         self._require(name)
         if (held := self._held.get(name)) and held[0] == number:
@@ -157,7 +157,7 @@ class Manifest:
     boxes = cached_property(lambda self: self._whole("boxes"))
 
     def rejects(self) -> Iterator[dict[str, Any]]:
-        """Yield the rejects of the collection: the file, the row, what was rejected, and the reason."""
+        """Yield the rejects of the collection, each with the keys `file`, `row`, `what` (was rejected) and `reason`."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
         return read_rejects(path)
@@ -166,8 +166,9 @@ class Manifest:
     def names_digest(self) -> str:
         """A digest of the paths and members of all images.
 
-        Artefacts that match files with images by name depend on it. The fingerprints of a shard do not suffice,
-        because they do not depend on names, and because an image of another shard may make a name ambiguous.
+        Artefacts depend on this digest if they are made from a user's file that refers to images by name. The
+        fingerprints of a shard do not suffice, because they do not depend on names, and because an image of another
+        shard may make a name ambiguous.
         """
         return _table_digest(self.images.select(["path", "member"]))
 
@@ -255,7 +256,7 @@ class Manifest:
         return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
 
     def span(self, shards: range) -> ShardRows:
-        """Return the rows of consecutive shards, with the number and the fingerprints of the first."""
+        """Return the rows of consecutive shards as if they were one, with the number and fingerprints of the first."""
         first, last = self.shard(shards[0]), self.shard(shards[-1])
         return replace(first, last_image=last.last_image, last_sentence=last.last_sentence)
 
@@ -306,12 +307,12 @@ def write_manifest(
 ) -> None:
     """Write a manifest. All its files become visible together, and `manifest.json` is its commit record.
 
-    `folder` is the folder of the manifest, and `root` is the folder of the photos, to which the paths are relative. A
-    shard has `shard_size` images. Each item of `parts` has the tables of TABLES for the next images. The table `images`
-    may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row, what, reason} for
-    each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table, and for files also
-    `left_out`, the number of ignored files. `left_out` has the number of ignored files for each reason. The `warnings`
-    are repeated at the end of a run.
+    `folder` is the folder of the manifest, and `root` is the folder of the photos, to which the paths are relative. All
+    shards but the last have `shard_size` images. Each item of `parts` has the tables of TABLES for the next images. The
+    table `images` may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row,
+    what, reason} for each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table and of the
+    files. The counts of the files also have `left_out`, the number of ignored files. The argument `left_out` has the
+    number of ignored files for each reason. The `warnings` are repeated at the end of a run.
 
     Shards that exist with the same content are not written again, and shards of an earlier, larger manifest are
     removed. Raises IntegrityError if the counts do not add up.
@@ -368,7 +369,8 @@ def _add_shard(
 ) -> FileSum:
     """Add the shard whose commit record is `path` to the batch, unless it exists with the same content.
 
-    Return the size and the sha256 of its commit record, which `manifest.json` lists.
+    `record` has the ranges of its rows and its fingerprints, and `root` is the folder of the run. Return the size and
+    the sha256 of its commit record, which `manifest.json` lists.
     """
     before = _shard(path)
     if before is not None and before.value.get("content") == record["content"]:

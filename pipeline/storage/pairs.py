@@ -155,7 +155,7 @@ def read_pairs(
     rows: int,
     shards: Iterable[int] | None = None,
 ) -> Iterator[SplitRows]:
-    """Yield the wanted captioned images in blocks of at most `rows` images, each from one shard.
+    """Yield the wanted captioned images in blocks of at most `rows` images. The images of a block are in one shard.
 
     `features` has the features of the image encoders `encoders`, and `sentences` has the shards of text vectors by text
     encoder. `wanted(number)` says which images of the shard `number` are wanted, as (n,) bool. `shards` are the numbers
@@ -185,7 +185,7 @@ def read_pairs(
 
 
 SUM = "sum.h5"
-"""The file with the sum of the moments of all chunks in its folder."""
+"""Name of the file with the sum of the moments of all chunks in the same folder."""
 MOMENT_ARRAYS = ("n", "mean_x", "mean_y", "xx", "xy", "yy")
 """The arrays of the moments of one fold, as in pipeline.models.linear.moments: the number n of pairs, the means (D,) of
 the image vectors x and (d,) of the text vectors y, and their centred products (D, D), (D, d) and (d, d)."""
@@ -214,7 +214,10 @@ def write_moments(
 
 
 def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
-    """Read the moments of one of the folds that are stored in a chunk, or in the file of the sum."""
+    """Read the moments of `fold` from the file `path` of a chunk or of the sum, as the arrays MOMENT_ARRAYS by name.
+
+    The file must have this fold.
+    """
     shard = Shard(path, MOMENTS)
     (row,) = np.flatnonzero(shard["stored"] == fold)
     return {name: shard[name][row] for name in MOMENT_ARRAYS}
@@ -228,7 +231,8 @@ def sum_path(folder: Path) -> Path:
 def write_sum(folder: Path, numbers: range, sum_fold: Callable[[list[Callable]], Mapping]) -> None:
     """Write the sum of the moments of the chunks `numbers`, unless it is up to date.
 
-    `sum_fold(readers)` returns the summed arrays of one fold. Each reader returns the arrays of one chunk.
+    `sum_fold(readers)` must return the sum of the moments of one fold. Each of the `readers` is a function without
+    arguments, which reads the moments of this fold from one chunk. Moments are the arrays MOMENT_ARRAYS by name.
     """
     chunks = [_open(chunk_path(folder, number)) for number in numbers]
     if _is_summed(chunks):
@@ -246,7 +250,10 @@ def _open(path: Path) -> Commit:
 
 
 def _readers(stored: Sequence[Commit], folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-    """Return functions that read the moments of `folds` from the `stored` files, fold by fold. They can be pickled."""
+    """Return a function for each of `folds` and each of the `stored` files that has the fold, fold by fold.
+
+    The function reads the moments of the fold from the file. It can be pickled.
+    """
     return [
         partial(read_moments, commit.path.with_suffix("").absolute(), fold)
         for fold in folds
@@ -272,8 +279,9 @@ class PairSet:
 
     `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
     moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
-    are the origins of their vectors. `n_folds` is the number of folds. Raises IntegrityError if a chunk in `folder` is
-    missing or not valid. Damage of a file is found, and raises IntegrityError, when the file is read.
+    have the origins of the vectors (see pipeline.storage.parameters) by encoder. `n_folds` is the number of folds.
+    Raises IntegrityError if a chunk in `folder` is missing or not valid. The content of a file is only checked when it
+    is read, which raises IntegrityError if the file is damaged.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
@@ -297,7 +305,7 @@ class PairSet:
 
     @property
     def fold_images(self) -> int:
-        """Mean number of images in a fold."""
+        """Mean number of images in a fold, rounded down."""
         return sum(chunk.rows for chunk in self._stored) // self.n_folds
 
     @property
@@ -306,10 +314,10 @@ class PairSet:
         return combine_digests(chunk.digest for chunk in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`. They can be pickled.
+        """Return functions that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name. They can be pickled.
 
         There is one function per fold if the sum over all chunks is stored. Otherwise, there is a function for each
-        fold and each chunk that has pairs in it.
+        fold and each chunk that has pairs of this fold.
         """
         return _readers(self._summed, folds)
 
@@ -346,8 +354,10 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`. They can be pickled. The moments of a fold may be the sum
-        of what several functions return."""
+        """Return functions that read the moments of `folds`, as `PairSet.moments` does.
+
+        If several functions read a fold, its moments are the sum of their results.
+        """
         return [reader for part, own in self._split_folds(folds) for reader in part.moments(own)]
 
     def blocks(
@@ -361,7 +371,7 @@ class JoinedPairs:
             yield from part.blocks(own, encoders, text_encoders, rows)
 
     def _split_folds(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Return each of the two sets with its share of `folds`, in its own numbering."""
+        """Return both sets, each with those of `folds` that belong to it. The folds of each set are numbered from 0."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

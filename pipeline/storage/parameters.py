@@ -64,9 +64,9 @@ class LibraryFiles(NamedTuple):
 class Parameters:
     """The stored parameters of a model or an encoder.
 
-    `tensors` are the arrays by name, `settings` the values from which the object is constructed again, and `details`
-    the inputs, the training log and so on. `fingerprint` is the digest of the commit record. `sha256` is the hash of
-    the file of tensors. If there are files of a `library`, their hashes are combined with it.
+    `tensors` are the arrays by name, `settings` the values from which the model or encoder is constructed again, and
+    `details` the inputs, the training log and so on. `fingerprint` is the digest of the commit record. `sha256` is the
+    hash of the file of tensors, or, with files of a `library`, one hash of all files.
     """
 
     tensors: Mapping[str, np.ndarray]
@@ -208,7 +208,7 @@ class Checkpoints:
         return None
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Json]]]) -> None:
-        """Write a checkpoint of the tensors and settings that `make` returns, if the last one is `seconds` old.
+        """Write a checkpoint of the tensors and settings that `make` returns, if the last checkpoint is `seconds` old.
 
         The age of the first checkpoint counts from the construction of this object.
         """

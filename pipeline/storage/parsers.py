@@ -26,7 +26,7 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 
 def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     """Return a function that loads the spaCy pipeline with which the captions of a run were parsed, and the content of
-    the run's `text/labels.json`, which lists the dependency relations and phrase labels in its trees.
+    the run's `text/labels.json`, which lists the dependency relations and phrase labels in the parses.
 
     Raises UsageError if `run` is None, because a pipeline is code that the user must trust by naming the run, if the
     run's trees do not come from spaCy, and if its pipeline is missing or has changed since. Raises IntegrityError if a
@@ -79,7 +79,7 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], pro
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
-    """Find a spaCy pipeline. Return its argument for `load_parser`, and its fingerprint.
+    """Find a spaCy pipeline. Return the argument with which `load_parser` loads it, and its fingerprint.
 
     `name` is a folder below `root`, which is the folder weights_root, or an installed package. If it is None, `trained`
     is the folder into which `train-parser` has written a pipeline. Raises UsageError if both are None, or if `name` is

@@ -26,7 +26,7 @@ ALIGNMENTS = "alignments"
 SUMMARY = "summary"
 RANKS = ("image_to_sentence", "sentence_to_image", "owners", "sentence_similarity")
 """The arrays of an evaluation on a gallery of n images with m captions: the ranks (n,) and (m,) of the two directions,
-the image (m,) of each caption, and the ranks of caption similarity, which are missing if they were not measured."""
+the image (m,) of each caption, and the ranks (m,) of caption similarity, if they were measured."""
 
 
 class Terms(Form):
@@ -76,8 +76,10 @@ class JointVocabulary(Form):
 def write_evaluation(
     path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
-    """Write the evaluation `value` as a JSON record, and next to it the `ranks` from which it was computed, which are
-    arrays named as in RANKS. Arrays that are None are left out."""
+    """Write the evaluation `value` as the JSON record `path`, and next to it the arrays from which it was computed.
+
+    `ranks` has these arrays by the names in RANKS. Arrays that are None are left out.
+    """
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)
 
@@ -155,7 +157,7 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Read Snakemake's measurements below `folder`, and return the jobs by rule."""
+    """Read Snakemake's measurements below `folder`, and return the jobs by the name of their rule."""
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         if jobs := _read_jobs(path):

@@ -44,8 +44,8 @@ class UnfinishedRegions(UnfinishedShard):
     """A region shard that is being computed.
 
     The arrays of a part are `features`, `boxes` and `scores` of all regions of its images, and `lengths`, the number of
-    regions of each image. Its details are `counts`, the numbers of proposals by outcome, and `rejects`, the images
-    without regions.
+    regions of each image. The details of a part are `counts`, the numbers of proposed regions by outcome, and
+    `rejects`, the images without regions.
     """
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
@@ -87,7 +87,7 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
-    """Yield the name and the content of the file `path`, or of each file in the folder `path` in the order of names.
+    """Yield the path and the content of the file `path`, or of each file in the folder `path` in the order of names.
 
     Hidden files are ignored. Raises InputError if a file cannot be read.
     """
@@ -143,9 +143,10 @@ class RegionShard(Shard):
 class RegionRows:
     """The regions of the images `image_id` (n,), at least one. `rows.packed([3, 1])` reads only two images.
 
-    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` their origins
-    (pipeline.storage.parameters). `folders` are the folders of their shards by encoder. Raises IntegrityError if the
-    encoders do not have the same regions, and, with `complete`, if an image has no regions.
+    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origins of
+    the features by encoder (see pipeline.storage.parameters). `folders` has the folder of the region shards by encoder.
+    Raises IntegrityError if the encoders do not have the same regions, and, with `complete`, if an image has no
+    regions.
     """
 
     def __init__(
@@ -198,11 +199,14 @@ def _open_alike(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
 PHRASES_TABLE = "phrases.parquet"
 REGIONS_TABLE = "regions.parquet"
 EMBEDDED_PHRASES = "embedded-phrases"
-"""The kind of the artefact that consists of both tables."""
+"""The kind of the artefact that consists of PHRASES_TABLE and REGIONS_TABLE."""
 
 
 def write_phrases(folder: Path, regions: pa.Table, phrases: pa.Table, **about: Unpack[About]) -> None:
-    """Write both tables with one commit record. `about` has the provenance and the details."""
+    """Write the tables `regions` and `phrases` into `folder`, with one commit record for both.
+
+    `about` has the provenance and the details, of which PhraseVectors reads `model`, `split` and `dim`.
+    """
     beside = {REGIONS_TABLE: to_parquet(regions)}
     path = Path(folder) / PHRASES_TABLE
     publish(path, to_parquet(phrases), kind=EMBEDDED_PHRASES, rows=phrases.num_rows, beside=beside, **about)
@@ -213,7 +217,7 @@ class PhraseVectors:
 
     `regions` and `phrases` are the tables without their vectors. `region_vectors` (r, c) and `phrase_vectors` (p, c)
     are their vectors in the joint space of `dim` = c dimensions, and `boxes` (r, 4) are the corners of the regions.
-    `fingerprint` is the digest of their commit record. Raises IntegrityError if the tables are damaged.
+    `fingerprint` is the digest of the commit record of both tables. Raises IntegrityError if the tables are damaged.
     """
 
     def __init__(self, folder: Path) -> None:

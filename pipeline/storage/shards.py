@@ -1,8 +1,8 @@
 """HDF5 shards: files with contiguous numeric arrays, which are published atomically and read through a memory map.
 
-A shard is one file with a few plain numeric datasets, whose first axis is the rows. Chunks and compression are not
-used, because reading scattered rows of a contiguous dataset is 400 times faster. Variable-length strings are not used
-either, because names and texts are stored in Parquet files.
+A shard is one file with a few plain numeric datasets, whose first axis is the rows. HDF5's chunks and compression are
+not used, because reading scattered rows of a contiguous dataset is 400 times faster. Variable-length strings are not
+used either, because names and texts are stored in Parquet files.
 """
 
 import io

@@ -39,9 +39,9 @@ class StoredIndex:
     """An index of `shards`, at least one. Messages refer to it by `folder`.
 
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
-    `hidden` are the ids of images that look as if they had been removed in the result of `table`, but not in the result
-    of `packed_table`. Raises UsageError if the shards are of different models, and IntegrityError if their vectors are
-    compared in different ways.
+    `hidden` are the ids of images that are treated as removed in the result of `table`: the rows of these images and of
+    their captions contain only ids there. In the result of `packed_table`, these rows are complete. Raises UsageError
+    if the shards are of different models, and IntegrityError if their vectors are compared in different ways.
     """
 
     def __init__(self, shards: Sequence[IndexShard], folder: Path | None = None, run: Path | None = None) -> None:
@@ -77,7 +77,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The number that is added to the ids of each shard, by the column of the id."""
+        """The numbers that are added to the ids of a shard, by the column of the ids. There is one item per shard."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -100,7 +100,7 @@ class StoredIndex:
         return ChainedTables(tables, shifts)
 
     def table(self, modality: Modality) -> pa.Table:
-        """Read the whole table of a modality. The rows of the `hidden` images look as if they had been removed."""
+        """Read the whole table of a modality. Rows of the images `hidden` and of their captions contain only ids."""
         whole = self.first.table(modality) if len(self.shards) == 1 else self.packed_table(modality).unpack()
         return hide(whole, self.hidden)
 
@@ -131,8 +131,8 @@ class StoredIndex:
         """Return a function that loads the spaCy pipeline with which the captions of the `run` were parsed, and the
         content of the run's `text/labels.json`.
 
-        Raises UsageError if `run` is None, or if its captions were not parsed by a spaCy pipeline that is still the
-        same. Raises IntegrityError if the run has other labels than the model.
+        Raises UsageError if `run` is None, if the captions of the run were not parsed by spaCy, or if the pipeline is
+        missing or has changed since. Raises IntegrityError if the run has other labels than the model.
         """
         load, labels = parser_of(self.run)
         own = self.first.model().details["labels"]
@@ -193,7 +193,7 @@ def _require_complete(folder: Path, shards: Sequence[IndexShard]) -> None:
 
 
 def _comparison(card: Card) -> tuple[str, str, int]:
-    """Return the kind, the metric and the dimensions of an index. Its vectors can be compared if these are equal."""
+    """Return the kind, the metric and the dimensions of an index shard. Shards in one index must agree in these."""
     return card.kind, card.metric, card.dim
 
 

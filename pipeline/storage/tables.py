@@ -27,7 +27,7 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its corners in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger one is refused."""
+"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger table is refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
 """Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
@@ -151,7 +151,7 @@ class PackedTable:
         return np.concatenate(found)
 
     def bounds(self, column: str) -> tuple[int, int]:
-        """Return the minimum and the maximum of a column of integers without nulls, or 0 and -1 without rows."""
+        """Return the minimum and the maximum of a column of integers without nulls, or 0 and -1 for no rows."""
         ends = []
         position = self.schema.get_field_index(column)
         for number in range(len(self._ends)):
@@ -171,8 +171,8 @@ class PackedTable:
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
         """Read a row group and check its rows.
 
-        `before` is the number of bytes that were unpacked before. Raises IntegrityError if this group and those bytes
-        exceed the limit of the whole table.
+        `before` is the number of bytes of the groups that were unpacked before. Raises IntegrityError if they and this
+        group together exceed the limit of the whole table.
         """
         about = self._file.metadata.row_group(number)
         if not about.num_rows:  # A group without rows has no pages to read.
@@ -218,7 +218,8 @@ class PackedTable:
 class ChainedTables:
     """Several PackedTables one after another, with the interface of a single PackedTable.
 
-    `shifts[i]` has the numbers that are added to the id columns of `tables[i]`, so that no two rows have the same id.
+    `shifts[i]` has the numbers that are added to the ids of `tables[i]`, by the column of the ids, so that no two rows
+    have the same id.
     The column SHARD contains the number of the row's table. A column that a table lacks is null in its rows. Raises
     UsageError if a column has types in two tables that cannot be converted to a common type.
     """
@@ -290,7 +291,7 @@ RowTable = PackedTable | ChainedTables
 
 
 def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[int]], Iterable[T]]) -> list[T]:
-    """Return rows of a sequence of parts in the given order.
+    """Return the rows with the numbers `rows` of a table that is divided into parts, in the given order.
 
     Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
     of part i with the numbers `own`, which count from its first row. It is called at most once for each part.

@@ -30,7 +30,7 @@ from pipeline.storage.shards import EMBEDDINGS, FRAGMENTS, Shard, chunk_path, sh
 from pipeline.storage.tables import MAX_DIGITS
 
 PARTS = ".parts"
-"""Suffix of the folders that contain the parts of unfinished shards. A stage checks them when it resumes."""
+"""Suffix of the folders that contain the parts of unfinished shards. A stage checks these parts when it resumes."""
 CHECKPOINTS = "checkpoints"
 """Name of the folders that contain the checkpoints of unfinished trainings."""
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl", ".npz"})
@@ -39,9 +39,9 @@ COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", "
 
 @dataclass(frozen=True)
 class FaultyFile:
-    """A faulty file, the reason, and the commit record whose rule makes the file again.
+    """A faulty file and the reason.
 
-    `target` is None if no rule makes it again.
+    `target` is the commit record of the artefact that must be made again, or None if no rule of the run makes it.
     """
 
     path: Path
@@ -53,10 +53,10 @@ class FaultyFile:
 class Examination:
     """The findings in the folder of a run.
 
-    `checked` is the number of files that were checked, and `faults` are the faulty files. `unvouched` are the files
-    without a commit record. `unfinished` files belong to stages that were killed or are still running. `former`
-    files belong to artefacts that the configuration no longer has. `temporaries` are temporary files and locks, each
-    with True if its writer is dead.
+    `checked` is the number of files that were checked, and `faults` are the faulty files. `unvouched` are files that no
+    commit record lists and that need none. `unfinished` files belong to stages that were killed or are still running.
+    `former` files belong to artefacts that no current artefact uses. `temporaries` has the temporary files and the
+    locks. The value is True if the process that wrote the file has ended.
     """
 
     checked: int = 0
@@ -131,8 +131,8 @@ def survey_files(run: Path) -> Survey:
 def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
     """Return the folder of the run inside `run` that contains the file `path`, or None if there is none.
 
-    This is the outermost of `runs`, or an addition to an index. A file directly in the folder of the additions does
-    not belong to a run, and the result is then the folder of the additions.
+    This is the outermost of the folders `runs` that contain the file, or otherwise the folder of an addition to an
+    index. If the file is directly in the folder ADDED, it does not belong to an addition, and ADDED is returned.
     """
     if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
         return outermost
@@ -143,7 +143,7 @@ def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
 
 
 def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, folders: Sequence[str]) -> None:
-    """Add one file to the list to which it belongs.
+    """Add the file `path` to the list in `survey` to which it belongs.
 
     `status` is its status, or the error if it cannot be examined. `folders` are the names of its folders below the run.
     """
@@ -165,8 +165,8 @@ def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, fol
 
 
 def _records(files: Sequence[Path]) -> list[Path]:
-    """Return the files that may be commit records: all JSON files, but only the card of an index, which lists the
-    other files of the index."""
+    """Return the files that may be commit records: the JSON files. Of the files of an index, only the card is returned,
+    because it lists the other files."""
     indexes = {path.parent for path in files if path.name == CARD}
     return [
         path for path in files if path.suffix == ".json" and (path.name == CARD or indexes.isdisjoint(path.parents))
@@ -176,7 +176,9 @@ def _records(files: Sequence[Path]) -> list[Path]:
 def _check_commits(
     result: Examination, run: Path, records: Iterable[Path], hashed: bool, is_lone_index: bool
 ) -> dict[Path, Path]:
-    """Check all commit records and their files, and return for each file the record that vouches for it.
+    """Check all commit records and their files, and add the faults to `result`.
+
+    Return the record that vouches for each of these files, as file -> record.
 
     If the folder is an index without its run (`is_lone_index`), the places and the inputs of records are not checked.
     """
@@ -221,14 +223,17 @@ def _add_inner_run(
     hashed: bool,
     progress: Callable[[list[Path]], Iterable[Path]],
 ) -> None:
-    """Examine a run inside another run. No rule of the outer run makes its files again.
+    """Examine the run in `folder`, which is inside another run, and add the findings to `result`.
 
-    If the inner run is an addition to an index, its index stays usable although other artefacts are mixed. The next
-    `jointspace add` makes these again, so they are listed as former files and not as faults.
+    No rule of the outer run makes the files of the inner run again, so their faults get no target.
+
+    In an addition to an index, artefacts may be mixed, which means that an input has changed since they were made. The
+    index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. They are
+    therefore listed as former files and not as faults.
     """
     try:
         inner = examine(folder, hashed, progress)
-    except IntegrityError:  # It was killed before it wrote a commit record.
+    except IntegrityError:  # The inner run was killed before it wrote a commit record.
         result.unfinished.append(folder)
         return
     result.checked += inner.checked
@@ -268,7 +273,7 @@ def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
 def _read(path: Path) -> Commit:
     """Read the commit record in the file `path`.
 
-    The place is empty for the card of an index that was not built by a run, or was changed afterwards.
+    The result has an empty place for the card of an index that was not built by a run, or was changed afterwards.
     """
     value = read_json(path)
     if path.name != CARD or not isinstance(value, dict) or "place" in value:
@@ -281,9 +286,9 @@ def _read(path: Path) -> Commit:
 
 
 def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
-    """Return the fault with another target: the outermost commit record that vouches for its target.
+    """Return the fault with another target: the outermost commit record that vouches for the target of `fault`.
 
-    A rule makes the artefact of the outermost record.
+    `vouched` has the record that vouches for each file. Rules make whole artefacts, with their outermost record.
     """
     target = fault.target
     seen = set()
@@ -327,8 +332,8 @@ class ImageTrace:
 def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
     """Find the image that `name` means, by the rules of `jointspace remove`. Return None if there is none.
 
-    If `name` is a file with several images, such as a tar shard, this is the first one. Raises InputError if it is not
-    clear which of several images the name means.
+    If `name` is a file with several images, such as a tar shard, the first of them is returned. Raises InputError if it
+    is not clear which of several images the name means.
     """
     shards = range(manifest.n_shards)
     if (match := ID.fullmatch(name)) and "id:" in name and len(match[1]) <= MAX_DIGITS:
@@ -377,7 +382,7 @@ def _within(run: Path, name: str) -> list[Path]:
 
 
 def means(name: str, other: str | None) -> bool:
-    """Return whether `name` is the path `other` or its last parts. No name means the path None."""
+    """Return whether `name` is the path `other` or the last parts of this path. It is False if `other` is None."""
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
@@ -429,7 +434,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         if len(there):
             index = shard.card.index_of(modality)
             note = ""
-            if index is not None and index.measured_with:  # the cards of older indexes do not say it
+            if index is not None and index.measured_with:  # the cards of older indexes lack this key
                 note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
                 if index.conditions:
                     recalls = (f"{min(c.uncorrelated, c.correlated):.3f} ({c.share:.1%})" for c in index.conditions)
