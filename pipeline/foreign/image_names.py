@@ -33,8 +33,8 @@ class Reading(IntEnum):
     ENDING = 7
     LEADING_ZEROS = 8
     OTHER_FOLDER = 9
-    """The reading for lists of existing photos: IMG_1.jpg, or C:\\me\\IMG_1.jpg of another machine, matches
-    2019/IMG_1.jpg."""
+    """The reading in which the photo may be in another folder. It is only used for lists whose photos must exist:
+    IMG_1.jpg, or C:\\me\\IMG_1.jpg of another machine, matches 2019/IMG_1.jpg."""
 
 
 DESCRIPTIONS = {
@@ -70,8 +70,8 @@ Target = TypeVar("Target", bound=Hashable)
 
 
 def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
-    """Return the name of an image of a manifest or index for lists: its path, followed by its name if it is in a
-    shard."""
+    """Return the name that lists have for an image of a manifest or index: the path of its file, followed by its name
+    in this file if the file is a shard."""
     return "/".join(filter(None, (image["path"], image["member"])))
 
 
@@ -105,7 +105,8 @@ class StoredPhoto(NamedTuple):
     """A photo of an index or a manifest.
 
     `image_id` is its id, and `path` is its path below the folder `root`. If the photo is in a shard, `path` is the path
-    of the shard, and `member` is its name in the shard.
+    of the shard, and `member` is the name of the photo in the shard. `sha256` is the hash of the photo's bytes, or ""
+    if it is not known.
     """
 
     image_id: int
@@ -126,7 +127,7 @@ class StoredPhoto(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The id and the absolute name, for messages. No other photo of the index has them."""
+        """The id and the absolute name, for messages. They are unique in an index."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling[Self]"]:
@@ -144,8 +145,9 @@ class StoredPhoto(NamedTuple):
 class Spelling(NamedTuple, Generic[Target]):
     """A name of the photo `target`.
 
-    If `from_root` is true, the name only matches from Reading.INSIDE_ROOT on. Messages show the photo as `shown`, or by
-    `name` if that is empty. If `shard` is true, it is the name of a shard and refers to all photos in it.
+    If `from_root` is true, the name only matches in Reading.INSIDE_ROOT and in looser readings. Messages show the photo
+    as `shown`, or as `name` if `shown` is empty. If `shard` is true, `name` is the name of a shard, and refers to all
+    photos in the shard.
     """
 
     name: str
@@ -276,7 +278,10 @@ class Takedown:
             yield from (matcher or self.matcher).match(lines, spellings, last, wary=last == Reading.OTHER_FOLDER)
 
     def meets(self, line: str, match: Match[Target]) -> bool:
-        """Return whether the photos of a match must be removed. They are kept if the line is ambiguous."""
+        """Return whether the photos that a line matches must be removed, and note in `unmatched` if they are not.
+
+        They are kept if the match is ambiguous.
+        """
         if match.ambiguous:
             self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
@@ -320,10 +325,11 @@ def find_stored(
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
     """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
-    Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
-    photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
-    has the name 2. Only the name of a shard can have several photos. If the index has photos of several folders, a file
-    name that photos of two of them have is ambiguous, even if it is the whole path of one photo below its folder.
+    Return the photos of each line that names any, and the reason for each other line, which is empty if no photo has
+    this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2`, which is ambiguous if
+    another photo has the name 2. Only the name of a shard can have several photos. If the index has photos of several
+    folders, a file name that photos of two folders have is ambiguous, even if it is the whole path of one of these
+    photos below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -390,9 +396,11 @@ def _first_agreeing(
 
 
 def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spelling[Target]]:
-    """Return the photos, given with their paths, in a folder below the folder of `name`.
+    """Return the photos with the file name of `name`, at any depth below its folder. `alike` has pairs of a photo's
+    path and the photo.
 
-    If `name` is a whole path of another machine, return the photos that share the most of its last folders.
+    If `name` is an absolute path of another machine, return the photos with this file name that have most of its last
+    folders in common with it.
     """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]
