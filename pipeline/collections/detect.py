@@ -27,7 +27,8 @@ KNOWN_LISTS = {
     "karpathy": ("dataset",),
     "coco": ("train", "dev", "test"),
 }
-"""Keys of collection.files for each format. A file for one of the keys suffices. Formats are tried in this order."""
+"""Keys of collection.files for each format. If there is a file with a usual name for one of these keys, the folder has
+this format. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
 """Largest number of lists that are opened, and number of listed photos whose exact paths are tried."""
@@ -172,7 +173,7 @@ class Survey:
     def unused(self) -> dict[str, str]:
         """The tables in subfolders of the collection, which are not read, each with the reason.
 
-        The reason of all but the first MAX_NAMED_LISTS tables is an empty text.
+        The reason is an empty text for all but the first MAX_NAMED_LISTS tables. Detectors add other unused lists.
         """
         below = [name for name in self.tables if "/" in name]
         reasons = dict.fromkeys(below, "")

@@ -20,7 +20,7 @@ ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
 PATTERN_KEY = "table"
 """The key of collection.files that may be a pattern of several files."""
 PHOTO_KIND = "photo"
-"""The kind of photos in counts of files."""
+"""The key for the number of photos in counts of files by suffix."""
 MAX_NAMED = 5
 """Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
@@ -53,7 +53,8 @@ EXCLUDED_PATTERNS = {
     "synophoto_thumb_*": NAS,
     "~$*": "open documents of Microsoft Office",
 }
-"""Patterns of further such names in lower case, with the system or program that makes the files."""
+"""Patterns, in lower case, of further names of files and folders that are never part of a collection, with the system
+or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
 """A part of every hidden name, and of every name that a pattern in EXCLUDED_PATTERNS matches. Few names of photos have
 it, and all other names are not compared with the patterns."""

@@ -141,7 +141,7 @@ larger numbers."""
 MAX_DRAWN_IMAGES = 1000
 """Largest number of images in a drawn split."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
-"""The folder of a photo, or null for a photo within a file."""
+"""An SQL expression for the folder of a photo, which is null for a photo in a shard."""
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:

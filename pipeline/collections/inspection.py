@@ -26,6 +26,7 @@ a minute on a slow core."""
 BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
+"""The path of a photo or of the file that contains it, and in this file the offset (or row) and size of the photo."""
 Outcome = TypeVar("Outcome", bound=tuple)
 Look = Callable[[Location], Outcome]
 

@@ -46,9 +46,9 @@ class Intake:
     """The records of a collection, in `tables` of images and of the records that belong to images.
 
     `rejects` has the records that were rejected so far, `given` the number of records of each kind, and `notes` lines
-    for the user about unusual names. `own` has the user's own columns of images: the columns in `chosen`, or all if it
-    is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of memory are kept in the
-    folder `scratch`. The caller must close the intake.
+    for the user about unusual names and texts. `own` has the user's own columns of images: the columns in `chosen`, or
+    all columns if `chosen` is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of
+    memory are kept in the folder `scratch`. The caller must close the intake.
 
     Names of images are matched to the photos in `folder` in any spelling. Without `folder` they are not checked. Images
     that the lines in `takedown` name are removed with all of their records, as if they had never been there. A line is

@@ -186,9 +186,9 @@ class _Column:
 
 
 def _typed(value: object) -> tuple[str, Scalar | date]:
-    """Return the kind of a value, which is a key of TYPES, and the value as Python's type for this kind.
+    """Return the kind of a value, which is a key of TYPES, and the value in the Python type of this kind.
 
-    A missing value is None.
+    The returned value is None if it is missing, empty or not finite.
     """
     if value is None or value == "":
         return "text", None

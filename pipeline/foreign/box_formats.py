@@ -19,7 +19,7 @@ COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
 
 class Box(NamedTuple):
-    """A box in the image `file`: its corners in pixels, a score, and a label, which may be empty."""
+    """A box in the image `file`: its corners x1, y1, x2, y2 in pixels, a score, and a label, which may be empty."""
 
     file: str
     corners: tuple[float, float, float, float]

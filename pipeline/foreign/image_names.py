@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""The end of the message about each reading of the names."""
+"""The end of the message that says in which reading names match."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
@@ -158,7 +158,7 @@ class Spelling(NamedTuple, Generic[Target]):
 
 
 Forms = tuple[str, ...]
-"""The forms of a name, one for each Reading."""
+"""The normal forms of a name, one for each Reading, as `NameMatcher.forms` returns them."""
 
 
 class Match(NamedTuple, Generic[Target]):
@@ -269,7 +269,10 @@ class Takedown:
         matcher: NameMatcher | None = None,
         names: Collection[str] | None = None,
     ) -> Iterator[tuple[str, Match[Target]]]:
-        """Match the lines, or `names` in place of them, to photos. `matcher` replaces the matcher of the list."""
+        """Yield each line, or each of `names` if they are given, that matches photos, with its match.
+
+        `spellings()` yields the names of all photos. `matcher` replaces the matcher of the list if it is given.
+        """
         names = self.lines if names is None else names
         lasts = {line: Reading.ENDING if {"/", "\\"} & {*line} else Reading.OTHER_FOLDER for line in names}
         lasts |= dict.fromkeys(self._exact.intersection(lasts), Reading.UNICODE)
@@ -278,7 +281,7 @@ class Takedown:
             yield from (matcher or self.matcher).match(lines, spellings, last, wary=last == Reading.OTHER_FOLDER)
 
     def meets(self, line: str, match: Match[Target]) -> bool:
-        """Return whether the photos that a line matches must be removed, and note in `unmatched` if they are not.
+        """Return whether the photos that a line matches must be removed, and update `unmatched`.
 
         They are kept if the match is ambiguous.
         """
@@ -289,9 +292,9 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Return whether a line matches `name`, the key of records whose image is not known.
+        """Return whether a line matches `name`, the key of records whose image is not known, and update `unmatched`.
 
-        A line that matches several photos does not match.
+        A line that matches several photos does not match `name`.
         """
         line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
@@ -371,8 +374,8 @@ def _first_agreeing(
 ) -> Match[Target] | None:
     """Match a name to the photos that agree with it in the strictest reading, or return None if none agrees.
 
-    `forms` are the forms of the name. `alike` are the photos that agree with it in the reading `last`, with the forms
-    of their names. `NameMatcher.match` describes `wary`.
+    `forms` are the forms of the name. `alike` are the photos that agree with the name in the reading `last`, each after
+    the forms of the photo's name. `NameMatcher.match` describes `wary`.
     """
     # A name with a suffix is compared with its suffix and zeros: a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING

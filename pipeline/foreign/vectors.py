@@ -165,7 +165,7 @@ def _names_are_beside(source: Source) -> bool:
     """Return whether the names of the vectors are in a text file next to them.
 
     A file that cannot contain strings must have such a text file, unless its rows are sentences in the order of the
-    run. For other files of arrays, the text file is used if it exists. HDF5 and Parquet files contain the names.
+    run. Any other file of arrays may have one. HDF5 and Parquet files contain the names themselves.
     """
     if source.path.suffix in NAMELESS_SUFFIXES and (source.of == "images" or source.names is not None):
         return True
@@ -199,7 +199,7 @@ def _names_files(source: Source) -> list[Path]:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Read the list of names. If each name of a sentence has a tab, return only the texts after the first tabs.
+    """Read the list of names. If it names sentences and all lines have a tab, return the texts after the first tabs.
 
     Raises InputError if there is no list, or if two lists differ.
     """

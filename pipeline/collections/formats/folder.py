@@ -64,7 +64,11 @@ MAX_SHOWN_CHARACTERS = 20
 
 
 def read_folder(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of a folder. Images are in the order of splits.tsv, captions.tsv, weak.tsv, and their names."""
+    """Yield the records of a folder.
+
+    Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
+    names.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]

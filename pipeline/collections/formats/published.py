@@ -43,8 +43,8 @@ test have 100 each, as in Socher et al. 2014 (section 6)."""
 
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of lines `name.jpg#0 TAB sentence` and of lists of names. Images are in the order of the lists,
-    and then of the token file."""
+    """Yield the records of a token file, which has lines `name.jpg#0 TAB sentence`, and of the lists of images for each
+    split. Images are in the order of these lists, and then of the token file."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)

@@ -103,7 +103,7 @@ def stem(column: str) -> str:
 
 def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
     """Return the row with columns that are put together from other columns. `parts` has the names of these other
-    columns by the name of each new column. They are dropped if they are not among the `columns`."""
+    columns by the name of each new column. The other columns are dropped, unless they are among the `columns`."""
     used = set(chain(*parts.values())).difference(columns)
     values = {name: value for name, value in row.values.items() if name not in used}
     for name, of in parts.items():
