@@ -200,7 +200,7 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
     """Detect photos inside Parquet files. The first file that can be read decides. Return None if it has no photos."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
-        with suppress(InputError):  # the reader of tables reports it
+        with suppress(InputError):  # the reader of tables reports the error
             column = photograph_column(rows.schema(survey.folder, path))
             return _as_parquet_photos(survey.folder, path, column, {}) if column else None
     return None
@@ -334,7 +334,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         return detected  # `ingest` looks for each photo in all folders
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
-    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # the table of each split means its own folder
+    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # each table may name the photos of another folder
         shared = min(named[also[0]])
         example = f"{posixpath.join(folder, shared)} in place of {shared}"
         raise UsageError(

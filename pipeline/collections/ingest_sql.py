@@ -268,7 +268,7 @@ def judge_images(tables: Tables) -> None:
 
 def keep_images(tables: Tables) -> int:
     """Make the table `kept_images`, with the images of the manifest in its order. Return their number."""
-    # Each statement has one join, because several joins keep all but one of their tables in memory at once.
+    # Each statement has only one join, because a statement with several joins has several tables in memory at once.
     tables.run(
         """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
         FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL"""
@@ -306,7 +306,8 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
     """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection assigns to
     it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image, and the
     reason why this image is not kept in the split, or null."""
-    # No list asks for dev or test if images were drawn. Rejected images then do not count as given to these splits.
+    # The collection gives an image with `drawn` no split. If it is rejected, it only counts as given to train, and only
+    # if it was placed there.
     return tables.rows(
         f"""WITH asked AS (
             SELECT seq, file, reason, reason IS NULL AS used, split,

@@ -277,7 +277,7 @@ def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
 
     def to_iso(texts: Texts) -> Texts:
         texts = pc.replace_substring_regex(texts, f"^{groups}(?:(?:,? |T)(.*))?$", rf"{iso} \4")
-        for _ in range(2):  # twice, since one pass skips a part next to one it has changed
+        for _ in range(2):  # twice, because one pass does not change two adjacent parts
             texts = pc.replace_substring_regex(texts, r"([- ])(\d)([-: ]|$)", r"\10\2\3")
         return pc.utf8_rtrim_whitespace(texts)
 

@@ -349,7 +349,7 @@ def find_stored(
     stored: dict[str, list[StoredPhoto]] = {}
     for line, line_matches in matches.items():
         strictest = min((match.reading for match in line_matches), default=0)
-        if {"/", "\\"} & {*line}:  # A file name alone may mean a photo of each folder, however well it matches.
+        if {"/", "\\"} & {*line}:  # Only a file name without folders may mean photos that match in different readings.
             line_matches = [match for match in line_matches if match.reading == strictest]
         meant = {photo for match in line_matches for photo in match.targets}
         if line in numbers and (by_id := ids.get(numbers[line])):
