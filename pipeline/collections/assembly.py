@@ -36,9 +36,9 @@ HARMLESS_REASONS = ("empty", "duplicate")
 class SplitSummary:
     """The images of a split.
 
-    `given` is the number of images that the collection assigns to the split, `kept` is the number of these images that
-    are used, and `silent` is the number of images that are moved to `gallery` because they have no sentence. `file` is
-    the list that assigns the first image, and `reason` says why this image is rejected.
+    `given` is the number of images that the collection assigns to the split, `kept` is the number of images that are
+    kept in the split, and `silent` is the number of images that are moved from it to `gallery` because they have no
+    sentence. `file` is the list that names the first image, and `reason` says why this image is not kept in the split.
     """
 
     given: int
@@ -54,7 +54,8 @@ class Collection:
 
     `parts()` yields the tables in blocks of images, in the order of the manifest. `counts` has, for each table, the
     numbers of records that were read (`given`), `kept`, `rejected` and `duplicate`. `rejects` has one entry for each
-    record that is not kept, and `left_out` counts them by reason. `splits` has the summary of each split by its name.
+    record that is not kept, and `left_out` counts these records by kind and reason. `splits` has the summary of each
+    split by its name.
     """
 
     parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
@@ -68,10 +69,11 @@ class Collection:
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
 
-        Raises InputError if there is no usable image. If models learn from the captions (`learned_from`) and the
-        collection has any, also raises InputError if no caption is usable, if a split other than gallery has no usable
-        image, or if no image is assigned to train. Raises RejectLimitError if more than the share `reject_limit` of the
-        images, or of the sentences, was rejected. Empty and duplicate sentences do not count as rejected.
+        Raises InputError if there is no usable image. If `learned_from` is true, which says that models learn from the
+        captions, and the collection has captions, also raises InputError if no caption is usable, if a split other than
+        gallery has no usable image, or if no image is assigned to train. Raises RejectLimitError if more than the share
+        `reject_limit` of the images, or of the sentences, was rejected. Empty and duplicate sentences do not count as
+        rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
@@ -138,8 +140,8 @@ class Collection:
 class Assembly:
     """Makes the tables of a manifest from the records of a collection.
 
-    The caller inspects the images at `locations()` and passes the outcomes to `collect`. Images are assigned to splits
-    by the hash of their bytes, or of their names if `by_name` is true. `place` describes `draw`.
+    The caller inspects the images at `locations()` and passes the outcomes to `collect`. If dev or test must be drawn,
+    as `place` describes, images are chosen by the hash of their bytes, or of their paths if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -161,7 +163,7 @@ class Assembly:
         self._place()
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}
-        """The number of images of each split, if all images are usable and different."""
+        """The number of images of each split. Images that the inspection will reject, and copies, are included."""
 
     def _place(self) -> None:
         ingest_sql.place_images(self._tables, self._by_name, self._drawn, self._sources)

@@ -27,18 +27,19 @@ KNOWN_LISTS = {
     "karpathy": ("dataset",),
     "coco": ("train", "dev", "test"),
 }
-"""Keys of collection.files for each format. A file for one of the keys suffices. Formats are tried in this order."""
+"""Keys of collection.files for each format. If there is a file with a usual name for one of these keys, the folder has
+this format. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
-"""Largest number of photos, and of lists, that are opened."""
+"""Largest number of lists that are opened, and number of listed photos whose exact paths are tried."""
 SAMPLE_STEP = 500
 """Number of photos at the beginning of a list that are all searched. After them, one photo in SAMPLE_STEP is
 searched."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
-"""Lists that, besides captions.tsv, only the format `folder` reads."""
+"""Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format."""
 AMBIGUOUS_SUFFIXES = (".txt", ".json")
-"""Suffixes of tables that other files have too. Such a file is only a table if it is in the folder itself, has a header
-that names images, and names photos of the folder. All other tables precede it."""
+"""Suffixes of tables that other files have too. A file with such a suffix is only a table if it is in the folder
+itself, has a header that names images, and names photos of the folder. Tables with other suffixes are tried first."""
 SAVED_TO_DISK = (
     "convert the output of `save_to_disk`: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
 )
@@ -103,8 +104,9 @@ class Survey:
     """The contents of a folder: all subfolders with the names of their files.
 
     `photos_inside` is the number of photos in the folder `images`, and `photos_outside` the number of other photos.
-    `texts` is the number of text files that belong to a photo of the same name. `lists` are the files that could be
-    lists, and `separate` are the lists that do not have the name of a photo. Detectors add unused lists to `unused`.
+    `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in their
+    folder. `lists` are the paths of the files that could be lists, and `separate` are the lists that do not have the
+    name of a photo. Detectors add unused lists to `unused`.
     """
 
     def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
@@ -144,7 +146,10 @@ class Survey:
 
     @cached_property
     def possible_tables(self) -> dict[str, str]:
-        """The text and JSON files in the folder itself, each with the reason why it is not a table, or ""."""
+        """The lists in the folder itself that are not tables by their suffix, and do not have the name of a photo.
+
+        Each has the reason why it is not a table, or "" if it is one.
+        """
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
 
@@ -168,7 +173,7 @@ class Survey:
     def unused(self) -> dict[str, str]:
         """The tables in subfolders of the collection, which are not read, each with the reason.
 
-        The reason of all but the first MAX_NAMED_LISTS tables is an empty text.
+        The reason is an empty text for all but the first MAX_NAMED_LISTS tables. Detectors add other unused lists.
         """
         below = [name for name in self.tables if "/" in name]
         reasons = dict.fromkeys(below, "")
@@ -195,7 +200,7 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
     """Detect photos inside Parquet files. The first file that can be read decides. Return None if it has no photos."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
-        with suppress(InputError):  # the reader of tables reports it
+        with suppress(InputError):  # the reader of tables reports the error
             column = photograph_column(rows.schema(survey.folder, path))
             return _as_parquet_photos(survey.folder, path, column, {}) if column else None
     return None
@@ -276,7 +281,10 @@ def recognise(survey: Survey) -> Detected | None:
 
 
 def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files: dict[str, str]) -> Detected:
-    """Describe a collection of Parquet files like the file at `path`, whose `column` contains photos."""
+    """Return the collection of Parquet files that have their photos in the column `column`.
+
+    `path` is one of these files, and `files` has the keys of collection.files for all of them.
+    """
     usual = table.usual_columns(folder, path)
     usual.pop("file", None)
     columns, notes = table.with_sentences(table.with_text_columns(usual, table.sample_texts(folder, path)))
@@ -289,7 +297,10 @@ def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files:
 def _as_table(
     folder: CollectionFolder, files: dict[str, str], columns: dict[str, str], notes: tuple[str, ...] = ()
 ) -> Detected:
-    """Describe a table with these columns, and further tables of other splits."""
+    """Return the collection of the tables in `files`, by the keys of collection.files, which have the `columns`.
+
+    `notes` are lines for the user that follow the lines about the tables.
+    """
     columns, of_sentences = table.with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
     further = [f"{name} is read as the table of {split}" for split, name in files.items() if split != "table"]
@@ -323,7 +334,7 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         return detected  # `ingest` looks for each photo in all folders
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
-    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # the table of each split means its own folder
+    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # each table may name the photos of another folder
         shared = min(named[also[0]])
         example = f"{posixpath.join(folder, shared)} in place of {shared}"
         raise UsageError(
@@ -337,7 +348,8 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the listed photos, or an empty set if one of the first exists under its name."""
+    """Return the keys of a sample of the listed photos, or an empty set if one of the first MAX_SAMPLES photos exists
+    at its path."""
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (
         record for record in records if isinstance(record, ImageRecord) and record.row is not None
@@ -359,7 +371,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and names of photos of the folder, or "" if it is a table."""
+    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is one."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

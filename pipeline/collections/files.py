@@ -20,7 +20,7 @@ ARCHIVES = (".gz", ".tgz", ".bz2", ".xz", ".zst", ".zip", ".7z", ".rar", ".tar")
 PATTERN_KEY = "table"
 """The key of collection.files that may be a pattern of several files."""
 PHOTO_KIND = "photo"
-"""The kind of photos in counts of files."""
+"""The key for the number of photos in counts of files by suffix."""
 MAX_NAMED = 5
 """Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
@@ -53,9 +53,11 @@ EXCLUDED_PATTERNS = {
     "synophoto_thumb_*": NAS,
     "~$*": "open documents of Microsoft Office",
 }
-"""Patterns of such names, with the system that makes them."""
+"""Patterns, in lower case, of further names of files and folders that are never part of a collection, with the system
+or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
-"""A part of every name that EXCLUDED_PATTERNS or HIDDEN can match. Few names of photos have it."""
+"""A part of every hidden name, and of every name that a pattern in EXCLUDED_PATTERNS matches. Few names of photos have
+it, and all other names are not compared with the patterns."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
@@ -99,7 +101,7 @@ class Exclusion:
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
     def excludes(self, path: str) -> str | None:
-        """Return the user's pattern that excludes the file at `path`, or None."""
+        """Return the reason, with the user's pattern, if a pattern of the user excludes the file at `path`, or None."""
         reason = self.of_whole_path(path) if self._names or self._paths else None
         return reason if reason and reason.startswith(BY_PATTERN) else None
 
@@ -178,8 +180,8 @@ class CollectionFolder:
     def glob(self, pattern: str) -> list[Path]:
         """Return the files and folders below the root that match a pattern, sorted.
 
-        Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name matters
-        only if both spellings exist. Raises UsageError for an absolute pattern.
+        Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name is
+        ignored if the pattern has a `*`, or if it matches nothing otherwise. Raises UsageError for an absolute pattern.
         """
         if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
             raise UsageError(
@@ -201,7 +203,8 @@ class CollectionFolder:
         """Return the file or folder of each key of `usual`: from collection.files, or else the first of its usual names
         (patterns under the root) that exists, or else None.
 
-        Raises UsageError for an unknown key, a name that does not exist, and a pattern that several files match.
+        Raises UsageError for an unknown key, a name that does not exist, and a pattern that several files match. Only
+        collection.files.table may match several files, and then the first is returned.
         """
         self.check_keys(usual)
         return {key: self._locate_one(key, names) for key, names in usual.items()}
@@ -236,12 +239,15 @@ class CollectionFolder:
         return None
 
     def tables(self, first: Path) -> list[Path]:
-        """Return the `first` table, or all tables that collection.files.table matches."""
+        """Return all tables that match collection.files.table if it is a pattern, or else only the table `first`."""
         given = self._given.get(PATTERN_KEY, "")
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
-        """Return `path`, the result of `locate` for `key`. Raises UsageError, with a remedy, if it is None."""
+        """Return `path`, the result of `locate` for `key`. Raises UsageError if it is None.
+
+        The message has the `usual` names of the file and the `remedy`.
+        """
         if path is None:
             raise self.lacks(" or ".join(usual), f"{remedy}, or name yours as collection.files.{key}")
         return path
@@ -329,10 +335,12 @@ class CollectionFolder:
     def _walk(
         self, folder: Path | str, prefix: str, everything: bool = False, above: str | None = None
     ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-        """Yield the folders under `folder`, which is at `prefix`, with the names of their files and why each file is
-        ignored: for its own name, its path, or for the folders `above`.
+        """Yield the folders under `folder`, relative to it, with the name of each file and why the file is ignored
+        (None: it is not).
 
-        With `everything`, ignored folders and links to folders are yielded too.
+        `prefix` is the path of `folder` relative to the root. If `folder` itself is ignored, `above` is the reason, and
+        all its files are ignored for it. If `everything` is true, the files of ignored folders are yielded too, and
+        links to folders are yielded like files.
         """
         reasons: dict[str, str | None] = {os.fspath(folder): above}
         closed: list[tuple[str, str | None]] = []  # ignored folders that cannot be read
@@ -374,13 +382,16 @@ class CollectionFolder:
             raise InputError(f"{path} cannot be read ({error.detail}). Put a readable file there.") from error
 
     def open_below(self, name: str, most_bytes: float) -> BinaryIO:
-        """Open a file as `open` does, by its name relative to the root. Raises UnopenedFile, the reason to reject only
-        this file."""
+        """Open a file as `open` does, by its name relative to the root. Raises UnopenedFile in place of InputError, so
+        that the caller can reject only this file."""
         return os.fdopen(open_plain(os.fspath(self.root), name, most_bytes, self._follow_links), "rb")
 
 
 def _any_case(pattern: str) -> str:
-    """Return a pattern that matches names with the letters of `pattern` in upper or lower case."""
+    """Return a pattern that matches file names with the letters of `pattern` in upper or lower case.
+
+    The case of folders matters. A pattern whose file name has no dot, or has a bracket, is returned unchanged.
+    """
     folder, slash, name = pattern.rpartition("/")
     if "." not in name or "[" in name:
         return pattern

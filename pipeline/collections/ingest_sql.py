@@ -4,8 +4,8 @@
 `drop_repeated_images`. `Assembly` runs the other steps when every photo was inspected. Each function is one step. Its
 docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
 
-The images, and everything that belongs to an image, have a row with a number `seq` for each record. The `owner` of a
-row is the `seq` of the record that named its image first.
+Each record of an image, or of something that belongs to an image, is a row of a table. Its `seq` is the number of the
+record in the order of reading, and its `owner` is the `seq` of the record that named its image first.
 """
 
 from collections.abc import Collection, Iterator, Sequence
@@ -27,9 +27,10 @@ ReadingCounts = list[tuple[int, int]]
 
 
 def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
-    """Correct the paths of the images in the table `respelt`, or set their fault.
+    """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which it
+    has a fault.
 
-    Return the number of paths that match in each reading, and the number of all paths in lists.
+    Return the number of replaced paths for each reading, and the number of all paths in lists.
     """
     # If a list names a photo exactly, a name in another case or without an ending means another photo.
     tables.run(
@@ -79,18 +80,21 @@ def assign_owners(tables: Tables) -> None:
 
 
 def unknown_keys(tables: Tables) -> list[bytes]:
-    """Return the keys of records without an image."""
+    """Return the keys of the records that belong to an image, but have no `owner`."""
     keys = " UNION ".join(f"SELECT key FROM {kind} WHERE owner IS NULL" for kind in OWNED_KINDS)
     return [key for (key,) in tables.rows(keys)]
 
 
 def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None, int]]:
-    """Yield the key, path, name in a shard and owner of each image."""
+    """Yield the key, the path, the name in a shard (or None) and the `owner` of each image."""
     return tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq")
 
 
 def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
-    """Assign records without an owner to the image that the table `renamed` has for their key."""
+    """Assign records without an owner to the image that the table `renamed` has for their key.
+
+    Return the number of these records for each reading in which their key matches.
+    """
     means = f"{kind}.key = renamed.key AND owner IS NULL AND image < seq"
     counts = f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
     readings = list(tables.rows(counts))
@@ -112,9 +116,10 @@ def reject_unusable_records(tables: Tables) -> None:
 
 
 def drop_repeated_images(tables: Tables) -> int:
-    """Delete images that an earlier record has named, and move images that a list repeats to `rejects`.
+    """Delete the records of images that an earlier record has named, and add those that a list repeats to `rejects`.
 
-    Also delete all but the first row of own columns of each image. Return the number of implied images.
+    Images that are only implied are deleted, and are not rejected. Also delete all but the first row of own columns of
+    each image. Return the number of implied images that are deleted.
     """
     implied = tables.run("DELETE FROM images WHERE owner < seq AND implied")
     tables.run(
@@ -136,17 +141,18 @@ larger numbers."""
 MAX_DRAWN_IMAGES = 1000
 """Largest number of images in a drawn split."""
 FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, '/?[^/]*$', ''), ''), '.') END"
-"""The folder of a photo, or null for a photo within a file."""
+"""An SQL expression for the folder of a photo, which is null for a photo in a shard."""
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
-    """Make the table `placed`, with the split of each image in the collection (`asked`) and its actual `split`.
+    """Make the table `placed`, with the split that each image should have (`asked`) and the split that it gets
+    (`split`).
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
     `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. Each
     of the two has at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
-    Images with the same bytes count once. An image without a sentence is assigned to `weak` if it has weak text and the
-    collection names no other split, and else to `gallery`.
+    Images with the same bytes count once. An image without a sentence gets the split `weak` if it has weak text and the
+    collection names no other split, and else `gallery`. All other images without a split are assigned to train.
     """
     names = sorted(drawn)
     tables.run(
@@ -190,7 +196,8 @@ def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
 
 
 def find_copies(tables: Tables) -> None:
-    """Make the table `twins` of images with the same bytes as an earlier image, their `original`."""
+    """Make the table `twins` of images with the same bytes as an earlier image. `original` is the `seq` of the first
+    image with these bytes."""
     tables.run(
         """CREATE TABLE twins AS SELECT seq, original FROM (
             SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
@@ -199,7 +206,8 @@ def find_copies(tables: Tables) -> None:
 
 
 def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
-    """Yield each line of the table `captions_taken`, with each sentence of its image and of copies of the image."""
+    """Yield each line of the table `captions_taken` with the `seq` and the text of each sentence of its image, and of
+    each sentence of copies of the image."""
     return tables.rows(
         """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
         SELECT line, sentences.seq, text
@@ -209,7 +217,7 @@ def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
 
 
 def place_originals(tables: Tables) -> None:
-    """Assign images without sentences, in `placed`, to the split of a copy that has sentences."""
+    """Assign each original without sentences, in `placed`, to the split of its first copy with sentences."""
     tables.run(
         """UPDATE placed SET asked = copy.asked, split = copy.split FROM (
             SELECT twins.original, arg_min(placed.asked, twins.seq) AS asked, arg_min(placed.split, twins.seq) AS split
@@ -221,7 +229,10 @@ def place_originals(tables: Tables) -> None:
 
 
 def move_sentences_of_copies(tables: Tables) -> int:
-    """Move sentences that only a copy has to the original image, with numbers larger than all in the collection."""
+    """Move sentences that only copies have to the original image, with numbers larger than all in the collection.
+
+    Return the number of moved sentences.
+    """
     return tables.run(
         f"""UPDATE sentences SET owner = moved.original, number = moved.number FROM (
             SELECT own.seq, twins.original, {MAX_SENTENCE_NUMBER + 1} + own.seq AS number
@@ -234,8 +245,8 @@ def move_sentences_of_copies(tables: Tables) -> int:
 
 
 def judge_images(tables: Tables) -> None:
-    """Make the table `judged`, with the split of each image, the `reason` for rejecting it or its `image_id`, and the
-    `fate` of the records that belong to it."""
+    """Make the table `judged`, with the split of each image, the `reason` for rejecting the image or else its
+    `image_id`, and `fate`, the reason for rejecting the records that belong to it, or null."""
     tables.run(
         f"""CREATE TABLE judged AS
         WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
@@ -256,8 +267,8 @@ def judge_images(tables: Tables) -> None:
 
 
 def keep_images(tables: Tables) -> int:
-    """Make the table `kept_images`, with the images of the manifest in its order."""
-    # Each statement has one join, because several joins keep all but one of their tables in memory at once.
+    """Make the table `kept_images`, with the images of the manifest in its order. Return their number."""
+    # Each statement has only one join, because a statement with several joins has several tables in memory at once.
     tables.run(
         """CREATE TABLE located AS SELECT judged.*, path, member, "offset", size
         FROM judged JOIN images USING (seq) WHERE image_id IS NOT NULL"""
@@ -277,7 +288,10 @@ def keep_images(tables: Tables) -> int:
 
 
 def reject_images(tables: Tables) -> None:
-    """Add the rejected images to `rejects`, with their own name, or with the row of the list that is wrong."""
+    """Add the rejected images to `rejects`.
+
+    An image with a fault in a list is reported with the file and row of the list, and any other image with its name.
+    """
     tables.run(
         f"""INSERT INTO rejects SELECT
             seq + CASE WHEN fault IS NULL THEN {RejectPosition.UNUSABLE:d} ELSE {RejectPosition.FAULTY:d} END,
@@ -290,9 +304,10 @@ def reject_images(tables: Tables) -> None:
 
 def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
     """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection assigns to
-    it, that are kept, and that are moved to `gallery`, the file that names the first image, and the reason for
-    rejecting this image."""
-    # No list asks for dev or test if images were drawn. Rejected images then do not count as given to these splits.
+    it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image, and the
+    reason why this image is not kept in the split, or null."""
+    # The collection gives an image with `drawn` no split. If it is rejected, it only counts as given to train, and only
+    # if it was placed there.
     return tables.rows(
         f"""WITH asked AS (
             SELECT seq, file, reason, reason IS NULL AS used, split,
@@ -312,8 +327,9 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
 class OwnedKind(NamedTuple):
     """A kind of records that belong to images.
 
-    `position` is the position of its rejects in the report, `order` the order of the records of an image, `judge` a
-    query for the reason for rejecting each record, and `columns` its columns in the manifest.
+    `position` is where the rejects of this kind begin in the report. `order` has the columns by which the records of an
+    image are sorted. `judge` is the beginning of a query for all records with the `reason` for rejecting each, or null.
+    `columns` are the columns of the kind in the manifest.
     """
 
     position: RejectPosition
@@ -361,11 +377,14 @@ OWNED = {
     ),
 }
 """The kinds of records that are listed when they are rejected. The first of two sentences of an image with the same
-number is kept, and the first of two documents. Boxes are clipped."""
+number is kept, and the first of two documents. Boxes are clipped to the image."""
 
 
 def keep_owned(tables: Tables, kind: str) -> int:
-    """Make the table `kept_<kind>`, with the records of the manifest in its order, and add all others to `rejects`."""
+    """Make the table `kept_<kind>`, with the records of the manifest in its order, and add all others to `rejects`.
+
+    Return the number of records that are kept.
+    """
     owned = OWNED[kind]
     tables.run(
         f"""CREATE VIEW judged_{kind} AS {owned.judge} FROM {kind}
@@ -382,7 +401,7 @@ def keep_owned(tables: Tables, kind: str) -> int:
 
 
 def read_kept(tables: Tables, first: int, last: int) -> dict[str, pa.Table]:
-    """Return the images with an `image_id` from `first` to `last` - 1, and the records that belong to them."""
+    """Return the tables of the manifest by kind, for the images with an `image_id` from `first` to `last` - 1."""
     window = f"WHERE image_id >= {first} AND image_id < {last} ORDER BY image_id"
     kept = {"images": tables.fetch(f"FROM kept_images {window}")}
     for kind, owned in OWNED.items():

@@ -21,11 +21,12 @@ from pipeline.storage.batch import remove_own
 from pipeline.storage.json_files import CHECK, canonical_json, publish_json, read_json
 
 BLOCK_IMAGES = 2048
-"""Number of images in a block, which is the most that a killed process loses. On a slow core they take less than a
-minute."""
+"""Number of images in a block. A process that is killed loses the outcomes of at most one block, which takes less than
+a minute on a slow core."""
 BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
+"""The path of a photo or of the file that contains it, and in this file the offset (or row) and size of the photo."""
 Outcome = TypeVar("Outcome", bound=tuple)
 Look = Callable[[Location], Outcome]
 
@@ -63,7 +64,8 @@ class InspectedImages:
         values, or a Failure.
 
         Stored outcomes of a killed run are read, and `restore` rebuilds them. The other images are inspected by this
-        number of `processes`, or, with `on_cluster`, block by block on a cluster.
+        number of `processes`. If `on_cluster` is given, it runs a task for each missing block on a cluster first, and
+        yields the number of each finished block.
         """
         digests = [self._digest(block) for block in _blocks(locations())]
         if on_cluster:
@@ -86,7 +88,7 @@ class InspectedImages:
                     yield from outcomes
 
     def _read(self, number: int, digest: str) -> list[Any] | None:
-        """Return the stored outcomes of a block, or None if there are no valid ones."""
+        """Return the stored outcomes of a block, or None if it is not stored or no longer valid."""
         path = _path(self.folder, number)
         try:
             value = read_json(path)
@@ -105,8 +107,8 @@ class InspectedImages:
 class BlockTask:
     """A task that inspects a block on another machine that sees the same files.
 
-    `look(location)` returns the outcome of an image, and `folder` is the folder of the blocks. `call` is unique for
-    each call of `resume`.
+    `look(location)` returns the outcome of an image, and the outcomes are written to `folder`. `call` is a text that is
+    unique for each call of `resume`, and `what` is the noun for one task.
     """
 
     look: Look
@@ -126,7 +128,7 @@ class BlockTask:
 
 
 def clear(folder: Path) -> None:
-    """Remove the blocks in the folder, after the manifest was written."""
+    """Remove the stored blocks from the folder. They are not needed after the manifest was written."""
     remove_own(folder, BLOCK_FILES)
 
 

@@ -46,9 +46,9 @@ class Intake:
     """The records of a collection, in `tables` of images and of the records that belong to images.
 
     `rejects` has the records that were rejected so far, `given` the number of records of each kind, and `notes` lines
-    for the user about unusual names. `own` has the user's own columns of images: the columns in `chosen`, or all if it
-    is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of memory are kept in the
-    folder `scratch`. The caller must close the intake.
+    for the user about unusual names and texts. `own` has the user's own columns of images: the columns in `chosen`, or
+    all columns if `chosen` is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of
+    memory are kept in the folder `scratch`. The caller must close the intake.
 
     Names of images are matched to the photos in `folder` in any spelling. Without `folder` they are not checked. Images
     that the lines in `takedown` name are removed with all of their records, as if they had never been there. A line is
@@ -74,9 +74,9 @@ class Intake:
         self._escaped = 0
 
     def add(self, records: Iterable[Record]) -> "Intake":
-        """Add all records of a reader.
+        """Add all records of a reader, and assign them to images. Return the intake itself.
 
-        It is called once. The record of an image must precede the records that belong to it.
+        The method must be called only once. The record of an image must precede the records that belong to the image.
         """
         for self._seq, record in enumerate(records):
             match record:
@@ -135,9 +135,10 @@ class Intake:
     def _add_owned(
         self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...], fault: str | None, *flags: bool
     ) -> None:
-        """Add a sentence, weak text or box.
+        """Add a sentence, weak text or box to the table `kind`. If it has a fault, its content `fields` is not stored.
 
-        Its fault is only reported if its image remains, so that removed photos leave no trace.
+        The fault is only reported if the image is not removed by the takedown list, so that removed photos leave no
+        trace.
         """
         self.given[kind] += 1
         self._append(kind, record, (*flags, fault, *((None,) * len(fields) if fault else fields)))
@@ -210,7 +211,8 @@ class Intake:
             self._note(ingest_sql.apply_renamed(self.tables, kind), self.given[kind], name_in_notes)
 
     def _take_down(self) -> None:
-        """Remove the images in the takedown list with all of their records, and records of unknown images in the list.
+        """Remove the images in the takedown list with all of their records, and the records of images that are in the
+        list, but not in the collection.
 
         Captions in the takedown list are removed later, when copies of images are known.
         """
@@ -248,7 +250,10 @@ class Intake:
                 yield Spelling(path, owner, from_root=True)
 
     def _photo_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the names of the images as in an index, and their keys. Names in a shard precede keys."""
+        """Yield the names that an index has for the images, and the keys of the images.
+
+        The key of an image in a shard only matches in Reading.INSIDE_ROOT and in looser readings.
+        """
         root = self.folder.root if self.folder else ""
         for key, path, member, owner in ingest_sql.image_names(self.tables):
             photo = StoredPhoto(owner, path or to_text(key), member, "", f"{root}")

@@ -115,8 +115,8 @@ class OwnColumns:
     def table(self, *packed: Sequence[str | None]) -> pa.Table:
         """Return a table with a row for each image, and null for missing values.
 
-        Each argument has packed values of all images. If several have a column, the last counts. The columns are in the
-        order in which they were named first.
+        Each argument has the packed values of each image, or None. If several arguments have a value of an image in the
+        same column, the last one counts. The columns are in the order in which they were named first.
         """
         cells: dict[str, list[tuple[str, Scalar]]] = {name: [("text", None)] * len(packed[0]) for name in self._columns}
         for row, texts in enumerate(zip(*packed, strict=True)):
@@ -170,7 +170,10 @@ class _Column:
         return next(iter(self.kinds)) if len(self.kinds) == 1 else "text"
 
     def array(self, cells: Sequence[tuple[str, Scalar]]) -> pa.Array:
-        """Return the values of some images, given with their kinds."""
+        """Return the values of some images as an array of the column's type.
+
+        `cells` has the kind and the stored value of each image.
+        """
         texts: list[str | None] = [None] * len(cells)
         for kind in self.kinds:
             rows = [row for row, (cell, value) in enumerate(cells) if cell == kind and value is not None]
@@ -183,7 +186,10 @@ class _Column:
 
 
 def _typed(value: object) -> tuple[str, Scalar | date]:
-    """Return the kind of a value, which is one of TYPES, and the value, which is None if it is missing."""
+    """Return the kind of a value, which is a key of TYPES, and the value in the Python type of this kind.
+
+    The returned value is None if it is missing, empty or not finite.
+    """
     if value is None or value == "":
         return "text", None
     if isinstance(value, Field):
@@ -230,8 +236,8 @@ CLOCK = r"(?:,? |T)\d{1,2}:\d\d(?::\d\d)?"
 class FieldReading(NamedTuple):
     """A rule for reading fields as values of one of the TYPES.
 
-    All fields must match `pattern`. `to_iso` converts the fields before they are cast. The readings of one country have
-    the same `convention`, which is "" for ISO 8601 and for the format of programs.
+    All fields must match `pattern`. `to_iso` converts the fields to the form that Arrow can cast to the type `kind`.
+    The readings of one country have the same `convention`, which is "" for ISO 8601 and for the format of programs.
     """
 
     kind: str
@@ -244,7 +250,7 @@ class FieldReading(NamedTuple):
         return self.to_iso(texts).cast(TYPES[self.kind])
 
     def matches(self, texts: Texts) -> Texts:
-        """Return which fields match the pattern."""
+        """Return for each field whether it matches the pattern."""
         return pc.match_substring_regex(texts, f"^(?:{self.pattern})$")
 
 
@@ -271,7 +277,7 @@ def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
 
     def to_iso(texts: Texts) -> Texts:
         texts = pc.replace_substring_regex(texts, f"^{groups}(?:(?:,? |T)(.*))?$", rf"{iso} \4")
-        for _ in range(2):  # twice, since one pass skips a part next to one it has changed
+        for _ in range(2):  # twice, because one pass does not change two adjacent parts
             texts = pc.replace_substring_regex(texts, r"([- ])(\d)([-: ]|$)", r"\10\2\3")
         return pc.utf8_rtrim_whitespace(texts)
 
@@ -294,7 +300,8 @@ READINGS = (
     *_dates("with the month first", "mdy", "/", "-"),
     *_dates("with the year first", "ymd", r"\. ?", "/", "-"),
 )
-"""Readings in the order of preference. 007 is text. No country writes month.day.year."""
+"""Readings in the order of preference. No reading for numbers matches 007, so it is text. No country writes
+month.day.year."""
 PLAIN = "|".join(reading.pattern for reading in READINGS if not reading.convention)
 PLURALS = {"whole": "numbers", "number": "numbers", "date": "dates", "time": "times"}
 FOR_PROGRAMS = {"numbers": "1234.5", "dates": "2024-01-31", "times": "2024-01-31 10:00"}
@@ -324,7 +331,7 @@ class FieldReadings:
 
     @property
     def _rivals(self) -> list[FieldReading]:
-        """The first reading, and the readings of other conventions that give other values."""
+        """The first reading that fits, and the fitting readings of other conventions that give other values."""
         if not self._fitting:
             return []
         first = self._fitting[0]
@@ -363,7 +370,7 @@ class FieldReadings:
 
 
 def _read_all(reading: FieldReading, fields: pa.Array) -> pa.Array | None:
-    """Read all the fields, or return None if some are not values of this kind."""
+    """Return the values of all fields by a reading, or None if a field is not a value of its kind."""
     if not pc.all(reading.matches(fields)).as_py():
         return None
     try:

@@ -45,7 +45,8 @@ class ImageRecord(NamedTuple):
 class SentenceRecord(NamedTuple):
     """A sentence of the image `key`, whose record precedes it.
 
-    `number` is its position among the sentences of the image. With None, sentences are in the order of their records.
+    `number` decides its position among the sentences of the image. If it is None, sentences are in the order of their
+    records.
     """
 
     key: str
@@ -111,8 +112,9 @@ Record = KeyedRecord | Reject
 class Tally:
     """Counts of the files of a collection and of the members of its shards.
 
-    `read` is the number of files that were read, and `left_out` the number of ignored files by reason. `given` is their
-    sum. `notes` has the number of rows that a reader treated in an unusual way.
+    `read` is the number of files that were read, and `left_out` has the number of ignored files for each reason.
+    `given` is the number of all these files. `notes` has lines for the user about unusual files or rows, with the
+    number of each.
     """
 
     given: int = 0

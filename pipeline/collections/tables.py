@@ -46,7 +46,7 @@ class RejectPosition(IntEnum):
     FAULTY = 1 << 56
     """Images with a fault in a list."""
     UNUSABLE = 2 << 56
-    """Other images."""
+    """Images that are rejected for another reason, such as a damaged photo or a duplicate."""
     SENTENCES = 3 << 56
     DOCUMENTS = 4 << 56
     BOXES = 5 << 56
@@ -108,7 +108,7 @@ OWNED_KINDS = {
     "boxes": "boxes",
     "own_columns": "rows of own columns",
 }
-"""The nouns in notes for kinds of records that belong to images."""
+"""The kinds of records that belong to images, with their nouns in notes for the user."""
 OUTCOMES = {
     "outcomes": pa.schema(
         [("seq", pa.int64()), ("width", pa.int32()), ("height", pa.int32()), ("sha256", pa.string())]
@@ -233,10 +233,11 @@ def to_text(data: bytes) -> str:
 
 @dataclass(frozen=True)
 class RejectSummary:
-    """The number of rejects of each kind and reason, in the order of their first occurrence.
+    """The numbers of rejects.
 
-    A reason ends at its first colon. If no image is kept, `images` has the most frequent complete reason of images,
-    with its count.
+    `counts` has the number of rejects for each kind and reason, in the order of their first occurrence. Of a reason,
+    only the part before the first colon counts. If no image is kept, `images` has the most frequent complete reason for
+    rejecting images, with its count.
     """
 
     counts: Mapping[tuple[str, str], int]
@@ -247,7 +248,7 @@ class RejectSummary:
         return sum(n for (kind, head), n in self.counts.items() if kind == what and head.startswith(first_words))
 
     def most_frequent(self, what: str) -> tuple[str, int]:
-        """Return the most frequent reason of a kind, and its count."""
+        """Return the most frequent reason for rejecting records of a kind, and its count."""
         return max(((head, n) for (kind, head), n in self.counts.items() if kind == what), key=itemgetter(1))
 
 
@@ -269,7 +270,8 @@ class Rejects:
             yield Reject(to_text(file), row, what, reason if name is None else reason.format(to_text(name)))
 
     def summarise(self, none_kept: bool) -> RejectSummary:
-        """Count the rejects. The summary has the most frequent reason of images if there is `none_kept`."""
+        """Return a summary of the rejects. `none_kept` says whether no image is kept, so that the summary must have the
+        most frequent complete reason for rejecting images."""
         heads = f"SELECT what, {REASON_HEAD}, count(*) FROM rejects GROUP BY ALL ORDER BY min(ordinal)"
         counts = {(what, head): count for what, head, count in self._tables.rows(heads)}
         images = (

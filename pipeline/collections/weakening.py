@@ -17,11 +17,12 @@ MAX_TITLE_WORDS = 6
 
 
 def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettings, seed: int) -> pa.Table:
-    """Simulate a document for each image. `image_id` (m,), ascending, is the image of each of the m `texts`.
+    """Simulate a document (weak text) for each image. `image_id` (m,), ascending, is the image of each of the m
+    sentences `texts`.
 
     `noise` says how many fields are wrong or missing. Returns a table with the columns image_id, title, tags (separated
-    by blanks) and description. The random choices for an image depend only on `seed` and the position of the image.
-    Raises InputError if fewer than two images have sentences.
+    by blanks) and description. The random choices for an image depend only on `seed` and on the position of the image
+    among all images with sentences. Raises InputError if fewer than two images have sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:

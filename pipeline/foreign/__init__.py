@@ -1,1 +1,1 @@
-"""Everything that reads files of other people: names, vectors, boxes, and untrusted Parquet files."""
+"""Readers of files that other people or programs wrote: lists of names, vectors, boxes, and untrusted Parquet files."""

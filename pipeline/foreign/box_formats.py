@@ -19,7 +19,7 @@ COLUMNS = ("file", "x1", "y1", "x2", "y2")
 
 
 class Box(NamedTuple):
-    """A box in the image `file`: its corners in pixels, a score, and a label, which may be empty."""
+    """A box in the image `file`: its corners x1, y1, x2, y2 in pixels, a score, and a label, which may be empty."""
 
     file: str
     corners: tuple[float, float, float, float]
@@ -28,7 +28,11 @@ class Box(NamedTuple):
 
 
 class Matched(NamedTuple):
-    """Boxes (n) of known images, the position (n,) of each box's image, and the names of unknown images."""
+    """Boxes that are matched to images.
+
+    `boxes` are n boxes of known images, `images` (n,) int64 are the positions of their images, and `unmatched` are the
+    names of unknown images.
+    """
 
     boxes: list[Box]
     images: np.ndarray
@@ -40,14 +44,14 @@ class Matched(NamedTuple):
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
 
     def candidates(self, count: int) -> list[Candidates]:
-        """Return the boxes of each of `count` images."""
+        """Return the corners and scores of the boxes for each image. `count` is the number of images."""
         scores = np.array([box.score for box in self.boxes], np.float32)
         return group(self.images, Candidates(self.corners, scores), count)
 
 
 def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root: Path | str | None = None) -> Matched:
-    """Match the boxes in `files` (name, bytes) to the image paths `images` below `root`, by the rules of
-    `find_names`."""
+    """Match the boxes in `files`, which are pairs of a name and the content, to the image paths `images` below the
+    folder `root`, by the rules of `find_names`."""
     rows = [row for source, data in files for row in parse_boxes(data, source)]
     names = sorted({row.file for row in rows})
     owner = dict(zip(names, find_names(names, images, root).images, strict=True))
@@ -143,7 +147,8 @@ def _parse_table(text: str, source: str) -> Iterator[Box]:
 
 
 def _numbers(values: list, source: str, where: str) -> tuple[float, ...]:
-    """Convert values to numbers. Raises InputError, with the file `source` and the box, if one is not a number."""
+    """Convert values to numbers. Raises InputError, with the file `source` and the box `where`, if a value is not a
+    number."""
     try:
         return tuple(map(float, values))
     except (TypeError, ValueError, OverflowError):

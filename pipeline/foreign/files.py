@@ -224,7 +224,7 @@ def try_first(
 
 @cache
 def _worker(process: int) -> Worker[Trial, None]:
-    """Return the worker process of the process with this id. A fork of the process must not share its worker."""
+    """Return the worker process of the process with this id. A fork has another id, so it gets a worker of its own."""
     worker = Worker(_read_for_trial)
     atexit.register(worker.close)
     return worker
@@ -249,12 +249,15 @@ def _read_for_trial(trial: Trial) -> None:
 
 
 def is_remembered(digest: str) -> bool:
-    """Return whether this user has remembered a digest."""
+    """Return whether the hexadecimal digest of a file is remembered, because the file has passed its trial."""
     return (folder := state_folder("tried")) is not None and os.path.isfile(folder / digest)
 
 
 def remember(digest: str) -> None:
-    """Remember a hexadecimal digest. If the folder cannot be written, nothing happens, and the trial is repeated."""
+    """Remember the hexadecimal digest of a file that has passed its trial.
+
+    If the folder cannot be written, nothing happens, and the trial is repeated when the file is read again.
+    """
     if folder := state_folder("tried"):
         with suppress(OSError):
             (folder / digest).touch()

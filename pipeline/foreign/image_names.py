@@ -33,8 +33,8 @@ class Reading(IntEnum):
     ENDING = 7
     LEADING_ZEROS = 8
     OTHER_FOLDER = 9
-    """The reading for lists of existing photos: IMG_1.jpg, or C:\\me\\IMG_1.jpg of another machine, matches
-    2019/IMG_1.jpg."""
+    """The reading in which the photo may be in another folder. It is only used for lists whose photos must exist:
+    IMG_1.jpg, or C:\\me\\IMG_1.jpg of another machine, matches 2019/IMG_1.jpg."""
 
 
 DESCRIPTIONS = {
@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""The end of the message about each reading of the names."""
+"""The end of the message that says in which reading names match."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
@@ -70,8 +70,8 @@ Target = TypeVar("Target", bound=Hashable)
 
 
 def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
-    """Return the name of an image of a manifest or index for lists: its path, followed by its name if it is in a
-    shard."""
+    """Return the name that lists have for an image of a manifest or index: the path of its file, followed by its name
+    in this file if the file is a shard."""
     return "/".join(filter(None, (image["path"], image["member"])))
 
 
@@ -105,7 +105,8 @@ class StoredPhoto(NamedTuple):
     """A photo of an index or a manifest.
 
     `image_id` is its id, and `path` is its path below the folder `root`. If the photo is in a shard, `path` is the path
-    of the shard, and `member` is its name in the shard.
+    of the shard, and `member` is the name of the photo in the shard. `sha256` is the hash of the photo's bytes, or ""
+    if it is not known.
     """
 
     image_id: int
@@ -126,7 +127,7 @@ class StoredPhoto(NamedTuple):
 
     @property
     def shown(self) -> str:
-        """The id and the absolute name, for messages. No other photo of the index has them."""
+        """The id and the absolute name, for messages. They are unique in an index."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling[Self]"]:
@@ -144,8 +145,9 @@ class StoredPhoto(NamedTuple):
 class Spelling(NamedTuple, Generic[Target]):
     """A name of the photo `target`.
 
-    If `from_root` is true, the name only matches from Reading.INSIDE_ROOT on. Messages show the photo as `shown`, or by
-    `name` if that is empty. If `shard` is true, it is the name of a shard and refers to all photos in it.
+    If `from_root` is true, the name only matches in Reading.INSIDE_ROOT and in looser readings. Messages show the photo
+    as `shown`, or as `name` if `shown` is empty. If `shard` is true, `name` is the name of a shard, and refers to all
+    photos in the shard.
     """
 
     name: str
@@ -156,7 +158,7 @@ class Spelling(NamedTuple, Generic[Target]):
 
 
 Forms = tuple[str, ...]
-"""The forms of a name, one for each Reading."""
+"""The normal forms of a name, one for each Reading, as `NameMatcher.forms` returns them."""
 
 
 class Match(NamedTuple, Generic[Target]):
@@ -267,7 +269,10 @@ class Takedown:
         matcher: NameMatcher | None = None,
         names: Collection[str] | None = None,
     ) -> Iterator[tuple[str, Match[Target]]]:
-        """Match the lines, or `names` in place of them, to photos. `matcher` replaces the matcher of the list."""
+        """Yield each line, or each of `names` if they are given, that matches photos, with its match.
+
+        `spellings()` yields the names of all photos. `matcher` replaces the matcher of the list if it is given.
+        """
         names = self.lines if names is None else names
         lasts = {line: Reading.ENDING if {"/", "\\"} & {*line} else Reading.OTHER_FOLDER for line in names}
         lasts |= dict.fromkeys(self._exact.intersection(lasts), Reading.UNICODE)
@@ -276,7 +281,10 @@ class Takedown:
             yield from (matcher or self.matcher).match(lines, spellings, last, wary=last == Reading.OTHER_FOLDER)
 
     def meets(self, line: str, match: Match[Target]) -> bool:
-        """Return whether the photos of a match must be removed. They are kept if the line is ambiguous."""
+        """Return whether the photos that a line matches must be removed, and update `unmatched`.
+
+        They are kept if the match is ambiguous.
+        """
         if match.ambiguous:
             self.unmatched[line] = f" (it {match.choice}; write one of these)"
             return False
@@ -284,9 +292,9 @@ class Takedown:
         return True
 
     def names(self, name: str) -> bool:
-        """Return whether a line matches `name`, the key of records whose image is not known.
+        """Return whether a line matches `name`, the key of records whose image is not known, and update `unmatched`.
 
-        A line that matches several photos does not match.
+        A line that matches several photos does not match `name`.
         """
         line = self._forms.get(self.matcher.forms(name)[Reading.CASE])
         if line is None or self.unmatched.get(line):
@@ -320,10 +328,11 @@ def find_stored(
 ) -> tuple[dict[str, list[StoredPhoto]], dict[str, str]]:
     """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
-    Return the photos of each line that names any, and the lines without a photo with the reason, which is empty if no
-    photo has this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2` unless a photo
-    has the name 2. Only the name of a shard can have several photos. If the index has photos of several folders, a file
-    name that photos of two of them have is ambiguous, even if it is the whole path of one photo below its folder.
+    Return the photos of each line that names any, and the reason for each other line, which is empty if no photo has
+    this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2`, which is ambiguous if
+    another photo has the name 2. Only the name of a shard can have several photos. If the index has photos of several
+    folders, a file name that photos of two folders have is ambiguous, even if it is the whole path of one of these
+    photos below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -340,7 +349,7 @@ def find_stored(
     stored: dict[str, list[StoredPhoto]] = {}
     for line, line_matches in matches.items():
         strictest = min((match.reading for match in line_matches), default=0)
-        if {"/", "\\"} & {*line}:  # A file name alone may mean a photo of each folder, however well it matches.
+        if {"/", "\\"} & {*line}:  # Only a file name without folders may mean photos that match in different readings.
             line_matches = [match for match in line_matches if match.reading == strictest]
         meant = {photo for match in line_matches for photo in match.targets}
         if line in numbers and (by_id := ids.get(numbers[line])):
@@ -365,8 +374,8 @@ def _first_agreeing(
 ) -> Match[Target] | None:
     """Match a name to the photos that agree with it in the strictest reading, or return None if none agrees.
 
-    `forms` are the forms of the name. `alike` are the photos that agree with it in the reading `last`, with the forms
-    of their names. `NameMatcher.match` describes `wary`.
+    `forms` are the forms of the name. `alike` are the photos that agree with the name in the reading `last`, each after
+    the forms of the photo's name. `NameMatcher.match` describes `wary`.
     """
     # A name with a suffix is compared with its suffix and zeros: a.jpg is not a.png, and 7.jpg is not 007.jpg.
     loosest = Reading.LEADING_ZEROS if last == Reading.OTHER_FOLDER else Reading.ENDING
@@ -390,9 +399,11 @@ def _first_agreeing(
 
 
 def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spelling[Target]]:
-    """Return the photos, given with their paths, in a folder below the folder of `name`.
+    """Return the photos with the file name of `name`, at any depth below its folder. `alike` has pairs of a photo's
+    path and the photo.
 
-    If `name` is a whole path of another machine, return the photos that share the most of its last folders.
+    If `name` is an absolute path of another machine, return the photos with this file name that have most of its last
+    folders in common with it.
     """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]

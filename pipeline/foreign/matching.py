@@ -21,8 +21,9 @@ sentence."""
 class Lookup:
     """The images to which names refer.
 
-    `images` has the position of the image for each name, or None. `readings` counts the names by the reading in which
-    they matched. `ambiguous` has the names that match several images, with the paths of two of these images.
+    `images` has the position of the image for each name, or None if the name matches none. `readings` counts the names
+    that were not found by an exact comparison, by the reading in which they matched. `ambiguous` has the names that
+    match several images, with the paths of two of these images.
     """
 
     images: list[int | None]
@@ -49,7 +50,8 @@ class Matching:
         return [names[position] for position in np.flatnonzero(self.rows < 0).tolist()]
 
     def describe(self) -> list[str]:
-        """Return lines for the user about names that did not match exactly or that several images have."""
+        """Return lines for the user about names that did not match exactly, and about names that match several
+        images."""
         count = len(self.lookup.images)
         lines = [describe_reading(reading, n, count, "names") for reading, n in sorted(self.lookup.readings.items())]
         return lines + [f"{name!r} may be {' or '.join(of)}" for name, of in self.lookup.ambiguous.items()]
@@ -121,9 +123,10 @@ def match_sentences(
 def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Lookup:
     """Find the position of each name among the image paths `images` below the folder `root`.
 
-    Names are first compared exactly, and then by each Reading: first whole names, then file names, then names without a
-    suffix, which may be keys of samples in a webdataset. File names and keys must be unique among the names and among
-    the images. An image that has already been found does not match a name that differs from its name in case or suffix.
+    Names are first compared exactly. The other names are compared in each Reading up to ENDING: first whole names, then
+    file names, and then file names without a suffix, which may be keys of samples in a webdataset. File names and keys
+    must be unique among the names and among the images. If a name has already matched an image, a name that differs
+    from the image's name in case or suffix does not match this image.
     """
     matched = _find_exactly(names, images)
     counts: Counter[int] = Counter()
@@ -158,7 +161,8 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
 def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]:
     """Return the position of the image for each name that matches exactly.
 
-    A name matches exactly if it is the path of an image, or if only one image and only this name have its file name.
+    A name matches exactly if it is the path of an image, or if only this name and only one image have its file name. A
+    file name without a suffix is compared with the file names of the images without their suffixes.
     """
     positions = {image: position for position, image in enumerate(images)}
     by_file = _unique(images, basename)

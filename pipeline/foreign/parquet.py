@@ -74,13 +74,16 @@ def unpacked_bytes(about: pq.FileMetaData) -> int:
 
 
 def _width_of(field: pq.ColumnSchema) -> float:
-    """Return the smallest number of bytes of a value of a column in memory."""
+    """Return the smallest number of bytes that a value of a column needs in memory."""
     return field.length if field.physical_type == "FIXED_LEN_BYTE_ARRAY" else VALUE_BYTES.get(field.physical_type, 8)
 
 
 def stored_type(kind: pa.DataType) -> pa.DataType:
-    """Return the type in which the values of a column are stored: the lists of a tensor, or the values of a
-    category."""
+    """Return the type in which the values of a column are stored.
+
+    It is the list type for an extension type such as a tensor, the type of the values for a dictionary (a category),
+    and `kind` itself for any other type.
+    """
     kind = kind.storage_type if isinstance(kind, pa.BaseExtensionType) else kind
     return kind.value_type if pa.types.is_dictionary(kind) else kind
 
@@ -111,8 +114,8 @@ def _dictionary_values_bytes(column: pa.DictionaryArray) -> int:
 
 
 def plain_column(column: pa.Array, rows: str) -> pa.Array:
-    """Convert a column to values that Python can represent. Texts become bytes, so that a bad text affects only its
-    row.
+    """Convert a column to values that Python can represent. Texts, which are read as a dictionary, become bytes, so
+    that a text that is not UTF-8 affects only its row.
 
     `rows` describes the rows for messages. Raises InputError if they have lists of too many values, or too much text.
     """
@@ -195,7 +198,8 @@ def _is_binary(kind: pa.DataType) -> bool:
 class ParquetPhotographs:
     """A reader of the photos of one Parquet file after another.
 
-    Photos of successive rows are unpacked once. Any other row costs the rows before it in its row group.
+    Photos that are read in ascending order of the rows are unpacked once. To read a row before the batch that is in
+    memory, all rows before it in its row group are unpacked again.
     """
 
     def __init__(self) -> None:

@@ -31,7 +31,8 @@ BLOCK_ROWS = 1 << 14
 MAX_UNPACKED_RATIO = 100
 """Largest ratio of the unpacked size of compressed features to the size of their file."""
 SPARE_BYTES = 1 << 26
-"""Number of bytes by which the unpacked size may exceed this ratio. A file that declares more is refused."""
+"""Number of bytes by which the unpacked size may exceed MAX_UNPACKED_RATIO times the size of the file. A file that
+declares more is refused."""
 UNREADABLE = (
     OSError, EOFError, ValueError, KeyError, TypeError, SyntaxError, OverflowError, RecursionError, MemoryError,
     TokenError, RuntimeError, BadZipFile, pickle.UnpicklingError, SafetensorError, pa.ArrowException,
@@ -39,7 +40,8 @@ UNREADABLE = (
 """Exceptions that numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
-"""The folder of the vectors, and the metadata column with the names, in the output of clip-retrieval."""
+"""The folder in which clip-retrieval writes vectors of images or of sentences, and the column with their names in its
+metadata files."""
 NAMELESS_SUFFIXES = (".npy", ".safetensors")
 """Suffixes of files that cannot contain strings."""
 NAMES: Mapping[str, tuple[str, ...]] = {
@@ -59,7 +61,7 @@ MISSING = {
     "features": "no matrix of floating-point numbers, one row per name",
     "names": "no column of strings, one per row",
 }
-"""The part of a message about a file without possible features, or without possible names."""
+"""Words of the message about a file in which nothing can be the features, or the names."""
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,8 @@ class Source:
     """The location of precomputed vectors.
 
     `path` is a file or folder. `features` is the dataset or column with the vectors, and `names` is the dataset, column
-    or text file with the names of the rows. If one of them is None, the only candidate is used. `of` says what the
-    vectors describe.
+    or text file with the names of the rows. If one of them is None, the only candidate is used, or among several
+    candidates the one with a usual name. `of` says what the vectors describe.
     """
 
     path: Path
@@ -115,7 +117,7 @@ class ForeignFeatures:
 def foreign_files(source: Source) -> list[Path]:
     """Return the files that `open_foreign` reads.
 
-    In the output of clip-retrieval, the metadata file of each file of vectors follows it.
+    For the output of clip-retrieval, each file of vectors is followed by its metadata file, which has the names.
     """
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
@@ -129,7 +131,8 @@ def open_foreign(source: Source) -> ForeignFeatures:
     """Open precomputed vectors.
 
     Raises InputError, with the file, if they cannot be read, are not a matrix of floating-point numbers, or if the
-    numbers of rows and names differ. Raises UsageError if the format is unknown.
+    numbers of rows and names differ. Raises UsageError if the format is unknown, or if several datasets or columns may
+    have the vectors or the names.
     """
     path = source.path
     if not path.exists():
@@ -161,7 +164,8 @@ def _read_npy(source: Source) -> ForeignFeatures:
 def _names_are_beside(source: Source) -> bool:
     """Return whether the names of the vectors are in a text file next to them.
 
-    A file of arrays may contain the names itself, and sentences may be in the order of the run.
+    A file that cannot contain strings must have such a text file, unless its rows are sentences in the order of the
+    run. Any other file of arrays may have one. HDF5 and Parquet files contain the names themselves.
     """
     if source.path.suffix in NAMELESS_SUFFIXES and (source.of == "images" or source.names is not None):
         return True
@@ -184,7 +188,8 @@ def _read_arrays(source: Source) -> ForeignFeatures:
 def _names_files(source: Source) -> list[Path]:
     """Return the text files that may have the names.
 
-    They are the file in `source.names`, or else FILE.txt and FILE.npy.txt if they exist, or else FILE.txt.
+    For vectors in FILE.npy, they are the file that `source.names` names, or else FILE.txt and FILE.npy.txt if one or
+    both exist, or else FILE.txt, which does not exist.
     """
     path = source.path
     if source.names:
@@ -194,7 +199,10 @@ def _names_files(source: Source) -> list[Path]:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Read the list of names. Raises InputError if there is no list, or if two lists differ."""
+    """Read the list of names. If it names sentences and all lines have a tab, return the texts after the first tabs.
+
+    Raises InputError if there is no list, or if two lists differ.
+    """
     first, *others = _names_files(source)
     if not first.exists():
         raise InputError(
@@ -214,8 +222,8 @@ def _read_names(source: Source) -> list[str]:
 def owner_names(source: Source) -> list[str] | None:
     """Read the name of the image of each sentence.
 
-    It is in one of the OWNER_COLUMNS of the Parquet files, or before a tab in each line of the list of names. Return
-    None if the files do not have such names.
+    The names are in one of the OWNER_COLUMNS of the Parquet files, or before the first tab in each line of the list of
+    names. Return None if the files do not have the names of the images.
     """
     owners: list[str] = []
     for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
@@ -281,10 +289,11 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
 
 
 def names_column(source: Source, table: Path) -> str:
-    """Return the column with the names of the rows in a Parquet file of vectors or of clip-retrieval's metadata.
+    """Return the column with the names of the rows in the Parquet file `table`, which has vectors or is a metadata file
+    of clip-retrieval.
 
-    Raises UsageError if several columns may have the names, or if `source.names` is not one of them. Raises InputError
-    if no column may have them.
+    Raises UsageError if several columns may have the names and none has a usual name, or if `source.names` is not one
+    of these columns. Raises InputError if no column may have the names.
     """
     if source.path.is_dir() and table.parent != source.path:
         return source.names or CLIP_RETRIEVAL[source.of][1]
@@ -311,7 +320,7 @@ def columns_of_vectors(schema: pa.Schema) -> list[str]:
 def marked(name: str) -> str | None:
     """Return what the vectors in a file or column describe, according to its name: `images` or `sentences`.
 
-    If the name has words for both, the last word counts. Return None if it has none.
+    If the name has words of MARKS for both, the last of these words counts. Return None if it has no such word.
     """
     last = {kind: max(map(name.lower().rfind, marks)) for kind, marks in MARKS.items()}
     return max(last, key=last.__getitem__) if max(last.values()) >= 0 else None
@@ -366,8 +375,9 @@ READERS: Mapping[str, Callable[[Source], ForeignFeatures]] = {
 def assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignFeatures:
     """Check the parts (file, matrix, names) and join them.
 
-    An array of the shape (0,) without names is a part without rows, and is ignored. Raises InputError if a part is not
-    a matrix of floating-point numbers, if it does not have one name per row, or if the dimensions of parts differ.
+    A part without names whose array has the shape (0,) has no rows, and is ignored if there are other parts. Raises
+    InputError if a part is not a matrix of floating-point numbers, if it has names but not one per row, or if the
+    dimensions of parts differ.
     """
     parts = [part for part in parts if part[1].shape != (0,) or part[2]] or parts
     for path, matrix, names in parts:
@@ -404,10 +414,11 @@ def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
 
 
 def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
-    """Return the dataset or column with the features or the names, as `what` says.
+    """Return the dataset or column with the features or the names. `what` is `features` or `names`.
 
-    It is the user's choice, or else the only candidate. Raises UsageError if there are several candidates, or if the
-    user's choice is not a candidate, and InputError if there are no candidates.
+    It is the user's choice, or else the only candidate. Among several candidates, it is the first usual name in NAMES,
+    or the only candidate for features whose name says that it describes `source.of`. Raises UsageError if several
+    candidates remain, or if the user's choice is not a candidate, and InputError if there are no candidates.
     """
     given = source.features if what == "features" else source.names
     if given is None and len(candidates) > 1:

@@ -96,10 +96,10 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
 
 
 def count_files(root: Path, form: str, options: Options, tables: "Tables", takedown: bool = False) -> None:
-    """Add every file below `root` to the tally of the `options`: it is read, or ignored for a reason.
+    """Count every file below `root` in the tally of the `options`, as read or as ignored for a reason.
 
-    `tables` are the tables of an intake, with the images that a list or the format names. Images of a `takedown` have
-    been removed from them.
+    `tables` are the tables of an intake, with the images that a list or the format names. If `takedown` is true, the
+    images of a takedown list have been removed from them.
     """
     folder = CollectionFolder(root, options)
     tally = options.tally
@@ -126,7 +126,7 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
 
 
 def _not_read(path: str) -> str:
-    """Return why a file is not read, with its kind."""
+    """Return why a file is not read, with its suffix, or `others` for an unusual suffix."""
     suffix = Path(path).suffix.lower()
     kind = suffix if 1 < len(suffix) <= MAX_SUFFIX_CHARACTERS and suffix[1:].isalnum() else "others"
     return f"{'packed: unpack them first' if suffix in ARCHIVES else NOT_READ} ({kind})"

@@ -52,8 +52,8 @@ FILE_COLUMNS = (
 )
 """Usual names of a column of image names, in the spelling of `usual_names`. The first that exists is used."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
-"""The keys of collection.files for folders of splits, which `lists.split_folders` finds. Images outside these folders
-belong to the default split."""
+"""The keys of collection.files that name the folder of a split, in addition to the folders that `lists.split_folders`
+finds. Images outside of all these folders belong to the default split."""
 TAKEOUT_JSON = re.compile(r"(.+?)(\.\w+)(?:\.s[-a-z]*)?(\(\d+\))?\.json", re.IGNORECASE | re.DOTALL)
 """The name of the JSON file of a photo: a.jpg.json, a.jpg.supplemental-metadata.json (of which Takeout cuts off the end
 if the name is too long), or a.jpg(1).json for a(1).jpg."""
@@ -64,7 +64,11 @@ MAX_SHOWN_CHARACTERS = 20
 
 
 def read_folder(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of a folder. Images are in the order of splits.tsv, captions.tsv, weak.tsv, and their names."""
+    """Yield the records of a folder.
+
+    Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
+    names.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
     listed = where["captions"] or where["weak"] or where["metadata"]
@@ -103,7 +107,7 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
-    """Yield the own columns of images in a table. Raises InputError if no column names images."""
+    """Yield the values of the user's own columns in a table, by image. Raises InputError if no column names images."""
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)
@@ -149,7 +153,10 @@ def _box(fields: list[str], file: str, row: int) -> BoxRecord:
 
 
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of a folder in the order of the paths. Hidden files are ignored."""
+    """Yield the records of a folder with text files next to the photos, in the order of the photos' paths.
+
+    The split of a photo is the split of the nearest folder above it that has one, or else the default split.
+    """
     folder = CollectionFolder(root, options)
     splits = lists.split_folders([below for below, names in folder.walk() if any(map(is_image, names))])
     splits |= {folder.label(path): split for split, path in folder.locate(TEXT_FILES).items() if path}

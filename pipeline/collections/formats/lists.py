@@ -23,7 +23,7 @@ SPLIT_NAMES = {
 }
 """Other names for splits, with jointspace's names."""
 YEAR = re.compile(r"[-_ ]?\d+$")
-"""The end of the name of a split's folder, such as 2017 in `train2017`."""
+"""A number at the end of the name of a split's folder, such as 2017 in `train2017`."""
 SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
 """Keys of the text of a caption that is a JSON object."""
 LISTED = "texts that are lists of sentences (['a dog', 'a hound']) are read as several sentences"
@@ -42,8 +42,8 @@ MAX_NUMBER_DIGITS = 18
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
 """A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
-"""A single byte among ASCII. Windows-1252 has letters of Western Europe as such bytes, and other encodings have few. It
-may be doubled, as in Finnish, or precede the German sharp s."""
+"""A single byte beyond ASCII between ASCII characters. Letters of Western Europe in Windows-1252 are such bytes, and
+texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
 
 LIST_MARK = re.compile(r"[ \t\r\n]*([\[,\]]?)[ \t\r\n]*")
 """A bracket or comma of a JSON list, with spaces. It may be empty, so that the pattern always matches."""
@@ -71,19 +71,19 @@ def split_in(name: str) -> str | None:
 
 
 def by_split(names: list[str]) -> dict[str, str]:
-    """Return files, or patterns of files, by split.
+    """Return the `names` of files, or patterns of files, by the split in each name.
 
-    Return {} unless there are several files, each with another split.
+    Return {} unless there are several names, each with another split.
     """
     splits = {split: name for name in names if (split := split_in(name))}
     return splits if 1 < len(splits) == len(names) else {}
 
 
 def split_folders(folders: Collection[str]) -> dict[str, str]:
-    """Find the folders with the names of splits, such as `Validation` or `val2017`, below the folder that contains all
-    `folders`.
+    """Return the split of each folder with the name of a split, such as `Validation` or `val2017`, by its path.
 
-    A single such folder that contains all of them is not a split.
+    Only folders directly below the deepest folder that contains all `folders` are returned. So if all `folders` are in
+    one folder, the name of this folder is not read as a split.
     """
     common = posixpath.commonpath(folders) if folders else ""
     inside = {folder.removeprefix(common).lstrip("/").split("/")[0] for folder in folders}
@@ -136,7 +136,7 @@ def encoding_of(data: bytes | str) -> str | None:
 def not_utf8(data: bytes | str) -> str:
     """Return the reason for rejecting bytes that are not UTF-8, or a text with lone surrogates in place of such bytes.
 
-    It has the probable encoding, and says how to convert the file.
+    The reason names the probable encoding, and says how to convert the file.
     """
     if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8}: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
@@ -145,7 +145,7 @@ def not_utf8(data: bytes | str) -> str:
 
 
 def sentences(value: object, tally: Tally) -> list[Any]:
-    """Return the sentences in a field. They may be other values than texts, which are rejected later.
+    """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
 
     The `tally` counts texts that are read as lists.
 
@@ -190,7 +190,8 @@ def _unquote(string: str) -> str:
 
 
 def sentence_number(text: str) -> int | None:
-    """Return the number in a text, or None if it is not a number."""
+    """Return the number of a sentence in a text, or None if it is not a whole number of at most MAX_NUMBER_DIGITS
+    digits."""
     return int(text) if text.isascii() and text.isdecimal() and len(text) <= MAX_NUMBER_DIGITS else None
 
 
@@ -216,8 +217,8 @@ def _joined(value: object) -> str:
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the records, each preceded by the record of its image, which `image` makes, unless the previous record has
-    the same image."""
+    """Yield the records. Each is preceded by the record of its image, which `image` makes, unless the previous record
+    belongs to the same image."""
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:
@@ -242,9 +243,9 @@ def tab_records(
 def headed_records(
     folder: CollectionFolder, path: Path, what: str, names: tuple[str, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield records like `tab_records`, for the columns `names` of a table with a header.
+    """Yield records like `tab_records`, for a table with a header. `make` gets the fields of the columns `names`.
 
-    Raises InputError if a column is missing or is named twice.
+    Raises InputError if one of these columns is missing, or if the header names a column twice.
     """
     with folder.open(path) as file:
         rows = lines(file, path)
@@ -279,7 +280,7 @@ def _records(
 
 
 def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
-    """Return why a line does not have one of these numbers of fields."""
+    """Return the reason for rejecting a line, which does not have one of the numbers of fields in `widths`."""
     if len(fields) == 1 and (found := AFTER_FILE_NAME.search(line)):
         return f"wrong separator: the file name is followed by {SEPARATORS[found[1] or ' ']}, and not by a tab"
     wanted = " or ".join(map(str, widths))

@@ -38,13 +38,13 @@ MAX_PAGE_BYTES = 1 << 26
 MAX_SHOWN_CHARACTERS = 99
 """Number of characters of a field that a message shows."""
 PASCAL_SPLITS = (*["train"] * 8, "dev", "test")
-"""Splits of every ten images of a category, by their ids: 800, 100 and 100 images, as in Socher et al. 2014 (section
-6)."""
+"""Splits of ten successive images of a category, in the order of their ids. In total, train has 800 images, and dev and
+test have 100 each, as in Socher et al. 2014 (section 6)."""
 
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of lines `name.jpg#0 TAB sentence` and of lists of names. Images are in the order of the lists,
-    and then of the token file."""
+    """Yield the records of a token file, which has lines `name.jpg#0 TAB sentence`, and of the lists of images for each
+    split. Images are in the order of these lists, and then of the token file."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
@@ -76,8 +76,10 @@ def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
 
 
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in its order. `row` is the
-    image's position there, from 1. Raises InputError if the file is not a dataset of Karpathy."""
+    """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in the order of this file.
+
+    `row` is the position of the image in the file, from 1. Raises InputError if the file is not a dataset of Karpathy.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])
@@ -105,9 +107,9 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
 def read_coco(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of COCO's `captions_*.json`.
 
-    There is one file per split, with `images` (id, file_name) and `annotations` (image_id, caption). `row` is the
-    position there, from 1. The images of captions_train2014.json are in `images/` or in `train2014/`. A file without
-    files of other splits, which collection.files does not name, has the default split.
+    There is one file per split, with the lists `images` (id, file_name) and `annotations` (image_id, caption). `row` is
+    the position in one of these lists, from 1. The images of captions_train2014.json are in `images/` or in
+    `train2014/`. If there is only one file, and collection.files does not name it, it has the default split.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
@@ -155,9 +157,9 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
 
 
 def find_captions(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
-    """Return the keys of collection.files for files in the form of COCO's captions: one per split, or the first.
+    """Return the keys of collection.files for the files among `names` that have the form of COCO's captions.
 
-    Return {} if no file has this form.
+    These are one file per split, or else only the first file, as `divided`. Return {} if no file has this form.
     """
     files = []
     for name in names:
@@ -198,7 +200,10 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
 
 class _PascalPage(HTMLParser):
-    """A page whose `images` have their source, their row, and their sentences, the texts of the following cells."""
+    """A parser of the page. `images` has the source, the number of the line, and the sentences of each image.
+
+    The sentences are the texts of the table cells between this image and the next.
+    """
 
     def __init__(self) -> None:
         super().__init__()

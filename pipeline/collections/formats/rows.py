@@ -33,8 +33,8 @@ BATCH_ROWS = 1 << 13
 FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8
-"""Number of further rows that a Parquet file may declare for each byte. A name or a sentence takes more than one
-bit. A file that declares more rows is refused."""
+"""Number of rows beyond FREE_ROWS that a Parquet file may declare for each byte of its size. A row with a name or a
+sentence takes more than one bit. A file that declares more rows is refused."""
 NOT_AN_OBJECT = 'not a JSON object: each row must be one, such as {"file": "a.jpg"}'
 """The reason for rejecting a row of JSON."""
 DELIMITERS = ",;\t|"
@@ -49,9 +49,10 @@ Names = Collection[str]
 
 
 class TableRow(NamedTuple):
-    """A row with its number from 1, which is the number of its first line in text files.
+    """A row of a table.
 
-    It has values by column, or no values and a fault.
+    `number` counts from 1. In CSV, TSV and JSONL files, it is the number of the first line of the row. `values` has the
+    values by column. If the row cannot be read, `fault` says why, and `values` is empty.
     """
 
     number: int
@@ -62,12 +63,13 @@ class TableRow(NamedTuple):
 def read_rows(
     folder: CollectionFolder, path: Path, columns: Names, needed: Names, own: Names | None = ()
 ) -> Iterator[TableRow]:
-    """Yield the rows of the table `path` with at least the `columns` that it has, and the `own` columns of plain values
-    (None: all others).
+    """Yield the rows of the table `path`.
 
-    A column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their
-    values. A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if the table lacks a
-    `needed` column or cannot be read, and UsageError for another kind of file.
+    A row has the values of the `columns`, as far as the table has them, and of the user's `own` columns (None: all
+    columns), but no lists, structs or bytes in own columns of Parquet files. It may have values of further columns. A
+    column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their values.
+    A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if the table lacks a `needed`
+    column or cannot be read, and UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -100,7 +102,8 @@ def stem(column: str) -> str:
 
 
 def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableRow:
-    """Put the `parts` of columns together, and drop parts that are not among the `columns`."""
+    """Return the row with columns that are put together from other columns. `parts` has the names of these other
+    columns by the name of each new column. The other columns are dropped, unless they are among the `columns`."""
     used = set(chain(*parts.values())).difference(columns)
     values = {name: value for name, value in row.values.items() if name not in used}
     for name, of in parts.items():
@@ -110,7 +113,10 @@ def _gather(row: TableRow, parts: Mapping[str, Names], columns: Names) -> TableR
 
 
 def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[str, object]:
-    """Return the values of a row of the table `path` in all columns except `ours`, which are not the user's own."""
+    """Return the values of a row of the table `path` in the user's own columns, which are all columns except `ours`.
+
+    A value of a table without types, such as a CSV, becomes a Field.
+    """
     typed = not is_text(path)
     return {
         name: value if typed or value is None else Field(str(value))
@@ -138,13 +144,16 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether the table is a CSV or TSV, whose fields have no type and whose names are read without outer
-    blanks."""
+    """Return whether the table is read as a CSV or TSV. Its fields have no type, and blanks around the names of its
+    columns are removed."""
     return READERS.get(path.suffix.lower()) is _read_csv
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file, which `try_first` reads for trial. Raises InputError if it is damaged."""
+    """Return the columns of a Parquet file and their types, after `try_first` has read them for trial.
+
+    Raises InputError if the file is damaged.
+    """
     try_first(path, _read_schema, folder, path)
     return _read_schema(folder, path)
 
@@ -229,13 +238,15 @@ def _has_windows_1252(lines: Iterator[str]) -> bool:
 
 
 def _join_unquoted(values: list[str], delimiter: str) -> list[str]:
-    """Join the fields of a row with too many delimiters into two: the name of a photo, and all the rest."""
+    """Join the fields of a row with too many delimiters into two: the name of a photo, which is the first or the last
+    field, and all other fields."""
     first = len(values) - 1 if is_image(values[-1]) and not is_image(values[0]) else 1
     return [delimiter.join(part).rstrip(f"{delimiter} ") for part in (values[:first], values[first:])]
 
 
 def _texts(file: BinaryIO, path: Path, encoding: str = "utf-8") -> Iterator[str]:
-    """Yield the lines of a table, each with a line feed. A first line `sep=;`, which is for Excel, is empty.
+    """Yield the lines of a table, each with a line feed. A first line such as `sep=;`, which is for Excel, becomes
+    empty.
 
     Bytes that do not fit the encoding become lone surrogates, so that only their row is rejected.
     """
@@ -259,9 +270,9 @@ def _delimiter(header: str) -> str:
 def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
     """Return whether quotation marks around a field are not part of the field.
 
-    Tables with tabs or bars are often written without quoting. A sentence may then begin with a mark that no other mark
-    closes, in a line that is a whole row. In a quoted table such a row continues in the next line, which is not a whole
-    row.
+    Tables with tabs or bars are often written without quoting. A sentence may then begin with a mark that is not closed
+    in its line, and the next line is a whole row. In a quoted table, the row would continue in the next line, which
+    would then not be a whole row.
     """
     if delimiter not in UNQUOTED_DELIMITERS:
         return True
@@ -308,7 +319,7 @@ def _read_json(folder: CollectionFolder, path: Path, columns: Names, needed: Nam
 
 
 def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
-    """Return whether the first line of a file is an object, and not the last line."""
+    """Return whether the first line of a file is a whole JSON object, and another line follows."""
     with suppress(InputError, ValueError), folder.open(path) as file:
         first, _ = islice((line for _, line in lists.lines(file, path) if line.strip()), 2)
         return isinstance(lists.parse_json(first), dict)
@@ -318,7 +329,7 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     """Yield the rows of a Parquet file, which `try_first` has read for trial.
 
-    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column they cost only the value.
+    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column, only the value with them is lost.
     """
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0
@@ -366,7 +377,7 @@ def _batches(
 
 
 def _text_leaves(metadata: pq.FileMetaData, names: Names) -> list[str]:
-    """Return the text columns among `names`, also within lists and structs."""
+    """Return the paths of the text columns, and of the texts within lists and structs, in the columns `names`."""
     leaves = map(metadata.schema.column, range(len(metadata.schema)))
     return [leaf.path for leaf in leaves if leaf.path.partition(".")[0] in names and leaf.physical_type == "BYTE_ARRAY"]
 

@@ -25,10 +25,11 @@ from pipeline.foreign.image_names import relative_name, without_zeros
 from pipeline.foreign.parquet import photograph_column
 
 FURTHER_SPLITS = tuple(split for split in SPLITS if split != "train")
-"""Splits that can have a table of their own."""
+"""Splits for which collection.files can name a further table."""
 TABLE = {"table": ("*.csv", "*.tsv", "*.jsonl", "*.parquet"), **dict.fromkeys(FURTHER_SPLITS, ()), "images": (".",)}
 METADATA = "metadata"
-"""Name in the Hugging Face hub of a table whose names of photos are relative to the folder of the table."""
+"""The name, without its suffix, of tables in the Hugging Face hub whose names of photos are relative to the folder of
+the table."""
 SHARDS = "**/*.parquet"
 COLUMNS = ("file", "sentence", "split", *lists.DOCUMENT)
 SURROGATE = re.compile("[\udc80-\udcff]")
@@ -44,13 +45,14 @@ USUAL_COLUMNS = {
 }
 """The usual names of each column of a table, in lower case. The first is jointspace's name."""
 SUBSTITUTE_SENTENCES = ("description", "title")
-"""Columns that are read as sentences if there are none. The first that exists counts."""
+"""Columns that are read as sentences if a table has no column of sentences. The first that exists is used."""
 MAX_SAMPLED_VALUES = 20
 """Number of values of a column that are read to find its use."""
 MIN_CAPTION_WORDS = 3
-"""Average number of words of a text from which it may be a caption."""
+"""Smallest average number of words of the texts in a column that may have captions."""
 MIN_TITLE_WORDS = 1.5
-"""Average number of words of a title from which it may be a caption. File names and numbers have one word."""
+"""Smallest average number of words of the titles in a column that may serve as captions. File names and numbers have
+one word."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words. A word has about two such characters."""
 
@@ -110,9 +112,9 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of Parquet files as the Hugging Face hub has them, read in place, in the order of their names.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
-    pattern of shards for each split, or for `divided`. By default all shards are read, each in the split at the
-    beginning of its name or in the name of its folder, as in the hub, unless all shards have the same split of train,
-    dev and test.
+    pattern of shards for each split, or for `divided`. By default all shards are read, as in the hub: a shard has the
+    split at the beginning of its name or in the name of its folder, or else the default split. If these splits are only
+    train, only dev or only test, all shards have the default split.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -179,8 +181,8 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
     They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
     are files of photos, the column with the texts, and the column whose values are names of splits. Raises InputError
-    if the table cannot be read or has no header, or if no column has a usual name for file names and not exactly one
-    column has file names.
+    if the table cannot be read or has no header. Also raises InputError if no column has a usual name for file names,
+    and none or several have values that are file names.
     """
     columns, texts = usual_columns(folder, path), sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())
@@ -196,8 +198,10 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 
 def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) -> str | None:
-    """Return the only one of some columns in which all values are names of splits, and not all the same. Return None if
-    there is no such column, or more than one."""
+    """Return the one of the columns `names` whose values are all names of splits, with at least two different splits.
+
+    Return None if there is no such column, or more than one.
+    """
     found: dict[str, set[str]] = {name: set() for name in names}
     for row in rows.read_rows(folder, path, (), (), None):
         for name, splits in [*found.items()]:
@@ -212,7 +216,8 @@ def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) 
 
 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
-    """Collect the first values of each column of a table that are not empty, as texts."""
+    """Return the first values of each column of a table, as texts. Only texts and whole numbers that are not empty
+    count."""
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.MAX_SAMPLED_ROWS):
         for name, value in row.values.items():
@@ -223,9 +228,11 @@ def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
 
 
 def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> str:
-    """Find the column in which most values are file names of photos, or else `stems` of photos.
+    """Return the column in which most values are file names of photos, or else are among `stems`, the names of the
+    photos without suffix and leading zeros.
 
-    Raises InputError, with a remedy, if there is no such column or if there are several.
+    `texts` has the first values of each column. Raises InputError, with a remedy, if there is no such column or if
+    there are several.
     """
 
     def mostly(fits: Callable[[str], bool]) -> list[str]:
@@ -251,8 +258,12 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 
 
 def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
-    """Add a column of captions to the `columns`: a column that is called so and has sentences, or else the column with
-    the longest texts, as a description, if there is no other. A title of one word is not a caption."""
+    """Return the `columns` that are used, by jointspace's names, with a column of captions if one is found.
+
+    `texts` has the first values of each column. If there is no `sentence`, it is the first column with `caption` in its
+    name and with sentences as values. Otherwise, a `title` of mostly one word is dropped. If there is then no sentence,
+    title or description, the column with the longest texts becomes the `description`, if it may have captions.
+    """
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]
     if called and "sentence" not in columns:
@@ -276,7 +287,7 @@ def _count_words(text: str) -> int:
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Find the columns with usual names, by jointspace's names for them.
 
-    Several columns with the same stem are `stem#`.
+    Several columns of sentences with the same stem, such as caption1 and caption2, are one column `caption#`.
     """
     columns = rows.column_names(folder, path)
     present, stems = usual_names(columns), usual_names(list(map(rows.stem, columns)))
@@ -292,7 +303,7 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Use one of SUBSTITUTE_SENTENCES as the column of sentences if a table has none.
 
-    Return the columns, and a note for the user.
+    Return the columns by jointspace's names, and a note for the user if such a column is used.
     """
     if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
         return columns, ()
@@ -302,14 +313,14 @@ def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, 
 
 
 def renamed(columns: dict[str, str]) -> dict[str, str]:
-    """Return the columns whose names differ from jointspace's names."""
+    """Return the columns whose names in the table differ from jointspace's names, by jointspace's names."""
     return {ours: theirs for ours, theirs in columns.items() if theirs != ours}
 
 
 def tables_by_split(folder: CollectionFolder, names: list[str]) -> dict[str, str]:
     """Return the keys of collection.files for one table per split, or {} if there is no table of train with sentences.
 
-    The tables of other splits must have all used columns of the table of train.
+    A table of another split is left out if it lacks a column that is used in the table of train.
     """
     splits = lists.by_split(names)
     files: dict[str, str] = {}

@@ -49,8 +49,8 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
     """Return the keys of collection.files for the vectors in a folder, or {} if it has no vectors of images.
 
     The vectors are in a folder that clip-retrieval wrote, in files with descriptive names such as `photo_text.npy`, or
-    in Parquet files. Several Parquet files in a folder are one table. Raises UsageError if there are several other
-    files of one kind.
+    in Parquet files. If all Parquet files are in one folder, they are one table. In all other cases, raises UsageError
+    if several files have vectors of images, or several have vectors of texts.
     """
     if (folder.root / foreign.CLIP_RETRIEVAL["images"][0]).is_dir():
         return {
@@ -75,7 +75,8 @@ def find_files(folder: CollectionFolder) -> dict[str, str]:
 
 
 def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
-    """Return the kinds of vectors in a file, `images` or `sentences`, by its name, or by the names of several columns.
+    """Return the kinds of vectors in a file, `images` or `sentences`, by the name of the file, or by the names of its
+    columns if several columns have vectors.
 
     A Parquet file with one column of vectors has vectors of images, unless a name says otherwise. Return [] if the file
     has no vectors, or if no name says what they describe.
@@ -138,13 +139,15 @@ def read(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _owner(name: str) -> str | None:
-    """Return the IMAGE of a text named IMAGE#k, or None if the name is the text's own words, such as `we are #1`."""
+    """Return the name of the image in the name IMAGE#k of a sentence, or None if the name is the sentence itself, such
+    as `we are #1`."""
     image, _, number = name.rpartition("#")
     return relative_name(image) if image and not image[-1].isspace() and number.isdecimal() else None
 
 
 def nameless(images: Sequence[str]) -> list[str]:
-    """Return names IMAGE#k for texts without words. Row i belongs to the image with the name `images[i]`."""
+    """Return names IMAGE#k for vectors of sentences without names. Vector i belongs to the image with the name
+    `images[i]`."""
     counts: dict[str, int] = {}
     names = []
     for image in images:
@@ -155,8 +158,11 @@ def nameless(images: Sequence[str]) -> list[str]:
 
 
 def _metadata(folder: CollectionFolder, images: foreign.Source, options: Options) -> Iterator[Mapping[str, Any]]:
-    """Yield the other columns of each row of a table, of clip-retrieval or with the vectors, or nothing per row of
-    other files."""
+    """Yield the other columns of each row of the vectors of images, from the table that has the vectors or from the
+    metadata of clip-retrieval.
+
+    For files without a table, yield empty mappings without end.
+    """
     tables = [path for path in foreign.foreign_files(images) if path.suffix.lower() == ".parquet"]
     for path in tables:
         names = foreign.names_column(images, path)

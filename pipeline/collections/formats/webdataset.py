@@ -62,7 +62,11 @@ class DamagedTar(InputError):
 
 
 class _Headers(io.RawIOBase):
-    """The tar in an open file, from which tarfile reads headers. They are limited here, because tarfile trusts them."""
+    """The tar in an open file, from which tarfile reads headers.
+
+    The size of each header, and of all headers before a member, is limited here, because tarfile has no limits.
+    `since_member` is the number of bytes that were read since the last member.
+    """
 
     def __init__(self, descriptor: int) -> None:
         self._descriptor = descriptor
@@ -186,7 +190,8 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
 
 
 def _left_out(name: str, shard: str, exclusion: Exclusion) -> str | None:
-    """Return why a member is ignored, or None. `tar` itself writes the folders `.` and `..` before names."""
+    """Return why a member is ignored, or None. The folders `.` and `..`, which `tar` may write before a name, do not
+    make it hidden."""
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     reason = exclusion.of_whole_path("/".join(parts)) if parts else None
     return reason or exclusion.excludes("/".join([shard, *parts]))
@@ -202,7 +207,8 @@ def _read_sample(
 ) -> Iterator[Record]:
     """Yield the records of the members with one key, `stem`.
 
-    Each member is used, rejected as the second of its name, or ignored for a reason that the `tally` counts.
+    Each member is used, rejected because another member has the same suffix, or ignored for a reason that the `tally`
+    counts. If the photo is ambiguous, one Reject is yielded for all images.
     """
     key = f"{shard}/{stem}"
     members_by_suffix: dict[str, TarMember] = {}
@@ -242,7 +248,7 @@ def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
 
 
 def _why_unused(suffix: str, image: bool) -> str:
-    """Return why a member is ignored, with its kind: `.mask_*.png` for `.mask_12.png`."""
+    """Return why a member with the `suffix` is ignored, with its kind, such as `.mask_*.png` for `.mask_12.png`."""
     kind = DIGITS.sub("*", suffix)
     kind = kind if len(kind) <= MAX_SUFFIX_CHARACTERS else "others"
     if image:
@@ -282,5 +288,5 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
 
 
 def _bytes(descriptor: int, member: TarMember) -> bytes:
-    """Return the content of a text without its byte order mark."""
+    """Return the content of a member without a byte order mark."""
     return os.pread(descriptor, member.size, member.offset).removeprefix(codecs.BOM_UTF8)
