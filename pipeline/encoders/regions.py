@@ -108,9 +108,9 @@ def _is_map(node: fx.Node) -> bool:
 def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
     """Return the means (n, k, channels) of activation maps (n, channels, h, w) over boxes (n, k, 4).
 
-    The columns x1, y1, x2, y2 of the boxes are shares of the width and height of the maps. The value of a cell is the value at its centre. The map is interpolated bilinearly between the centres, and constant
-    beyond the outermost centres. Since the interpolation is separable, one matrix product computes all regions of an
-    image.
+    The columns x1, y1, x2, y2 of the boxes are shares of the width and height of the maps. The value of a cell is the
+    value at its centre. The map is interpolated bilinearly between the centres, and constant beyond the outermost
+    centres. Since the interpolation is separable, one matrix product computes all regions of an image.
     """
     height, width = maps.shape[-2:]
     across = cell_weights(boxes[..., 0] * width, boxes[..., 2] * width, width)

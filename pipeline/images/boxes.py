@@ -31,7 +31,8 @@ def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tupl
     """Return the usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
     The counts say how many candidates were `clipped`, and how many were dropped because they are `not-finite`, in the
-    `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
+    `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels, or empty).
+    Each dropped candidate counts once, by the first of these faults.
     """
     boxes = np.asarray(candidates.boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(candidates.scores, np.float32)
@@ -115,7 +116,8 @@ WINDOW_OVERLAP = 0.5
 class Selection:
     """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at `iou`.
 
-    If there are fewer proposals and `fill` is true, windows of a grid are added up to this number.
+    If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
+    image is always a region too, and does not count.
     """
 
     iou: float
@@ -124,7 +126,11 @@ class Selection:
 
 
 def propose_windows(size: tuple[int, int]) -> Candidates:
-    """Return the windows of an image of `size` (width, height), with score 0, by scale and the most central first."""
+    """Return the windows of an image of `size` (width, height), with score 0.
+
+    Windows of the same shape are together, the most central first. The shapes are in the order of WINDOW_SCALES, and
+    for each scale in the order of WINDOW_ASPECTS.
+    """
     grids = [window_grid(size, scale, aspect) for scale in WINDOW_SCALES for aspect in WINDOW_ASPECTS]
     boxes = np.concatenate(grids)
     return Candidates(boxes.astype(np.float32), np.full(len(boxes), WINDOW_SCORE, np.float32))

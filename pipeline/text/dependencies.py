@@ -155,7 +155,7 @@ def projective_heads(heads: Sequence[int]) -> list[int]:
 
 
 def _is_projective(heads: Sequence[int]) -> bool:
-    """Whether every word and its descendants are contiguous."""
+    """Return whether every word and its descendants are contiguous."""
     count, first, last = [1] * len(heads), list(range(len(heads))), list(range(len(heads)))
     for word in sorted(range(len(heads)), key=depths(heads).__getitem__, reverse=True):
         if last[word] - first[word] >= count[word]:
@@ -168,7 +168,7 @@ def _is_projective(heads: Sequence[int]) -> bool:
 
 
 def _spans(heads: Sequence[int], word: int, head: int) -> bool:
-    """Whether every word between `word` and `head` descends from `head`."""
+    """Return whether every word between `word` and `head` descends from `head`."""
     for between in range(min(word, head) + 1, max(word, head)):
         while between not in (head, ROOT):
             between = heads[between]

@@ -125,7 +125,7 @@ class PhraseTree:
 
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
-    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent."""
+    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent, FRAGMENT."""
     roots = [node for node, parent in enumerate(parents) if parent < 0]
     if len(roots) > 1:
         for root in roots:
@@ -135,7 +135,10 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
 
 
 def is_punctuation(tag: str) -> bool:
-    """Return whether a part of speech, of the Penn Treebank or universal, is punctuation."""
+    """Return whether a part of speech, of the Penn Treebank or universal, is punctuation.
+
+    An unknown tag without letters and digits counts as punctuation.
+    """
     return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
 
 
