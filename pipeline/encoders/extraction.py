@@ -25,8 +25,8 @@ from pipeline.images.preprocess import View
 
 BFLOAT16_COSINE = 0.9997
 """Smallest cosine between the features of a probe in bfloat16 and in float32 for which the precision `auto` chooses
-bfloat16. A probe is an input on which the two precisions are compared. In our
-measurements, the deviation of photos was up to three times the deviation of probes, so it is about 0.999 for photos."""
+bfloat16. Probes are generated images or texts on which the two precisions are compared. In our measurements, the
+deviation of the cosine from 1 was up to three times as large for photos, so their cosine is about 0.999 or more."""
 PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1

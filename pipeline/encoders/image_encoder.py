@@ -82,7 +82,7 @@ class ImageEncoder(nn.Module):
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """Prepare the encoder for many images on a `device` (auto, cpu, cuda, cuda:N), in batches of `batch_size`.
 
-        It computes in float32. Subclasses may also use `precision` (auto, float32, bfloat16).
+        The extractor computes in float32. Subclasses may also use `precision` (auto, float32, bfloat16).
         """
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self, plan, View(self.preprocessing))
@@ -96,7 +96,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def to_channels_last(module: AnyModule) -> AnyModule:
-    """Convert the weights of a module to the memory format channels last, which pixels have too."""
+    """Convert the weights of a module to the memory format channels last, in which images are stored too."""
     return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
 
 

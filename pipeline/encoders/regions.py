@@ -144,9 +144,10 @@ def _hat_integral(x: torch.Tensor) -> torch.Tensor:
 class DescribedRegions(NamedTuple):
     """The regions of n images, one image after another.
 
-    `arrays` has `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and the number of regions of
-    each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the reason. Such
-    images have no regions. `counts` is the number of regions by origin.
+    `arrays` has `features` (total, dim) float32, `boxes` (total, 4) in pixels, `scores` (total,), and the number of
+    regions of each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the
+    reason. Such images have no regions. `counts` has the numbers of proposals that were clipped or dropped, and of
+    windows that were added, in all images (see `select` in pipeline.images.boxes).
     """
 
     arrays: dict[str, np.ndarray]
@@ -313,8 +314,8 @@ class PooledEncoder(ImageEncoder):
     """Image encoder that pools the features of regions: (n, dim) float32.
 
     `network` computes the features of regions, and `regions` has the settings of the section `regions`. If the
-    proposals are boxes of a file or of a detector, a query image has no proposals, and its regions are windows of a
-    grid.
+    proposals are boxes of a file or of a detector, a query image has no proposals. Its regions are then the whole image
+    and, if the setting `fill` is true, windows of a grid.
     """
 
     def __init__(self, network: ModuleEncoder, regions: Settings, pooling: str) -> None:

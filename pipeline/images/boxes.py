@@ -31,7 +31,7 @@ def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tupl
     """Return the usable candidates, clipped to an image of `size` (width, height), and counts of the faults.
 
     The counts say how many candidates were `clipped`, and how many were dropped because they are `not-finite`, in the
-    `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels, or empty).
+    `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
     Each dropped candidate counts once, by the first of these faults.
     """
     boxes = np.asarray(candidates.boxes, np.float64).reshape(-1, 4)

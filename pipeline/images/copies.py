@@ -57,8 +57,9 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
     """Find pairs (p, 2) of rows, the lower first, of photos with similar `features` (n, d).
 
     One photo of a pair is among the NEIGHBOURS nearest photos of the other, and the cosine of their centred features is
-    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held
-    in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are in a temporary file.
+    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d) of features, of which it gets a copy in float32. Two
+    blocks of features are held in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are
+    in a temporary file.
     """
     count = features.shape[0]
     blocks = np.array_split(np.arange(count), -(-count // BLOCK_ROWS))
@@ -82,9 +83,10 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
 
 
 def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the cosines and rows of the nearest photos (k, NEIGHBOURS + 1) of each block, which include each photo.
+    """Yield the cosines and the rows of the nearest photos of each block of k photos, both (k, NEIGHBOURS + 1).
 
-    `blocks` has the rows of the photos, and `read(rows)` returns their features (k, d) of unit length.
+    A photo can be among its own nearest photos. `blocks` has the rows of the photos, and `read(rows)` returns their
+    features (k, d) of unit length.
     """
     for queries in blocks:
         yield knn_ground_truth(read(queries), map(read, blocks), NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)

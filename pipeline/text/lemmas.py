@@ -37,8 +37,8 @@ def find_lemma(word: str) -> str:
 def is_english(counts: Mapping[str, int]) -> bool:
     """Return whether at least MIN_ENGLISH_SHARE of the words of a collection are English.
 
-    `counts` is the number of sentences that have each word. Words with other characters than letters are ignored. A
-    collection without any word of letters counts as English.
+    `counts` has the number of sentences with each word, and each word counts so many times. Words with other characters
+    than letters are ignored. A collection without any word of letters counts as English.
     """
     import simplemma
 
@@ -50,8 +50,8 @@ def is_english(counts: Mapping[str, int]) -> bool:
 def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_count: int) -> dict[str, str]:
     """Choose the term that represents each word of a collection.
 
-    `counts` is the number of sentences that have each word. Return a mapping from words to terms. Every term is a word
-    of the collection or a stop word. Lemmas that are neither are mapped too, to the term of their words.
+    `counts` has the number of sentences with each word. Return a mapping from words to terms. Every term is a word of
+    the collection or a stop word. A lemma that is neither is a key of the mapping too, and has the term of its words.
 
     The lemma of a word is the lemma in the dictionary, if at least `min_count` sentences have it. Otherwise the endings
     in ENDINGS are removed, and the lemma is the first result that so many sentences have (for `playing`, the dictionary

@@ -146,7 +146,7 @@ def require_plain_config(config: "JsonValue") -> None:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Convert the exceptions that a library raises for malformed files to ValueError.
+    """Convert the exceptions that a library raises for malformed files in the `with` block to ValueError.
 
     JointspaceError and ModuleNotFoundError are not converted.
     """
@@ -160,7 +160,7 @@ def malformed() -> Iterator[None]:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent requests to the Hugging Face hub in the block, whatever a stored configuration names."""
+    """Prevent requests to the Hugging Face hub while the `with` block runs, whatever a stored configuration names."""
     try:
         from huggingface_hub import constants
     except ModuleNotFoundError:

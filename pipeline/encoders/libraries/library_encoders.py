@@ -44,7 +44,7 @@ PROBE_TEXTS = (
 class FetchedImages(NamedTuple):
     """A network for images that was fetched from a library (`body`), with the origin of its `weights`.
 
-    `preprocessing` has the settings of `Preprocessing` that the library knows for the network.
+    `preprocessing` has the settings of `Preprocessing` for the network, as far as they are known.
     """
 
     body: nn.Module
@@ -220,8 +220,10 @@ class Float32Output(nn.Module):
 def user_folder(
     entry: "LibraryImagesEntry | LibraryTextsEntry", material: EncoderMaterial
 ) -> tuple[Path | None, dict[str, str | int]]:
-    """Return the folder under weights_root that an entry names (None if it names a model on a hub), and the origin of
-    the weights."""
+    """Return the folder under weights_root that an entry names, and the origin of the weights.
+
+    The folder is None if the entry does not name a folder. The origin is then a model on the hub of the library.
+    """
     folder = entry.folder(str(material.weights_root))
     return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
 
