@@ -54,7 +54,8 @@ at learning rates that suit an untrained network."""
 class Head(nn.Linear):
     """A linear classifier of features x (n, dim), W (scale x) + b. `classes` counts the background too.
 
-    `scale` is 1, unless `Finetuning` sets it in the first step, so that the scaled features have FEATURE_LENGTH.
+    `scale` is 1, unless `Finetuning` sets it in the first step, so that the scaled features have the length
+    FEATURE_LENGTH.
     """
 
     scale: torch.Tensor

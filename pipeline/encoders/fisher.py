@@ -20,9 +20,9 @@ if TYPE_CHECKING:
 class FisherEncoder(WordsEncoder):
     """Text encoder that returns the Fisher vector of the words of a text.
 
-    It is the gradient of the log-likelihood of the word vectors under a Gaussian mixture with diagonal covariances,
-    with respect to the weights, means and variances of the mixture. Signed square roots are applied, and the vector is
-    scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
+    The Fisher vector is the gradient of the log-likelihood of the word vectors under a Gaussian mixture with diagonal
+    covariances, with respect to the weights, means and variances of the mixture. Signed square roots are applied, and
+    the vector is scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
 
     The mixture has K components with `weights` (K,), `means` (K, d) and `variances` (K, d), for the word vectors (V, d)
     of V words. `prepare` first reduces word vectors of more dimensions than the key `principal` of the entry to so many

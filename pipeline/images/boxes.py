@@ -15,7 +15,10 @@ from pipeline.errors import UsageError
 
 
 class Candidates(NamedTuple):
-    """Proposals in one image, before selection: `boxes` (n, 4) float32, `scores` (n,) float32."""
+    """Boxes in one image, `boxes` (n, 4) float32, with their `scores` (n,) float32.
+
+    They are the proposals before the selection of regions, or the regions after it.
+    """
 
     boxes: np.ndarray
     scores: np.ndarray
@@ -94,7 +97,7 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
 
 
 MIN_REGION_SCORE = 0.0
-"""Smallest score of a proposal that can become a region. Other proposals are dropped."""
+"""Smallest score of a proposal that can become a region. Proposals with smaller scores are dropped."""
 MIN_REGION_SIDE = 4
 """Smallest side in pixels of a proposal that can become a region. Smaller proposals are dropped."""
 MAX_SEARCH_WIDTH = 500

@@ -69,11 +69,11 @@ def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -
 
 
 def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image | np.ndarray]:
-    """Decode an image as `decode_each` does, or faster to arrays (height, width, 3) uint8 of the same pixels.
+    """Decode an image as `decode_each` does. Return Pillow images, or arrays (height, width, 3) uint8 of their pixels.
 
-    torchvision decodes most JPEGs that all `sides` need at their whole size. All other images are decoded by Pillow,
-    and so are images that torchvision cannot decode, because Pillow says what is wrong. Raises UnreadableImage as
-    `decode` does.
+    torchvision decodes most JPEGs that are needed at their whole size to arrays, in less time. All other images are
+    decoded by Pillow, and so are JPEGs that torchvision cannot decode, because Pillow says what is wrong with them.
+    Raises UnreadableImage as `decode` does.
     """
     started = time.thread_time()
     pixels = None

@@ -310,10 +310,10 @@ TIFF_LAYOUTS = {
 class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
-    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` has the names of
-    their samples in SAMPLE_KINDS, joined by `and`. `bits` is the number of bits of a sample, or 0 if the samples have
-    different numbers of bits. `extras` are the values of ExtraSamples, and `planes` says whether each band is stored in
-    a separate plane.
+    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` names the kinds
+    of their samples as in SAMPLE_KINDS, joined by `and` if they differ. `bits` is the number of bits of a sample, or 0
+    if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and `planes` says whether
+    each band is stored in a separate plane.
     """
 
     photometric: int

@@ -55,7 +55,7 @@ class Axis(NamedTuple):
     """The resizing of one axis of an image.
 
     The pixels `start` to `stop` - 1 of the image are resized to `computed` pixels. The first `skipped` of these pixels
-    and those after the result are dropped. `scale` is the number of pixels of the image per pixel of the result.
+    and the pixels after the result are dropped. `scale` is the number of pixels of the image per pixel of the result.
     Resizing begins before the part that is wanted because torch can only begin at a whole pixel of the image.
     """
 

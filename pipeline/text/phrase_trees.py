@@ -86,9 +86,10 @@ class PhraseTree:
         return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
 
     def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
-        """Return the tree over other words. Word i takes the tag and the position of leaf `sources[i]` (ascending).
+        """Return the tree over other `words`. Word i takes the tag and the position of the leaf `sources[i]`.
 
-        Leaves that are not in `sources` are dropped, and so are phrases without any remaining leaf.
+        `sources` must be ascending, and may repeat a leaf. Leaves that are not in `sources` are dropped, and so are
+        phrases without any remaining leaf.
         """
         m, n = len(self.words), len(words)
         used = [False] * len(self)

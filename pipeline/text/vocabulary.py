@@ -41,8 +41,8 @@ MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
 POSSIBLE_PIECES = 10
-"""Smallest ratio of the possible pieces of a length to the known pieces at which a piece of this length is specific, so
-that a word with such a piece is rarely another word. With 2,000 known pieces, specific pieces have 3 letters in most
+"""Smallest ratio of the possible pieces of a length to the known pieces at which pieces of this length are specific: an
+unknown word rarely has a known piece by chance. With 2,000 known pieces, specific pieces have 3 letters in most
 alphabets, and 2 Korean syllables."""
 
 

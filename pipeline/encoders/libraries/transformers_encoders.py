@@ -1,6 +1,7 @@
 """Image encoders and text encoders that are models of transformers: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT, ...
 
-`save_pretrained` of the library writes their files. Only the weights of one side of a dual encoder are saved.
+`save_pretrained` of the library writes their files. A dual encoder, such as CLIP, has an image side and a text side, of
+which only the side that the encoder uses is saved.
 """
 
 import inspect
