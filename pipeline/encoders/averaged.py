@@ -86,7 +86,7 @@ def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
 def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarray:
     """Return the inverse document frequency (V,) of each word that the encoder knows, over n texts.
 
-    It is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
+    The frequency is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
     """
     n, counts = 0, Counter()
     for text in texts:

@@ -171,9 +171,9 @@ class Codebook(NamedTuple):
 def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Compute the VLAD vector (n_words * dim,) float32 of descriptors (n, dim) for words (n_words, dim).
 
-    For each word it has the sum of the differences between the word and the descriptors that are nearest to it. Signed
-    square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al. ([26] in
-    Gong et al. 2014), with the signed square root of their later version.
+    For each word, the vector has the sum of the differences between the word and the descriptors that are nearest to
+    it. Signed square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al.
+    ([26] in Gong et al. 2014), with the signed square root of their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)

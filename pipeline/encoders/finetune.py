@@ -73,7 +73,7 @@ class Head(nn.Linear):
 class Finetuning:
     """A training that finetunes an image encoder f to classify regions.
 
-    It minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
+    The training minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
     Nesterov's momentum. Class 0 is the background, which `classes` does not count. The encoder `network[0]` and the
     classifier `head` (W and b) are trained together. If the encoder is `pretrained`, its features are scaled to the
     length FEATURE_LENGTH, and batch norms keep their statistics. Random numbers depend only on the seed and the

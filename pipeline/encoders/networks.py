@@ -59,7 +59,7 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
-    """Return the part of `network` that computes the output of `node`. It shares the tensors of the network."""
+    """Return the part of `network` that computes the output of `node`. The part and the network share their tensors."""
     graph, nodes = _trace(network)
     return _part(network, graph, nodes[node])
 

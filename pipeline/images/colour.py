@@ -1,7 +1,7 @@
 """Converts the samples and colours of an image to 8-bit sRGB.
 
 Samples of more than 8 bits are scaled from the smallest usual range that contains them. An embedded colour profile is
-applied, unless it is the profile of sRGB, which changes nothing, or cannot be used.
+applied, unless it cannot be used or is the profile of sRGB, which changes nothing.
 """
 
 import math

@@ -1,4 +1,4 @@
-"""Finds near-duplicates of photos: candidates by their features, which are then verified by their pixels.
+"""Finds near-duplicates of photos. Features of the photos give candidates, which are then verified by their pixels.
 
 A near-duplicate may be encoded again, rescaled, cropped or mirrored. Features find photos that look alike. Two photos
 count as near-duplicates if their fine details agree: coarse light and shade are removed from the thumbnails, and one
@@ -20,7 +20,7 @@ from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48
-"""Side of a square thumbnail in pixels. Photos are squashed to it, so that a crop only changes positions."""
+"""Side of a square thumbnail in pixels. Photos are squashed to this size, so that a crop only changes positions."""
 CROP_SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
 """Sizes in pixels to which a thumbnail is reduced before it is searched in the other thumbnail."""
 FINE_WIDTH = 0.8

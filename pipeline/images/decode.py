@@ -52,9 +52,10 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     """Decode the first frame of an image as 8-bit RGB, upright by its EXIF orientation.
 
     Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
-    scaled, not clipped. `side` is the size to which the shorter side will be resized. A JPEG that is far larger is then
-    decoded at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest size that
-    is at least MARGIN times `side`. Raises UnreadableImage if the image cannot be decoded within the `limits`.
+    scaled, not clipped. `side` is the number of pixels to which the shorter side will be resized. A JPEG that is far
+    larger is decoded at the smallest of half, a quarter and an eighth of its size at which its shorter side has at
+    least MARGIN times `side` pixels. This takes a fraction of the time. Raises UnreadableImage if the image cannot be
+    decoded within the `limits`.
     """
     return decode_each(data, limits, [side])[0]
 

@@ -83,7 +83,7 @@ class Axis(NamedTuple):
 
 @cache
 def _silence_warning() -> None:
-    """Trigger torch's warning about arrays that cannot be written, such as the pixels of Pillow, while it is ignored.
+    """Trigger torch's warning about read-only arrays, such as the pixels of Pillow, while warnings are ignored.
 
     torch gives this warning once per process, so it is not shown later.
     """

@@ -60,7 +60,7 @@ class Entry:
 
 
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """Read the sentences in the `lines` of a CoNLL-U file. `name` is its name for messages.
+    """Read the sentences in the `lines` of a CoNLL-U file. `name` is the name of the file for messages.
 
     Multiword spans and empty nodes are ignored. Comments without words are a sentence of no words. Raises InputError,
     with the file and the line, for a row without ten columns, a word number out of order, an empty word, a head that is

@@ -23,7 +23,7 @@ MAX_WORDS = 100
 
 
 def require_spacy() -> Any:
-    """Import and return the module spacy. Raises UsageError with the command that installs it if it is missing."""
+    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it."""
     try:
         import spacy
     except ImportError:

@@ -157,7 +157,7 @@ def _escape(word: str) -> str:
 
 
 def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
-    """Read the trees in the `lines` of a file of brackets. `name` is its name for messages.
+    """Read the trees in the `lines` of a file of brackets. `name` is the name of the file for messages.
 
     Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line:
     `id TAB (S ...)`. An id without a tree has a tree of no words. A tree may span several lines, as in the files of the
@@ -194,8 +194,8 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
 def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
     """Build a tree from its tokens, whose brackets are balanced. `where` is the file and line for messages.
 
-    A stack replaces recursion, since trees can be deep. It has an entry for each open bracket: its texts (a label and
-    perhaps a word) and its nodes. A node is the number of a word, ~p for phrase p, or None for an empty leaf.
+    A stack replaces recursion, since trees can be deep. The stack has an entry for each open bracket: its texts (a
+    label and perhaps a word) and its nodes. A node is the number of a word, ~p for phrase p, or None for an empty leaf.
     """
     words: list[str] = []
     tags: list[str] = []

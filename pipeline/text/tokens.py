@@ -3,13 +3,13 @@
 A text is normalised, converted to lower case and split into words. Optionally, stop words are removed, words are
 replaced by their lemmas, and n-grams are added.
 
-The script of a text decides what a word is, not its language. In a script with spaces between words, terms are words
-and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
+The script of a text, and not its language, decides what a word is. In a script with spaces between words, terms are
+words and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
 scripts each character (a letter with its marks) counts as a word, and terms are n-grams of neighbouring characters.
 N-grams of Han characters alone have at most LONGEST_HAN characters.
 
-In scripts with spaces, pieces of words can be terms as well. They match the forms of a word with each other, and
-compound words with their parts. English has no pieces, because they lower its recall (docs/measured.md).
+In scripts with spaces, pieces of words can be terms as well. Pieces match the forms of a word with each other, and
+compound words with their parts. English has no pieces, because they lower the recall of searches (docs/measured.md).
 """
 
 import re
@@ -84,8 +84,8 @@ def _patterns() -> Patterns:
 def normalise_text(text: str) -> str:
     """Return a text in the normal form NFKC of Unicode. All text encoders read texts in this form.
 
-    It unifies different spellings of the same letters, such as accents as separate characters (common on macOS), and
-    full-width letters.
+    This form unifies different spellings of the same letters, such as accents as separate characters (common on macOS),
+    and full-width letters.
     """
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
@@ -120,7 +120,7 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """Return the settings that JSON describes. Raises ValueError if it describes something else."""
+        """Return the settings from the result of `to_dict`. Raises ValueError if a value has another form."""
         found = cls(**value)
         flags = all(isinstance(flag, bool) for flag in (found.lemmatise, found.english, found.pieces))
         if not flags or not all(isinstance(word, str) for word in found.stop_words):

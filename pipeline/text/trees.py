@@ -79,9 +79,9 @@ def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
 def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
     """Convert a parse to other words of the same sentence. `spans` is the result of `align` for `words`.
 
-    Dependents of a parser's word without letters move to its head. If several words of the parser form one of `words`,
-    the word that is highest in the tree counts. If the result has several roots, the first remains the root and the
-    others depend on it.
+    If a word of the parser has no letters, its dependents become dependents of its head. If several words of the parser
+    form one of `words`, the word that is highest in the tree counts. If the result has several roots, the first remains
+    the root and the others depend on it.
     """
     depth = depths(parse.heads)
     owner: dict[int, int] = {}

@@ -254,9 +254,9 @@ class Vocabulary(KnownTerms):
 
 
 def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-    """Learn the vocabulary of `sentences`, which may be read twice, so they must not be an iterator.
+    """Learn the vocabulary of `sentences`. `sizes` are the other parameters of `learn_vocabulary`.
 
-    `sizes` are further parameters of `learn_vocabulary`.
+    The sentences may be read twice, so `sentences` must not be an iterator.
     """
     from pipeline.text.counting import count_terms  # loads pyarrow, which queries do not need
 

@@ -1,7 +1,7 @@
 """Checks the folder in which a library has saved an encoder before the library reads it. The folder is not trusted.
 
-A folder may contain only safetensors, JSON and text files, so that nothing in it can be code. Its configurations must
-not name another network, another folder or a hub.
+A folder may contain only safetensors, JSON and text files, so that nothing in it can be code. The configurations in a
+folder must not name another network, another folder or a hub.
 """
 
 import json

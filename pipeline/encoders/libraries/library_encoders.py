@@ -1,7 +1,7 @@
 """Base classes of image encoders and text encoders that are models of other libraries.
 
 `prepare-encoder` fetches a model and saves it in the format of its library. `restore` reads these files without network
-access. A subclass defines both for its library.
+access. A subclass defines for its library how models are fetched, saved and read.
 """
 
 import copy

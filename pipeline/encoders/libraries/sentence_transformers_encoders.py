@@ -106,7 +106,7 @@ class SentenceTransformersTexts(LibraryTexts):
 def keep_layers(network: nn.Module, count: int) -> None:
     """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
 
-    Raises ValueError if it has fewer layers, or if its layers cannot be found.
+    Raises ValueError if the transformer has fewer layers, or if its layers cannot be found.
     """
     config: Any = network.config
     depth = config.num_hidden_layers
