@@ -88,10 +88,10 @@ class WholeImages:
 MAP_SIDE = 384
 """Shorter side in pixels of a whole image from whose activation map regions are pooled."""
 MAP_STEP = 32
-"""Number of pixels of which the longer side of such an image is a multiple. With few sizes, more images have the same
-size and can share a batch."""
+"""Number of pixels of which the longer side of an image with the shorter side MAP_SIDE is a multiple. With few sizes,
+more images have the same size and can share a batch."""
 MAP_ASPECT = 2.5
-"""Largest ratio of the longer side to the shorter side of such an image. More elongated images are squashed."""
+"""Largest ratio of the longer side to the shorter side MAP_SIDE of an image. More elongated images are squashed."""
 CLASSIFIED_REGIONS = 60
 """Number of proposals per image that a classifier scores, before the best of them are kept."""
 

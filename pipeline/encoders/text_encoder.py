@@ -38,7 +38,7 @@ class TextEncoder:
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "TextEncoder":  # Any: each kind has its own class
-        """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
+        """Make the encoder of `entry`, its entry in the configuration. Each kind has its own class of entries."""
         return cls()
 
     def settings(self) -> dict[str, Any]:

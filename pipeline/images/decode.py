@@ -285,7 +285,7 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     its size is outside the limits."""
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
-        # Pillow's own limit of pixels is off, because this error also names the size.
+        # Pillow's own limit of pixels is off, because the error of `check_size` also names the size.
         opening.check_size(opening.open_image(data).size, limits)
 
 
@@ -321,5 +321,5 @@ def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
 
 def _decode_alone(limits: ImageLimits, data: bytes) -> Image.Image:
     image = decode(data, limits)
-    image.info = {}  # Pillow would write it into files that are made of the image
+    image.info = {}  # Pillow would write `info` into files that are made from the image
     return image

@@ -234,7 +234,7 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Return whether a JPEG has more than `most` scans."""
-    # The count includes scans in a thumbnail and after the end, so a larger count does not decide yet.
+    # The count includes scans in a thumbnail and after the end, so a larger count must be checked.
     if data.count(bytes((0xFF, SCAN_MARKER))) <= most:
         return False
     at = 2
@@ -326,7 +326,7 @@ class TiffLayout(NamedTuple):
     @classmethod
     def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "TiffLayout":
         """Read the layout from the tags of a file."""
-        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # its colours are YCbCr, whatever the tags say
+        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # the colours are YCbCr, whatever the tags say
         bands = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 3 if old_jpeg else 1)
         formats = tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))[:bands]
         kinds = {SAMPLE_KINDS.get(value, "untyped") for value in formats}

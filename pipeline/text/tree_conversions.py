@@ -58,7 +58,7 @@ PHRASE_LABELS = {
 }
 """The label of the innermost phrase of a head, by its universal part of speech."""
 OTHER = "X"
-"""The label of any other phrase."""
+"""The label of a phrase whose head has another part of speech, and of several phrases without a common head."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
 """Relations of punctuation and conjunctions. These words are between or around phrases, and do not form a layer."""

@@ -35,7 +35,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
 """Beginnings of the names of networks in a folder, on a hub, or of another library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Characters that a parser of URLs ignores in front of such a name or in it, for example in older versions of timm."""
+"""Characters that a parser of URLs ignores before or in a name that ELSEWHERE matches, as in older versions of timm."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -59,7 +59,7 @@ LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
 MAX_LAYERS = 1 << 10
 """Largest value of a key that LAYERS matches. A configuration with a larger value is refused."""
 MAX_WIDTH = 1 << 24
-"""Largest value of any other key with an integer. A configuration with a larger value is refused."""
+"""Largest whole number under a key that LAYERS does not match. A configuration with a larger number is refused."""
 
 MAX_QUOTED_CHARACTERS = 80
 """Largest number of characters of a name in a message."""
