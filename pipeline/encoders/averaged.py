@@ -62,16 +62,20 @@ class WordsEncoder(KnownTerms, TextEncoder):
 
 
 def word_settings(texts: TrainTexts) -> TermSettings:
-    """Return the settings for splitting a text into words. The first training captions decide whether it is English."""
+    """Return the settings for splitting a text into words.
+
+    The first LANGUAGE_SAMPLE training captions decide whether the setting `english` is true.
+    """
     analyze = make_analyzer(PLAIN_WORDS)
     counts = Counter(word for text in islice(texts.texts(), LANGUAGE_SAMPLE) for word in set(analyze(text)))
     return replace(PLAIN_WORDS, english=is_english(counts))
 
 
 def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
-    """Return the word vectors that an encoder's entry names: the run's own, or the vectors in a file.
+    """Return the word vectors that an encoder's entry names.
 
-    From a file, the words of the training captions are read, and the first `words` words of the file.
+    They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
+    words of the training captions are read, and the vectors of the first words, whose number is the key `words`.
     """
     if entry.corpus:
         return texts.corpus()
@@ -82,7 +86,7 @@ def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
 def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarray:
     """Return the inverse document frequency (V,) of each word that the encoder knows, over n texts.
 
-    It is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
+    The frequency is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
     """
     n, counts = 0, Counter()
     for text in texts:
@@ -95,8 +99,9 @@ def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarr
 class AveragedEncoder(WordsEncoder):
     """Text encoder that averages the vectors of the words of a text.
 
-    y = sum of idf_w v_w / sum of idf_w over the known words w of the text, with their vectors v_w. If `idf` is None,
-    all idf_w are 1. The vector of a text without known words is zero.
+    The result is y = sum of idf_w v_w / sum of idf_w over the known words w of the text, with their vectors v_w and
+    weights idf_w. `idf` (V,) has the weights of all known words. If it is None, all weights are 1. The vector of a text
+    without known words is zero.
     """
 
     kind = "averaged"

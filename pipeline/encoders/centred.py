@@ -11,8 +11,8 @@ from pipeline.encoders.text_encoder import TextEncoder
 BLOCK_TEXTS = 4096
 """Number of texts that are encoded at once while the mean is computed."""
 MIN_RELATIVE_VARIANCE = 1e-6
-"""Smallest variance of a direction in whitened vectors, as a share of the largest variance. Directions with a smaller
-variance become zero."""
+"""Smallest variance of the vectors along a direction that is whitened, as a share of the largest variance. Along
+directions with a smaller variance, whitened vectors are zero."""
 CENTRED = "centred"
 """Prefix of the names of the stored tensors, and the setting that marks a centred encoder."""
 
@@ -21,7 +21,8 @@ class Centred(TextEncoder):
     """Text encoder that returns (y - mean) M for the dense vectors y of another encoder.
 
     `mean` is (dim,), and `matrix` M is (dim, dim), or None for the identity. The vector of a text that the other
-    encoder does not know remains zero. All other methods are the methods of the other encoder.
+    encoder does not know is zero. The methods `save`, `word_factors`, `knows` and others about words are the methods of
+    the other encoder.
     """
 
     def __init__(self, encoder: TextEncoder, mean: np.ndarray, matrix: np.ndarray | None) -> None:
@@ -47,8 +48,9 @@ class Centred(TextEncoder):
     def fit(cls, encoder: TextEncoder, texts: Iterable[str], whiten: bool) -> "Centred":
         """Compute the mean of the vectors of `texts`, and wrap the encoder.
 
-        If `whiten` is true, M is the inverse square root of their covariance, so that the covariance of the result is
-        the identity. Directions without variance become zero. Texts that the encoder does not know are ignored.
+        If `whiten` is true, M is the inverse square root of the covariance of these vectors, so that the results for
+        `texts` have the identity as covariance. Directions with hardly any variance become zero (see
+        MIN_RELATIVE_VARIANCE). Texts that the encoder does not know are ignored.
         """
         n, total, square = 0, np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
         known = filter(encoder.knows, texts)
@@ -70,7 +72,7 @@ class Centred(TextEncoder):
         return self._shift_known(texts, np.asarray(self.encoder.encode(texts)))
 
     def _shift_known(self, texts: Sequence[str], vectors: np.ndarray) -> np.ndarray:
-        """Shift the vectors (n, dim) of texts. Return zeros for a text that the encoder does not know."""
+        """Apply `shift` to the vectors (n, dim) of texts. Return zeros for a text that the encoder does not know."""
         rows = self.shift(vectors)
         rows[[not self.knows(text) for text in texts]] = 0
         return rows

@@ -35,8 +35,8 @@ class ColourHistograms(ImageEncoder):
 
     The bands are one level of a spatial pyramid (Lazebnik et al. 2006). A feature has `levels` ** 3 + `bands` *
     `band_levels` ** 3 values, which are shares of all pixels: the values of the whole image sum to 1, and the values of
-    all bands together as well. With the roots of the values, which the models take by default, a product of two
-    features is the Bhattacharyya coefficient of their histograms.
+    all bands together as well. With the square roots of the values, which the models take by default, the inner product
+    of two features is the sum of the Bhattacharyya coefficients of their histograms.
     """
 
     def __init__(self, preprocessing: Preprocessing, bins: ColourBins) -> None:
@@ -59,7 +59,10 @@ class ColourHistograms(ImageEncoder):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ColourHistograms":
-        """Make the encoder that `settings` came from. Raises ValueError for a number beyond its bounds."""
+        """Make an encoder from the result of `settings`.
+
+        Raises ValueError for a number of levels or bands that is not from 1 to MAX_LEVELS or MAX_BANDS.
+        """
         bins = ColourBins(settings["levels"], settings["bands"], settings["band_levels"])
         limits = {"levels": MAX_LEVELS, "bands": MAX_BANDS, "band_levels": MAX_LEVELS}
         for name, limit in limits.items():

@@ -35,7 +35,10 @@ HOG_ORIENTATIONS = 9
 
 @dataclass(frozen=True)
 class PatchGrid:
-    """Squares with sides of `patch` (even) pixels, whose corners are `step` pixels apart."""
+    """A grid of squares with sides of `patch` (even) pixels, whose upper left corners are `step` pixels apart.
+
+    A grid point is the centre of a square. It is described by the pixels in the square.
+    """
 
     step: int
     patch: int
@@ -88,7 +91,8 @@ def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute histograms of oriented gradients at the grid points: (n_points, 36) float32.
 
-    A block has 2 x 2 cells and 9 orientations. At each pixel, the channel with the strongest gradient counts.
+    Each square of the grid has 2 x 2 cells with histograms of 9 orientations. At each pixel, the channel with the
+    strongest gradient counts.
     """
     block, cell = (grid.patch,) * 2, (grid.patch // 2,) * 2
     descriptor = cv2.HOGDescriptor(block, block, cell, cell, HOG_ORIENTATIONS)
@@ -101,7 +105,7 @@ LOCAL = {"csift": colour_sift, "rgbsift": rgb_sift, "hog": hog}
 
 @contextmanager
 def one_thread() -> Iterator[None]:
-    """Limit OpenCV and matrix products to one thread in the block.
+    """Limit OpenCV and matrix products to one thread while the `with` block runs.
 
     Sums are then reproducible. Images are processed in parallel instead.
     """
@@ -135,7 +139,10 @@ def _points(side: int, grid: PatchGrid) -> list[cv2.KeyPoint]:
 
 @cache
 def _gabor_filters(directions: int) -> list[list[np.ndarray]]:
-    """Return the even and the odd Gabor filter of each direction, with sum 0 and a wavelength of 5 pixels."""
+    """Return, for each of `directions` directions, its even and its odd Gabor filter (11, 11).
+
+    Each filter has the sum 0 and a wavelength of 5 pixels.
+    """
     filters = []
     for number in range(directions):
         angle = math.pi * number / directions
@@ -164,9 +171,9 @@ class Codebook(NamedTuple):
 def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
     """Compute the VLAD vector (n_words * dim,) float32 of descriptors (n, dim) for words (n_words, dim).
 
-    For each word it has the sum of the differences between the word and the descriptors that are nearest to it. Signed
-    square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al. ([26] in
-    Gong et al. 2014), with the signed square root of their later version.
+    For each word, the vector has the sum of the differences between the word and the descriptors that are nearest to
+    it. Signed square roots are applied, and the vector is scaled to unit length unless it is zero. Source: Jégou et al.
+    ([26] in Gong et al. 2014), with the signed square root of their later version.
     """
     nearest = (descriptors @ words.T - (words**2).sum(axis=1) / 2).argmax(axis=1)
     chosen = np.zeros((len(words), len(descriptors)), np.float32)
@@ -178,7 +185,7 @@ def vlad(descriptors: np.ndarray, words: np.ndarray) -> np.ndarray:
 
 @dataclass(frozen=True)
 class DescriptorSampler:
-    """Function that samples at most `count` local descriptors of each kind from an image.
+    """Function that samples at most `count` local descriptors of each kind in LOCAL from an image.
 
     The descriptors are computed at the points of `grid`. The seed and the pixels determine the sample. The object can
     be pickled.
@@ -211,7 +218,7 @@ class StandardDescriber:
         return np.concatenate(list(self.parts(pixels).values()))
 
     def parts(self, pixels: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the descriptor (size,) float32 of each kind."""
+        """Return the descriptor (size,) float32 of each kind in GLOBAL and LOCAL. The sizes of the kinds differ."""
         with one_thread():
             parts = self._describe(pixels)
             if not self.flip:

@@ -23,7 +23,7 @@ from pipeline.errors import InputError
 from pipeline.images.boxes import MIN_REGION_SCORE, NONE, Candidates
 
 CLASSES = "roi_heads.box_predictor.cls_score.weight"
-"""Name of the tensor with one row per class."""
+"""Name of the tensor with one row per class, including the background."""
 CORNERS = "roi_heads.box_predictor.bbox_pred.weight"
 """Name of the tensor with four rows per class, one for each side of a box."""
 
@@ -68,9 +68,9 @@ def detect(
     proposals for a Failure, and none for an image that is so elongated that its shorter side vanishes when the image is
     resized for the network.
 
-    `most` images are read at once. Images of the same shape go through the network together, or fewer of them if the
-    memory of the GPU is full. Images of different shapes would be padded by torchvision, which changes the results near
-    the edges. With `in_tf32`, a GPU rounds the factors of products to TF32.
+    `most` images are read at once. Images of the same shape among them go through the network together, or in smaller
+    batches if the memory of the GPU is full. torchvision would pad images of different shapes, which changes the
+    results near the edges. If `in_tf32` is true, a GPU rounds the factors of products to TF32.
     """
     network = network.to(device)
     batcher, waiting = OomBatcher(most, "image"), iter(images)

@@ -24,8 +24,9 @@ from pipeline.compute.precision import fast_at_bfloat16
 from pipeline.images.preprocess import View
 
 BFLOAT16_COSINE = 0.9997
-"""Smallest cosine between the features of a probe in bfloat16 and in float32 for which `auto` chooses bfloat16. In our
-measurements, the deviation of photos was up to three times the deviation of probes, so it is about 0.999 for photos."""
+"""Smallest cosine between the features of a probe in bfloat16 and in float32 for which the precision `auto` chooses
+bfloat16. Probes are generated images or texts on which the two precisions are compared. In our measurements, the
+deviation of the cosine from 1 was up to three times as large for photos, so their cosine is about 0.999 or more."""
 PROBES = 8
 """Number of generated images on which two precisions are compared."""
 MAX_ACTIVATION_ELEMENTS = 2**31 - 1
@@ -67,10 +68,10 @@ class ProbedNetwork(Network, Protocol):
 
 
 class Extractor:
-    """An encoder that is prepared for a plan. `extractor(images)` returns features.
+    """An encoder on the device and in the precision of a plan. `extractor(images)` returns features.
 
-    `view` says how a photo is prepared for the encoder. If a GPU runs out of memory, the size of the present batch and
-    of all later batches is halved.
+    `view` says how a photo becomes an input of the encoder. If a GPU runs out of memory, the size of the present batch
+    and of all later batches is halved.
     """
 
     def __init__(self, encoder: Network, plan: ExtractionPlan, view: View | None = None) -> None:
@@ -91,10 +92,10 @@ class Extractor:
         return batches.features()
 
     def start(self, *batch: torch.Tensor) -> Arriving:
-        """Start to encode a batch, which is given by input tensors (n, ...), and return its output.
+        """Start to encode a batch of n inputs, which is given by tensors (n, ...), and return its output.
 
-        The output may still be on its way from a GPU, and its method `numpy` waits for it. The output of the batch
-        before has arrived.
+        The output may still be on its way from a GPU, and its method `numpy` waits for it. Before this method returns,
+        it waits for the output of the previous batch.
         """
         batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
 
@@ -114,7 +115,7 @@ class _Batches:
     """Collects images into batches for an extractor, and collects their features.
 
     Each image is copied once, into its row of the batch. If the extractor uses a GPU, the batch is in pinned memory,
-    from which the GPU copies it while the CPU continues. There are at most `count` images, if it is given.
+    from which the GPU copies it while the CPU continues. If `count` is given, at most `count` images may be added.
     """
 
     def __init__(self, extractor: Extractor, count: int | None = None) -> None:
@@ -267,9 +268,9 @@ class Stopwatch:
             self._seconds[task] = self._seconds.get(task, 0.0) + spent
 
     def describe(self, images: int) -> str:
-        """Return a line with the speed and the shares of the steps, and restart the stopwatch.
+        """Return a line with the speed and the share of each step in the time, and restart the stopwatch.
 
-        `images` is the number of images since the start.
+        `images` is the number of images that were encoded since the last start.
         """
         total = time.perf_counter() - self._start
         shares = {**self._seconds, "forward": total - sum(self._seconds.values())}

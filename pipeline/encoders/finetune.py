@@ -28,7 +28,8 @@ class DescentSchedule:
     """The settings of gradient descent.
 
     `iterations` is the number of steps, and `learning_rate` is the largest learning rate. The learning rate of the
-    network below the classifier is multiplied by `body_rate`. Gradients with a norm above `clip` are scaled down to it.
+    network below the classifier is multiplied by `body_rate`. A gradient with a norm above `clip` is scaled down to
+    the norm `clip`.
     """
 
     iterations: int
@@ -45,15 +46,16 @@ class DescentSchedule:
 
 
 FEATURE_LENGTH = 5
-"""Root mean square length to which the features of a pretrained network are scaled. Features of an untrained network
-have about this length. With ImageNet weights, features of SqueezeNet have the length 505, and training diverges at
-learning rates that suit an untrained network."""
+"""Root mean square of the lengths to which the features of a pretrained network are scaled. Features of an untrained
+network have about this length. With ImageNet weights, features of SqueezeNet have the length 505, and training diverges
+at learning rates that suit an untrained network."""
 
 
 class Head(nn.Linear):
-    """A linear classifier of scaled features (n, dim), W (scale x) + b. `scale` is 1 until it is measured.
+    """A linear classifier of features x (n, dim), W (scale x) + b. `classes` counts the background too.
 
-    `classes` is the number of all classes, with the background.
+    `scale` is 1, unless `Finetuning` sets it in the first step, so that the scaled features have the length
+    FEATURE_LENGTH.
     """
 
     scale: torch.Tensor
@@ -71,7 +73,7 @@ class Head(nn.Linear):
 class Finetuning:
     """A training that finetunes an image encoder f to classify regions.
 
-    It minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
+    The training minimises the cross-entropy of softmax(W f(x) + b) with the class of region x, by gradient descent with
     Nesterov's momentum. Class 0 is the background, which `classes` does not count. The encoder `network[0]` and the
     classifier `head` (W and b) are trained together. If the encoder is `pretrained`, its features are scaled to the
     length FEATURE_LENGTH, and batch norms keep their statistics. Random numbers depend only on the seed and the

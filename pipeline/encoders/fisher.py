@@ -20,13 +20,13 @@ if TYPE_CHECKING:
 class FisherEncoder(WordsEncoder):
     """Text encoder that returns the Fisher vector of the words of a text.
 
-    It is the gradient of the log-likelihood of the word vectors under a Gaussian mixture with diagonal covariances,
-    with respect to the weights, means and variances of the mixture. Signed square roots are applied, and the vector is
-    scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
+    The Fisher vector is the gradient of the log-likelihood of the word vectors under a Gaussian mixture with diagonal
+    covariances, with respect to the weights, means and variances of the mixture. Signed square roots are applied, and
+    the vector is scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
 
-    The mixture has K components with weights (K,), `means` (K, d) and `variances` (K, d). The word vectors (V, d) are
-    reduced to principal components before, if the key `principal` of the entry is less than d. The vector of a text
-    without known words is zero.
+    The mixture has K components with `weights` (K,), `means` (K, d) and `variances` (K, d), for the word vectors (V, d)
+    of V words. `prepare` first reduces word vectors of more dimensions than the key `principal` of the entry to so many
+    principal components. The vector of a text without known words is zero.
     """
 
     kind = "fisher"
@@ -51,9 +51,10 @@ class FisherEncoder(WordsEncoder):
 
     @classmethod
     def prepare(cls, entry: "FisherEntry", material: EncoderMaterial) -> "FisherEncoder":
-        """Fit the mixture to the word vectors of the training captions, or of a random sample of their words.
+        """Fit the mixture to the vectors of all words of the training captions, or of a random sample of these words.
 
-        The sample has at most `sample` words, the key of the entry. A word counts as often as it occurs. Raises
+        The key `sample` of the entry is the largest number of words in the sample. A word counts as often as it occurs
+        in the captions. Raises
         InputError if there are too few different words for the number of components, or if the file of word vectors
         cannot be read.
         """

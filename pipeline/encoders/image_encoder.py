@@ -24,9 +24,9 @@ class ImageEncoder(nn.Module):
     """Base class of image encoders, which map pixels (n, side, side, 3) uint8 to features (n, dim) float32.
 
     `preprocessing` says how an image becomes pixels. A subclass must define `forward`. By default, its constructor
-    takes only `preprocessing`, and its state dict has its weights. A subclass that is different overrides other
-    methods: `from_parts` makes the encoder from the results of `settings` and `tensors`. A model of another library
-    writes its files in `save` and reads them in `restore`.
+    takes only `preprocessing`, and its state dict has its weights. A subclass for which this does not hold overrides
+    `settings`, `tensors` and `from_parts`, which makes the encoder from the results of the other two. A model of
+    another library writes its files in `save` and reads them in `restore`.
     """
 
     modality: ClassVar[Literal["image"]] = "image"
@@ -57,7 +57,7 @@ class ImageEncoder(nn.Module):
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "ImageEncoder":  # Any: each kind has its own class
-        """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
+        """Make the encoder of `entry`, its entry in the configuration. Each kind has its own class of entries."""
         return cls(preprocessing_of(entry))
 
     @classmethod
@@ -82,7 +82,7 @@ class ImageEncoder(nn.Module):
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
         """Prepare the encoder for many images on a `device` (auto, cpu, cuda, cuda:N), in batches of `batch_size`.
 
-        It computes in float32. Subclasses may also use `precision` (auto, float32, bfloat16).
+        The extractor computes in float32. Subclasses may also use `precision` (auto, float32, bfloat16).
         """
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self, plan, View(self.preprocessing))
@@ -96,7 +96,7 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def to_channels_last(module: AnyModule) -> AnyModule:
-    """Convert the weights of a module to the memory format channels last, which pixels have too."""
+    """Convert the weights of a module to the memory format channels last, in which images are stored too."""
     return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
 
 

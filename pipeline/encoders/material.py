@@ -47,7 +47,7 @@ class EncoderParts(NamedTuple):
 
 
 class StoredEncoder(Protocol):
-    """An object that has the parts of a stored encoder."""
+    """An object with the parts of a stored encoder, which `EncoderParts` describes."""
 
     @property
     def settings(self) -> Settings: ...
@@ -69,7 +69,8 @@ class GivenVectors(NamedTuple):
 
 
 class TrainTexts(Protocol):
-    """The captions of the train split, and access to the vocabularies and word vectors of a run and its user."""
+    """The captions of the train split, and the vocabularies and word vectors that an entry of a text encoder can
+    name."""
 
     def texts(self) -> Iterable[str]:
         """Return the training captions."""

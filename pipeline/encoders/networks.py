@@ -59,7 +59,7 @@ def find_node(network: nn.Module, layer: str, side: int) -> str:
 
 
 def cut(network: nn.Module, node: str) -> fx.GraphModule:
-    """Return the part of `network` that computes the output of `node`. It shares the tensors of the network."""
+    """Return the part of `network` that computes the output of `node`. The part and the network share their tensors."""
     graph, nodes = _trace(network)
     return _part(network, graph, nodes[node])
 
@@ -90,10 +90,10 @@ def _part(network: nn.Module, graph: fx.Graph, output: fx.Node | tuple[fx.Node, 
 
 
 def _last_map(network: nn.Module, graph: fx.Graph, nodes: Mapping[str, fx.Node], side: int) -> str:
-    """Return the name of the last node whose output is a map, for images of `side` x `side` pixels.
+    """Return the name of the last of `nodes` whose output is an activation map (n, channels, height, width).
 
-    Nodes before the last node with parameters are not considered. Raises UsageError if there is no such map, or if the
-    network cannot take images of this size.
+    The network gets images of `side` x `side` pixels. Nodes before the last node with parameters are not considered.
+    Raises UsageError if there is no such map, or if the network cannot take images of this size.
     """
     candidates = []
     for name in reversed(list(nodes)):
@@ -134,7 +134,8 @@ def _has_parameters(module: nn.Module | None) -> bool:
 class NetworkSpec:
     """The description of a network without its weights.
 
-    `layer` is average, fc6 or fc7. If `flip` is true, the features of an image and of its mirror image are averaged.
+    `layer` is average, fc6 or fc7 (see `find_node`). If `flip` is true, the features of an image and of its mirror
+    image are averaged.
     """
 
     architecture: str

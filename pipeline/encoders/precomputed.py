@@ -30,7 +30,8 @@ class ImportedEncoder:
     ) -> ImageEncoder | TextEncoder:
         """Return the encoder that the entry names in `made_by`.
 
-        Raises InputError if its vectors for a few inputs differ from the precomputed vectors.
+        Raises InputError if the vectors that this encoder computes for a few inputs differ from the precomputed
+        vectors.
         """
         assert material.base is not None and material.given is not None
         given = material.given

@@ -88,9 +88,10 @@ class WholeImages:
 MAP_SIDE = 384
 """Shorter side in pixels of a whole image from whose activation map regions are pooled."""
 MAP_STEP = 32
-"""Unit in pixels of the longer side of such an image. Images of the same size can share a batch."""
+"""Number of pixels of which the longer side of an image with the shorter side MAP_SIDE is a multiple. With few sizes,
+more images have the same size and can share a batch."""
 MAP_ASPECT = 2.5
-"""Largest ratio of the longer side to the shorter side of such an image. More elongated images are squashed."""
+"""Largest ratio of the longer side to the shorter side MAP_SIDE of an image. More elongated images are squashed."""
 CLASSIFIED_REGIONS = 60
 """Number of proposals per image that a classifier scores, before the best of them are kept."""
 
@@ -103,8 +104,8 @@ class Request(NamedTuple):
 
 
 class PreparedImage(NamedTuple):
-    """An image that is prepared for the network: its regions, the pixels that the view has rendered, its size
-    (width, height), and the counts of regions by origin."""
+    """An image that is prepared for the network: its regions, the pixels that the view has rendered, its original size
+    (width, height), and the counts of clipped and dropped proposals and added windows (see `select`)."""
 
     regions: Candidates
     pixels: np.ndarray
@@ -116,8 +117,9 @@ class PreparedImage(NamedTuple):
 class Cutting:
     """The way in which an image is cut into regions.
 
-    `proposals` says where boxes are from: windows of a `grid`, `selective-search`, or, with any other value, known
-    boxes. `selection` says how many boxes are kept, and `view` renders them.
+    `proposals` says where the boxes come from. They are windows of a grid with the value `grid`, the result of
+    selective search with `selective-search`, and known boxes of the image with any other value. `selection` says which
+    boxes are kept, and `view` renders them.
     """
 
     proposals: str

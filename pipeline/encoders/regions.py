@@ -33,14 +33,16 @@ PROBE_SIDE = 224
 POOL_MODULES = (nn.AdaptiveAvgPool2d, nn.AdaptiveMaxPool2d)
 """Modules that pool an activation map to a fixed size."""
 POOL_FUNCTIONS = (functional.adaptive_avg_pool2d, functional.adaptive_max_pool2d, torch.mean, "mean")
-"""Functions and methods that do so."""
+"""Functions, and names of methods, that pool an activation map to a fixed size."""
 
 
 class RegionEncoder(nn.Module):
-    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4), in [0, 1], to features (n, k, dim) float32.
+    """Maps pixels (n, height, width, 3) uint8 and boxes (n, k, 4) to features (n, k, dim) float32.
 
-    `trunk` computes the activation map of an encoder with the layer `average`. The bilinear interpolation of the map is
-    integrated exactly over each box. This is RoIAlign (He et al. 2017) with one bin and infinitely many samples.
+    The columns x1, y1, x2, y2 of the boxes are shares of the width and height. `trunk` computes an activation map from
+    the pixels that `encoder` has normalised. A feature is the mean over a box of the bilinear interpolation of the map.
+    This is RoIAlign (He et al. 2017) with one bin and infinitely many samples. If `encoder.flip` is true, the features
+    of an image and of its mirror image are averaged.
     """
 
     def __init__(self, encoder: ModuleEncoder, trunk: fx.GraphModule) -> None:
@@ -66,10 +68,10 @@ class RegionEncoder(nn.Module):
 
 
 def region_encoder(encoder: NetworkEncoder) -> RegionEncoder:
-    """Convert an encoder to a RegionEncoder, whose network ends with an activation map. They share their tensors.
+    """Convert an encoder to a RegionEncoder, whose network ends with an activation map.
 
-    It is the activation map that is pooled to a fixed size next, or else the last activation map. Raises UsageError if
-    the network has no activation map.
+    The map is the input of the layer that pools it to a fixed size. If there is no such layer, it is the last
+    activation map. Both encoders share their tensors. Raises UsageError if the network has no activation map.
     """
     side = max(encoder.spec.preprocessing.side, PROBE_SIDE)
     body = fx.GraphModule(encoder.body, copy.deepcopy(encoder.body.graph))
@@ -104,11 +106,11 @@ def _is_map(node: fx.Node) -> bool:
 
 
 def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
-    """Return the means (n, k, channels) of activation maps (n, channels, h, w) over boxes (n, k, 4), in [0, 1].
+    """Return the means (n, k, channels) of activation maps (n, channels, h, w) over boxes (n, k, 4).
 
-    The value of a cell is the value at its centre. The map is interpolated bilinearly between the centres, and constant
-    beyond the outermost centres. Since the interpolation is separable, one matrix product computes all regions of an
-    image.
+    The columns x1, y1, x2, y2 of the boxes are shares of the width and height of the maps. The value of a cell is the
+    value at its centre. The map is interpolated bilinearly between the centres, and constant beyond the outermost
+    centres. Since the interpolation is separable, one matrix product computes all regions of an image.
     """
     height, width = maps.shape[-2:]
     across = cell_weights(boxes[..., 0] * width, boxes[..., 2] * width, width)
@@ -118,9 +120,10 @@ def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 
 
 def cell_weights(start: torch.Tensor, stop: torch.Tensor, cells: int) -> torch.Tensor:
-    """Return the weight of each cell in the mean over [start, stop): (..., cells). The weights sum to 1.
+    """Return the weights (..., cells) of the cells of an axis in the mean over each interval [start, stop).
 
-    `start` and `stop` have the shape (...). Cell i covers [i, i + 1).
+    `start` and `stop` are arrays (...) of positions. Cell i covers the positions [i, i + 1). The weights of an interval
+    sum to 1.
     """
     low, high = (edge[..., None] - 0.5 for edge in (start, start + (stop - start)))
     last = cells - 1
@@ -141,9 +144,10 @@ def _hat_integral(x: torch.Tensor) -> torch.Tensor:
 class DescribedRegions(NamedTuple):
     """The regions of n images, one image after another.
 
-    `arrays` has `features` (total, dim) float32, `boxes` (total, 4), `scores` (total,), and the number of regions of
-    each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the reason. Such
-    images have no regions. `counts` is the number of regions by origin.
+    `arrays` has `features` (total, dim) float32, `boxes` (total, 4) in pixels, `scores` (total,), and the number of
+    regions of each image, `lengths` (n,). `faults` maps the number of each image that could not be prepared to the
+    reason. Such images have no regions. `counts` has the numbers of proposals that were clipped or dropped, and of
+    windows that were added, in all images (see `select` in pipeline.images.boxes).
     """
 
     arrays: dict[str, np.ndarray]
@@ -185,7 +189,8 @@ def describe(
 ) -> DescribedRegions:
     """Compute the features of the regions of images with `extract`.
 
-    An image that could not be prepared has no regions. If a `classifier` is given, only its best regions are kept.
+    An image that could not be prepared has no regions. If a `classifier` is given, only the regions that its method
+    `keep_best` returns are kept.
     """
     faults: dict[int, str] = {}
     usable_numbers: list[int] = []
@@ -218,9 +223,10 @@ def describe(
 
 
 class RegionExtractor:
-    """An encoder that is prepared for a plan, for regions that `view` renders.
+    """An encoder of the regions that `view` has rendered, on the device and in the precision of `plan`.
 
-    Raises UsageError if `view` renders whole images and the encoder is not a NetworkEncoder with an activation map.
+    The constructor raises UsageError if `view` renders whole images and the encoder is not a NetworkEncoder with an
+    activation map.
     """
 
     def __init__(self, encoder: ModuleEncoder, plan: ExtractionPlan, view: Crops | WholeImages) -> None:
@@ -238,7 +244,7 @@ class RegionExtractor:
     def __call__(self, images: Iterable[PreparedImage]) -> list[np.ndarray]:
         """Return the features (regions, dim) float32 of each image, or [] if there are no images.
 
-        `images` is read step by step. A batch has whole images of the same size, in any order, or crops of one or more
+        The images are read one after another. A batch has whole images of the same size, or crops of one or more
         images.
         """
         if self._by_map:
@@ -263,7 +269,7 @@ class RegionExtractor:
         return np.split(features, np.cumsum(counts)[:-1]) if counts else []
 
     def _buckets(self, images: Iterable[PreparedImage]) -> Iterator[list[tuple[int, PreparedImage]]]:
-        """Group images of the same size into batches, with their positions."""
+        """Yield batches of images of the same size. Each image comes with its position in `images`."""
         buckets: dict[tuple[int, ...], list[tuple[int, PreparedImage]]] = {}
         for number, image in enumerate(images):
             shape = image.pixels.shape
@@ -276,7 +282,10 @@ class RegionExtractor:
 
 
 def _pad_boxes(images: list[PreparedImage]) -> torch.Tensor:
-    """Return the boxes of n images as shares of their sides: (n, k, 4) float32, padded with the whole image."""
+    """Return the boxes (n, k, 4) float32 of n images as shares of their width and height.
+
+    An image with fewer than k boxes is padded with boxes of the whole image.
+    """
     boxes = np.zeros((len(images), max(len(image.regions.boxes) for image in images), 4), np.float32)
     boxes[:, :, 2:] = 1
     for row, image in zip(boxes, images, strict=True):
@@ -288,8 +297,8 @@ POOLING = {"mean": np.add, "max": np.maximum}
 BATCH_REGIONS = 32
 """Number of regions that PooledEncoder encodes at once."""
 MAX_CROP_SIDE = 1024
-"""Largest side of a crop in pixels in a stored encoder, which is refused if its side is larger. An image can have more
-than a hundred crops."""
+"""Largest side of a crop in pixels that a stored encoder may have. An encoder with a larger side is refused, because an
+image can have more than a hundred crops."""
 
 
 def pool(features: np.ndarray, offsets: np.ndarray, pooling: str) -> np.ndarray:
@@ -305,8 +314,8 @@ class PooledEncoder(ImageEncoder):
     """Image encoder that pools the features of regions: (n, dim) float32.
 
     `network` computes the features of regions, and `regions` has the settings of the section `regions`. If the
-    proposals are boxes of a file or of a detector, a query image has no proposals, and its regions are windows of a
-    grid.
+    proposals are boxes of a file or of a detector, a query image has no proposals. Its regions are then the whole image
+    and, if the setting `fill` is true, windows of a grid.
     """
 
     def __init__(self, network: ModuleEncoder, regions: Settings, pooling: str) -> None:

@@ -33,7 +33,11 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class StandardSpec:
-    """The settings of a standard encoder. If `flip` is true, an image and its mirror image are averaged."""
+    """The settings of a standard encoder.
+
+    `grid` has the points of local descriptors. If `flip` is true, the descriptors of an image and of its mirror image
+    are averaged.
+    """
 
     preprocessing: Preprocessing
     grid: PatchGrid
@@ -41,9 +45,10 @@ class StandardSpec:
 
 
 class PartwiseProjection(nn.Module):
-    """Centres and projects each kind of descriptor: (n, sum of sizes) to (n, dim) float32.
+    """Module that centres and projects each kind of descriptor.
 
-    `parts` maps each kind, in the order of the input, to its mean (size,) and its directions (part_dim, size).
+    It maps the concatenated descriptors (n, sum of sizes) of n images to (n, sum of part_dims) float32. `parts` maps
+    each kind, in the order of the input, to its mean (size,) and its directions (part_dim, size).
     """
 
     def __init__(self, parts: Mapping[str, tuple[np.ndarray, np.ndarray]]) -> None:
@@ -68,9 +73,9 @@ class StandardEncoder(ImageEncoder):
     """Image encoder with pooled and projected descriptors (Gong et al. 2014, Table 1).
 
     `describer` computes the descriptors of one image, in the process that decodes it. `projection` reduces the
-    descriptors of a batch. The VLAD vectors of the paper have 6,400 dimensions, which cannot be 500 words of unreduced
-    descriptors. Here descriptors are reduced before they are quantised, and the configuration sets the number of words
-    and the reduced dimension.
+    descriptors of a batch. The paper states 6,400 dimensions for VLAD vectors with 500 words, although 500 words of
+    unreduced descriptors give more dimensions. Here descriptors are reduced before they are quantised, and the
+    configuration sets the number of words and the reduced dimension.
     """
 
     def __init__(

@@ -19,10 +19,10 @@ class TextEncoder:
 
     A subclass must define `dim` and `encode`. An encoder that is made from its entry in the configuration defines
     `prepare`, which makes it, and `settings` and `tensors`, from whose results `from_parts` makes it again. The
-    settings of a registered kind have its name under `kind`. This base class knows every word. An encoder with unknown
-    words defines `knows`, `searches`, `unknown`, `count_words` and `suggest`, for example by inheriting from
-    `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. A model of another library
-    writes its files in `save` and reads them in `restore`.
+    settings of a registered kind have the name of the kind under the key `kind`. This base class knows every word. An
+    encoder with unknown words defines `knows`, `searches`, `unknown`, `count_words` and `suggest`, for example by
+    inheriting from `pipeline.text.vocabulary.KnownTerms`, and returns zeros for a text of unknown words. A model of
+    another library writes its files in `save` and reads them in `restore`.
     """
 
     modality: ClassVar[Literal["text"]] = "text"
@@ -38,7 +38,7 @@ class TextEncoder:
 
     @classmethod
     def prepare(cls, entry: Any, material: EncoderMaterial) -> "TextEncoder":  # Any: each kind has its own class
-        """Make the encoder of `entry`, its entry in the configuration. The class of the entry belongs to the kind."""
+        """Make the encoder of `entry`, its entry in the configuration. Each kind has its own class of entries."""
         return cls()
 
     def settings(self) -> dict[str, Any]:

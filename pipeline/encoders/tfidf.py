@@ -75,7 +75,7 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         return scale_to_unit_length(rows) if self.vocabulary.normalise else rows
 
     def encode_words(self, words: Sequence[str]) -> "csr_array":
-        """Return the contribution of each word as in `encode`, but without scaling to unit length."""
+        """Return the tf-idf vectors (n, n_terms) of n words, which are not scaled to unit length."""
         return encode(words, replace(self.vocabulary, normalise=False))
 
     def settings(self) -> dict[str, Any]:

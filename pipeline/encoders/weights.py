@@ -84,10 +84,10 @@ def parse(data: bytes, source: str) -> State:
 
 
 def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[State, str]:
-    """Download torchvision's best weights for one of its models. Return the weights and their name.
+    """Download torchvision's best weights for the model `architecture`. Return the weights and their name.
 
-    Downloads are cached. `weights_root` and `remedy` are for the message: the folder in which a file can be put
-    instead, and how the configuration names this file. Raises InputError if the download fails.
+    torchvision keeps downloaded files. `weights_root` and `remedy` are for the message: the folder in which a file can
+    be put instead, and how the configuration names this file. Raises InputError if the download fails.
     """
     weights = models.get_model_weights(architecture).DEFAULT
     try:

@@ -15,7 +15,10 @@ from pipeline.errors import UsageError
 
 
 class Candidates(NamedTuple):
-    """Proposals in one image, before selection: `boxes` (n, 4) float32, `scores` (n,) float32."""
+    """Boxes in one image, `boxes` (n, 4) float32, with their `scores` (n,) float32.
+
+    They are the proposals before the selection of regions, or the regions after it.
+    """
 
     boxes: np.ndarray
     scores: np.ndarray
@@ -32,6 +35,7 @@ def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tupl
 
     The counts say how many candidates were `clipped`, and how many were dropped because they are `not-finite`, in the
     `wrong-order` (x2 < x1 or y2 < y1), `outside` the image, or `too-small` (a side below `min_side` pixels).
+    Each dropped candidate counts once, by the first of these faults.
     """
     boxes = np.asarray(candidates.boxes, np.float64).reshape(-1, 4)
     scores = np.asarray(candidates.scores, np.float32)
@@ -93,7 +97,7 @@ def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candida
 
 
 MIN_REGION_SCORE = 0.0
-"""Smallest score of a proposal that can become a region. Other proposals are dropped."""
+"""Smallest score of a proposal that can become a region. Proposals with smaller scores are dropped."""
 MIN_REGION_SIDE = 4
 """Smallest side in pixels of a proposal that can become a region. Smaller proposals are dropped."""
 MAX_SEARCH_WIDTH = 500
@@ -115,7 +119,8 @@ WINDOW_OVERLAP = 0.5
 class Selection:
     """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at `iou`.
 
-    If there are fewer proposals and `fill` is true, windows of a grid are added up to this number.
+    If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
+    image is always a region too, and does not count.
     """
 
     iou: float
@@ -124,7 +129,11 @@ class Selection:
 
 
 def propose_windows(size: tuple[int, int]) -> Candidates:
-    """Return the windows of an image of `size` (width, height), with score 0, by scale and the most central first."""
+    """Return the windows of an image of `size` (width, height), with score 0.
+
+    Windows of the same shape are together, the most central first. The shapes are in the order of WINDOW_SCALES, and
+    for each scale in the order of WINDOW_ASPECTS.
+    """
     grids = [window_grid(size, scale, aspect) for scale in WINDOW_SCALES for aspect in WINDOW_ASPECTS]
     boxes = np.concatenate(grids)
     return Candidates(boxes.astype(np.float32), np.full(len(boxes), WINDOW_SCORE, np.float32))

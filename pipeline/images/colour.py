@@ -1,7 +1,7 @@
 """Converts the samples and colours of an image to 8-bit sRGB.
 
 Samples of more than 8 bits are scaled from the smallest usual range that contains them. An embedded colour profile is
-applied, unless it is the profile of sRGB, which changes nothing, or cannot be used.
+applied, unless it cannot be used or is the profile of sRGB, which changes nothing.
 """
 
 import math
@@ -42,14 +42,14 @@ DEEP_COLOURS = {
     for mode in ("RGB", "RGBX", "RGBA")
     for order, other in ("LB", "BL", "N" + OTHER_BYTE_ORDER)
 }
-"""Pillow's names of modes with 16-bit samples in the other byte order, by their names in one byte order."""
+"""Maps Pillow's name of a mode with 16-bit samples to its name of the same mode with the other byte order."""
 GREY_MODES = ("1", "L", "LA", "La", "I", "F", "I;16", "I;16L", "I;16B")
 PROBE_LEVELS = range(0, 256, 51)
 """Levels of each channel in the colours that test whether a profile is sRGB."""
 MAX_SRGB_DIFFERENCE = 4
 """Largest change of a colour, in levels of 255, by a profile that counts as sRGB. Small profiles are rounded."""
 MIN_WHITE_LEVEL = 200
-"""Smallest level of each channel of white. If it is smaller, the profile is broken."""
+"""Smallest level of each channel to which a profile may convert white. If a level is smaller, the profile is broken."""
 
 
 class UnreadableImage(Refused):
@@ -75,15 +75,16 @@ class Conversion(NamedTuple):
 def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Image.Image, str | None]:
     """Scale 16-bit integer, 32-bit integer or float samples to 8-bit grey.
 
-    They are scaled from the smallest of USUAL_RANGES that contains them, or else from their own range. Return the
-    image, and a note if this is not the whole range of the type. Samples that equal `nodata` are ignored and become
-    white. Raises UnreadableImage if a sample is not finite.
+    A sample of 0 becomes 0, and the smallest of the USUAL_RANGES that contains all samples becomes 255. If none
+    contains them, the smallest sample becomes 0, and the largest becomes 255. Return the image, and the entry of NOTES
+    for this range, or None. Samples that equal `nodata` are ignored and become white. Raises UnreadableImage if another
+    sample is not finite.
     """
     samples = np.asarray(image)
     ignored = np.isnan(samples) if nodata is not None and math.isnan(nodata) else samples == nodata
     kept = samples[~ignored] if np.any(ignored) else samples
     low, high = (float(kept.min()), float(kept.max())) if kept.size else (0.0, 0.0)
-    if not math.isfinite(low + high):  # NaN in any sample makes both NaN
+    if not math.isfinite(low + high):  # NaN in any sample makes `low` and `high` NaN
         raise UnreadableImage("not-finite", "some of its pixels are NaN or infinite. Save it with finite values")
     usual = next((top for top in USUAL_RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
     if usual:

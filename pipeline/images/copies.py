@@ -1,4 +1,4 @@
-"""Finds near-duplicates of photos: candidates by their features, which are then verified by their pixels.
+"""Finds near-duplicates of photos. Features of the photos give candidates, which are then verified by their pixels.
 
 A near-duplicate may be encoded again, rescaled, cropped or mirrored. Features find photos that look alike. Two photos
 count as near-duplicates if their fine details agree: coarse light and shade are removed from the thumbnails, and one
@@ -20,7 +20,7 @@ from pipeline.compute.lazy_rows import DiskRows, LazyRows
 from pipeline.compute.precision import scale_to_unit_length
 
 SIDE = 48
-"""Side of a square thumbnail in pixels. Photos are squashed to it, so that a crop only changes positions."""
+"""Side of a square thumbnail in pixels. Photos are squashed to this size, so that a crop only changes positions."""
 CROP_SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
 """Sizes in pixels to which a thumbnail is reduced before it is searched in the other thumbnail."""
 FINE_WIDTH = 0.8
@@ -57,8 +57,9 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
     """Find pairs (p, 2) of rows, the lower first, of photos with similar `features` (n, d).
 
     One photo of a pair is among the NEIGHBOURS nearest photos of the other, and the cosine of their centred features is
-    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d), a copy in float32. Two blocks of features are held
-    in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are in a temporary file.
+    at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d) of features, of which it gets a copy in float32. Two
+    blocks of features are held in memory at a time. The principal components of more than MAX_EXACT_PHOTOS photos are
+    in a temporary file.
     """
     count = features.shape[0]
     blocks = np.array_split(np.arange(count), -(-count // BLOCK_ROWS))
@@ -82,9 +83,10 @@ def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray
 
 
 def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
-    """Yield the cosines and rows of the nearest photos (k, NEIGHBOURS + 1) of each block, which include each photo.
+    """Yield the cosines and the rows of the nearest photos of each block of k photos, both (k, NEIGHBOURS + 1).
 
-    `blocks` has the rows of the photos, and `read(rows)` returns their features (k, d) of unit length.
+    A photo can be among its own nearest photos. `blocks` has the rows of the photos, and `read(rows)` returns their
+    features (k, d) of unit length.
     """
     for queries in blocks:
         yield knn_ground_truth(read(queries), map(read, blocks), NEIGHBOURS + 1, faiss.METRIC_INNER_PRODUCT, ngpu=0)

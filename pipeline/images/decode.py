@@ -52,27 +52,29 @@ def decode(data: bytes, limits: ImageLimits, side: int | None = None) -> Image.I
     """Decode the first frame of an image as 8-bit RGB, upright by its EXIF orientation.
 
     Transparent parts become white, an embedded profile is converted to sRGB, and 16-bit and floating-point samples are
-    scaled, not clipped. `side` is the size to which the shorter side will be resized. A JPEG that is far larger is then
-    decoded at half, a quarter or an eighth of its size, which takes a fraction of the time: at the smallest size that
-    is at least MARGIN times `side`. Raises UnreadableImage if the image cannot be decoded within the `limits`.
+    scaled, not clipped. `side` is the number of pixels to which the shorter side will be resized. A JPEG that is far
+    larger is decoded at the smallest of half, a quarter and an eighth of its size at which its shorter side has at
+    least MARGIN times `side` pixels. This takes a fraction of the time. Raises UnreadableImage if the image cannot be
+    decoded within the `limits`.
     """
     return decode_each(data, limits, [side])[0]
 
 
 def decode_each(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image]:
-    """Decode an image once, and return it for each of `sides` as `decode` does.
+    """Decode an image once, and return one image for each of `sides`. `decode` describes the arguments.
 
-    The image is decoded at the scale that the largest side needs. For smaller sides, pixels are averaged.
+    The image is decoded at the scale that the largest side needs. For smaller sides, the decoded image is reduced by
+    averaging its pixels.
     """
     return _decode(data, limits, sides)[0]
 
 
 def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> list[Image.Image | np.ndarray]:
-    """Decode an image as `decode_each` does.
+    """Decode an image as `decode_each` does. Return Pillow images, or arrays (height, width, 3) uint8 of their pixels.
 
-    torchvision decodes most JPEGs that no side allows to decode smaller, to (height, width, 3) uint8. It returns the
-    same pixels in less time. Whatever it refuses is decoded by Pillow, which says what is wrong. Raises UnreadableImage
-    as `decode` does.
+    torchvision decodes most JPEGs that are needed at their whole size to arrays, in less time. All other images are
+    decoded by Pillow, and so are JPEGs that torchvision cannot decode, because Pillow says what is wrong with them.
+    Raises UnreadableImage as `decode` does.
     """
     started = time.thread_time()
     pixels = None
@@ -88,7 +90,10 @@ def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None])
 def _decode_plain_jpeg(
     data: bytes, limits: ImageLimits, sides: Sequence[int | None], decode_jpeg: Callable[[np.ndarray], np.ndarray]
 ) -> np.ndarray | None:
-    """Decode a JPEG in RGB that is upright, in sRGB, and not to be decoded smaller. Return None for any other."""
+    """Decode a JPEG with torchvision's `decode_jpeg` to (height, width, 3) uint8, or return None.
+
+    The result is None unless the JPEG is in RGB, upright and in sRGB, and is needed at its whole size.
+    """
     image = opening.open_image(data)
     size = image.size
     opening.check_size(size, limits)
@@ -107,7 +112,7 @@ def _decode_plain_jpeg(
 def _jpeg_decoder() -> Callable[[np.ndarray], np.ndarray] | None:
     """Return torchvision's decoder of JPEGs to RGB, or None if there is none.
 
-    The package itself is not imported, because that takes seconds.
+    Only the library with the decoder is loaded, because the import of the package torchvision takes seconds.
     """
     import torch
 
@@ -125,8 +130,10 @@ def _jpeg_decoder() -> Callable[[np.ndarray], np.ndarray] | None:
 def _decode(
     data: bytes, limits: ImageLimits, sides: Sequence[int | None], colours: bool = True
 ) -> tuple[list[Image.Image], list[str]]:
-    """Decode the images of `decode_each`, without `colours` in their own colours. Returns them with notes on how they
-    were read."""
+    """Return the images of `decode_each`, and notes on how the image was read.
+
+    If `colours` is false, the colours are not converted to sRGB.
+    """
     started = time.thread_time()
     in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
     with in_time, opening.pillow_limits(limits.max_pixels), naming_faults(data, limits):
@@ -141,7 +148,7 @@ def _decode(
 
 @contextmanager
 def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
-    """Turn every exception of the block, which reads the image `data`, into an UnreadableImage."""
+    """Convert every exception of the `with` block, which reads the image `data`, to an UnreadableImage."""
     try:
         yield
     except UnreadableImage:
@@ -250,8 +257,11 @@ def _exif_text(value: object) -> str:
 
 
 def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -> tuple[Image.Image, list[str]]:
-    """Convert an image of any mode to 8-bit sRGB, without `colours` to 8-bit RGB, upright, on white. Returns it with
-    notes on how it was read, among them the `note` of its loading."""
+    """Convert an image of any mode to 8-bit sRGB, upright and on white. Return it with notes on how it was read.
+
+    If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note of
+    `opening.load`, which is among the notes.
+    """
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image = ImageOps.exif_transpose(image)
     conversion = colour.find_conversion(image)
@@ -275,15 +285,16 @@ def check_header(data: bytes, limits: ImageLimits) -> None:
     its size is outside the limits."""
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
-        # Pillow's own limit of pixels is off, because this error also names the size.
+        # Pillow's own limit of pixels is off, because the error of `check_size` also names the size.
         opening.check_size(opening.open_image(data).size, limits)
 
 
 class ImageProcess(Generic[Result]):
-    """A callable that runs `function(data)` in a separate process, which is killed if an image takes too long.
+    """A callable that runs `function(data)` on the bytes of an image in a separate process.
 
-    A call raises InputError if the function fails or the process is killed. If an image has too many pixels, the error
-    names the `key` of the configuration that limits them. Use the object as a context manager, which ends the process.
+    The process is killed if an image takes too long. A call raises InputError if the function fails or the process is
+    killed. If an image has too many pixels, the error names the `key` of the configuration that limits the pixels. Use
+    the object as a context manager, which ends the process.
     """
 
     def __init__(self, function: Callable[[bytes], Result], key: str = opening.PIXELS_KEY) -> None:
@@ -310,5 +321,5 @@ def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
 
 def _decode_alone(limits: ImageLimits, data: bytes) -> Image.Image:
     image = decode(data, limits)
-    image.info = {}  # Pillow would write it into files that are made of the image
+    image.info = {}  # Pillow would write `info` into files that are made from the image
     return image

@@ -38,10 +38,10 @@ AVIF_BRANDS = frozenset({b"avif", b"avis"})
 """Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
 NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
-"""Reasons of UnreadableImage. They contain the remedy, because for many images only the reasons are printed, with
-counts."""
+"""NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. They contain the remedy, because for many images
+only the reasons are printed, with the number of images for each reason."""
 MAX_BRANDS_BYTES = 256
-"""Number of bytes of the first box that are read."""
+"""Largest number of bytes at the beginning of a HEIC or AVIF file in which brands are looked for."""
 JPEG_START = b"\xff\xd8\xff"
 PNG_START = b"\x89PNG"
 PNG_END = b"IEND\xaeB`\x82"
@@ -58,23 +58,24 @@ MIN_SIDE = 8
 MAX_ASPECT = 20
 """Largest ratio of the longer side to the shorter side of an image of a collection. A longer image is rejected."""
 BASE_BYTES = 64 << 20
-"""Number of bytes of memory that decoding may take for an image of any size."""
+"""Number of bytes of memory that decoding may take for every image, besides BYTES_PER_PIXEL for each pixel."""
 BYTES_PER_PIXEL = 64
-"""Number of further bytes of memory per pixel, by the size in the header. The real size may be different. Codecs take
-up to 20 bytes per pixel."""
+"""Number of bytes of memory that decoding may take for each pixel of the size in the header. The number is generous,
+because the real size may be different. Codecs take up to 20 bytes per pixel."""
 PIXELS_KEY = "collection.max_image_pixels"
 """The configuration key of `ImageLimits.max_pixels`, as messages name it."""
 MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Factor by which a JPEG is decoded larger than needed, so that the quality depends on the resizing that follows."""
+"""Smallest ratio of the sides of a JPEG that is decoded smaller to the sides to which it is then resized. With a ratio
+above 1, the quality of the result depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which a JPEG can be decoded smaller."""
 SCAN_MARKER = 0xDA
 END_MARKER = 0xD9
 MARKER = re.compile(rb"\xff([\x02-\xcf\xd8-\xfe])")
-"""A marker that ends the data of a scan, which is neither a stuffed zero nor a restart within the scan."""
+"""Pattern of a marker that ends the data of a scan. Bytes FF 00, which are data, and restart markers do not match."""
 GDAL_NODATA = 42113
 """The TIFF tag with the sample value that GDAL uses for missing data."""
 
@@ -98,8 +99,8 @@ class ImageLimits:
 class Loaded(NamedTuple):
     """The decoded first frame of an image, before it is turned upright.
 
-    `factors` has, for each requested side, the factor by which the frame may be reduced. `note` says how unusual
-    samples were read, or is None.
+    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the sides of the frame may
+    be divided for it. `note` says how unusual samples were read, or is None.
     """
 
     image: Image.Image
@@ -108,10 +109,10 @@ class Loaded(NamedTuple):
 
 
 def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loaded:
-    """Decode an image. A JPEG is decoded as small as the largest of `sides` allows (None: the whole size).
+    """Decode an image whose shorter side will be resized to each of `sides` pixels (None: it keeps its size).
 
-    Raises UnreadableImage if the image is outside the `limits`, is truncated or has a layout that is not read, and
-    Pillow's exceptions for damaged images.
+    A JPEG is decoded as small as the largest of `sides` allows. Raises UnreadableImage if the image is outside the
+    `limits`, is truncated or has a layout that is not read, and Pillow's exceptions for damaged images.
     """
     image = open_image(data)
     check_size(image.size, limits)
@@ -127,7 +128,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
             "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save it with smaller tiles"
         )
     lower = colour.lower_bytes(image)
-    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # they may follow its pixels, and Pillow copies them
+    texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow copies texts, also those after the pixels
     with memory_limit(BASE_BYTES + texts + BYTES_PER_PIXEL * pixels):
         try:
             image.load()
@@ -202,8 +203,10 @@ def too_slow(seconds: float) -> UnreadableImage:
 
 @contextmanager
 def pillow_limits(max_pixels: int) -> Iterator[None]:
-    """Make Pillow refuse images and inner frames with more than `max_pixels` pixels in the block, and accept long
-    texts."""
+    """Make Pillow refuse images and inner frames with more than `max_pixels` pixels while the `with` block runs.
+
+    In the block, Pillow also accepts texts of a PNG up to MAX_PNG_TEXT_BYTES.
+    """
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")  # about odd metadata, which is harmless
@@ -231,7 +234,7 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
 
 def has_more_scans(data: bytes, most: int) -> bool:
     """Return whether a JPEG has more than `most` scans."""
-    # The count includes scans in a thumbnail and after the end, so a larger count does not decide yet.
+    # The count includes scans in a thumbnail and after the end, so a larger count must be checked.
     if data.count(bytes((0xFF, SCAN_MARKER))) <= most:
         return False
     at = 2
@@ -247,7 +250,7 @@ def has_more_scans(data: bytes, most: int) -> bool:
 def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
     """Make Pillow decode an opened JPEG as small as the largest of `sides` allows (None: the whole size).
 
-    Return the factors by which the decoded image can then be reduced for each side.
+    Return, for each of `sides`, the factor by which the decoded image can then be reduced.
     """
     drafts = [_jpeg_scale(image.size, side) for side in sides]
     scale, requested_size = min(drafts)
@@ -257,7 +260,8 @@ def draft_jpeg(image: Image.Image, sides: Sequence[int | None]) -> list[int]:
 
 
 def _jpeg_scale(size: tuple[int, int], side: int | None) -> tuple[int, tuple[int, int]]:
-    """Return the factor by which a JPEG of this `size` can be decoded smaller for `side`, and the size to request."""
+    """Return the factor (one of JPEG_SCALES) by which a JPEG of `size` (width, height) can be decoded smaller for
+    `side`, and the smallest (width, height) that Pillow may decode."""
     width, height = size
     share = 1 if side is None else MARGIN * side / min(size)
     requested = math.ceil(share * width), math.ceil(share * height)
@@ -270,17 +274,17 @@ TIFF_COMPRESSIONS = TiffImagePlugin.COMPRESSION_INFO.keys() - {50001}
 SAMPLE_KINDS = {1: "unsigned", 2: "signed", 3: "floating-point", 5: "complex", 6: "complex"}
 """Names for the values of SampleFormat."""
 NATIVE_ORDER = {"I;16BS": "I;16NS", "I;32BS": "I;32NS", "F;32BF": "F;32NF"}
-"""Pillow's names for samples in the byte order of this machine, which libtiff returns, by its names for big-endian
-samples."""
+"""Maps Pillow's names of big-endian samples to its names of samples in the byte order of this machine. libtiff returns
+samples in the latter order."""
 FOURTH_BAND = "have a fourth band whose meaning is not stated: it is ignored"
 
 
 class TiffColours(NamedTuple):
-    """The layouts of a photometric interpretation that are read.
+    """The TIFF layouts that are read for one value of PhotometricInterpretation, which `name` describes.
 
-    `bands` is the number of its bands of colour. `bits` are the bits of its samples for each of SAMPLE_KINDS. `extras`
-    are the values of ExtraSamples that a first further band may have (0: not stated, 1: alpha that multiplies the
-    colours, 2: other alpha).
+    `bands` is the number of bands that are colours. `bits` maps a name in SAMPLE_KINDS to the numbers of bits that a
+    sample of this kind may have. `extras` are the values of ExtraSamples that the first band after the colours may have
+    (0: not stated, 1: alpha that multiplies the colours, 2: other alpha).
     """
 
     name: str
@@ -306,9 +310,10 @@ TIFF_LAYOUTS = {
 class TiffLayout(NamedTuple):
     """The layout of the first image in a TIFF file.
 
-    `photometric` is the value of PhotometricInterpretation, and `kind` has one or several of SAMPLE_KINDS. `bits` is
-    the number of bits of a sample, or 0 if the samples have different numbers of bits. `extras` are the values of
-    ExtraSamples, and `planes` says whether each of the `bands` is stored in a separate plane.
+    `photometric` is the value of PhotometricInterpretation. `bands` is the number of all bands. `kind` names the kinds
+    of their samples as in SAMPLE_KINDS, joined by `and` if they differ. `bits` is the number of bits of a sample, or 0
+    if the samples have different numbers of bits. `extras` are the values of ExtraSamples, and `planes` says whether
+    each band is stored in a separate plane.
     """
 
     photometric: int
@@ -321,7 +326,7 @@ class TiffLayout(NamedTuple):
     @classmethod
     def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "TiffLayout":
         """Read the layout from the tags of a file."""
-        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # its colours are YCbCr, whatever the tags say
+        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # the colours are YCbCr, whatever the tags say
         bands = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 3 if old_jpeg else 1)
         formats = tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))[:bands]
         kinds = {SAMPLE_KINDS.get(value, "untyped") for value in formats}
@@ -350,7 +355,8 @@ class TiffLayout(NamedTuple):
         rgb_and_one = self.photometric == 2 and further == 1
         if further == 0 or not self.extras:
             return further == 0 or rgb_and_one and not self.planes
-        # A raster with more further bands than colours is not a photo. In planes, Pillow places only the alpha of RGB.
+        # A raster with more further bands than colours is not a photo. If each band has a separate plane, Pillow reads
+        # alpha correctly only with RGB.
         placed = rgb_and_one or not self.planes or not any(self.extras)
         return self.extras[0] in self.colours.extras and further <= self.colours.bands and placed
 

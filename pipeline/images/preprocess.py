@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 RESIZING = ("pipeline.images.resize",)
-"""The module that processes which decode and resize images need, and which imports torch."""
+"""The modules that decoding processes import in advance. pipeline.images.resize imports torch, which takes seconds."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,10 @@ class Preprocessing:
 
 
 def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np.ndarray:
-    """Crop and resize an RGB image, a Pillow image or (h, w, 3) uint8, in one pass to pixels (side, side, 3) uint8."""
+    """Crop and resize an RGB image in one pass to pixels (side, side, 3) uint8.
+
+    `image` is a Pillow image or an array (h, w, 3) uint8.
+    """
     from pipeline.images.resize import resize  # imports torch
 
     width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
@@ -87,10 +90,10 @@ class Photograph(NamedTuple):
 
 
 class View(NamedTuple):
-    """The input of an encoder for a photo.
+    """The way in which a photo becomes an input of an encoder.
 
-    It is the pixels (side, side, 3) uint8 after `preprocessing`, or, if `describe` is given, the result of
-    `describe(pixels)`.
+    The input is the pixels (side, side, 3) uint8 after `preprocessing`. If `describe` is given, the input is the result
+    of `describe(pixels)`.
     """
 
     preprocessing: Preprocessing
@@ -101,9 +104,9 @@ class View(NamedTuple):
 class PhotographReader:
     """A reader of photos. The object can be pickled.
 
-    `read` returns the bytes at a location, and `limits` are the limits on images. `processes` is the number of decoding
-    processes. With 0, this process decodes. The methods raise InputError for a photo that cannot be read, or that has
-    changed since it was ingested.
+    `read(path, offset, size)` returns the bytes at a location, and `limits` are the limits on images. `processes` is
+    the number of processes in which `views` decodes photos. With 0, `views` decodes them in this process. The methods
+    raise InputError for a photo that cannot be read, or that has changed since it was ingested.
     """
 
     read: Callable[..., bytes]
@@ -111,18 +114,18 @@ class PhotographReader:
     processes: int = 0
 
     def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
-        """Return the whole photo, 8-bit RGB and upright, which may be smaller with `side`, as `decode` says."""
+        """Return the whole photo, in 8-bit RGB and upright. With `side`, it may be decoded smaller (see `decode`)."""
         return decode(self._unchanged(photograph), self.limits, side)
 
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
-        """Return the `views` of one photo, which is decoded once."""
+        """Return the input of an encoder for each of `views` of one photo, which is decoded once."""
         sides = [view.preprocessing.resize for view in views]
         images = decode_pixels(self._unchanged(photograph), self.limits, sides)
         pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
         return [view.describe(array) if view.describe else array for array, view in zip(pixels, views, strict=True)]
 
     def views(self, photographs: Iterable[Photograph], views: Sequence[View]) -> Iterator[list[Any]]:
-        """Yield the `views` of each photo, in order. The processes decode the photos.
+        """Yield the result of `load` for each photo, in order. The decoding processes compute it.
 
         Raises InputError, with the name of the photo, if a photo cannot be read.
         """

@@ -16,10 +16,10 @@ KERNELS = {
     "bilinear": (torch.ops.aten._upsample_bilinear2d_aa.default, 1),
     "bicubic": (torch.ops.aten._upsample_bicubic2d_aa.default, 2),
 }
-"""The function of each interpolation, and the reach of its kernel in pixels of the result."""
+"""The function of torch for each interpolation, and the reach of its kernel on each side in pixels of the result."""
 MIN_STARTS = 8
-"""Number of pixels of the result before the box at which resizing may start. The pixel that is nearest to a whole pixel
-of the image is chosen."""
+"""Smallest number of positions at which resizing may start: the edge of the box, and positions before it at distances
+of one pixel of the result. The position that is nearest to a whole pixel of the image is chosen."""
 
 
 def resize(
@@ -56,7 +56,7 @@ class Axis(NamedTuple):
 
     The pixels `start` to `stop` - 1 of the image are resized to `computed` pixels. The first `skipped` of these pixels
     and the pixels after the result are dropped. `scale` is the number of pixels of the image per pixel of the result.
-    torch resizes only from a whole pixel of the image on, which `start` is.
+    Resizing begins before the part that is wanted because torch can only begin at a whole pixel of the image.
     """
 
     start: int
@@ -83,7 +83,7 @@ class Axis(NamedTuple):
 
 @cache
 def _silence_warning() -> None:
-    """Trigger torch's warning about arrays that cannot be written, such as the pixels of Pillow, while it is ignored.
+    """Trigger torch's warning about read-only arrays, such as the pixels of Pillow, while warnings are ignored.
 
     torch gives this warning once per process, so it is not shown later.
     """

@@ -60,7 +60,7 @@ class Entry:
 
 
 def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
-    """Read the sentences in the `lines` of a CoNLL-U file. `name` is its name for messages.
+    """Read the sentences in the `lines` of a CoNLL-U file. `name` is the name of the file for messages.
 
     Multiword spans and empty nodes are ignored. Comments without words are a sentence of no words. Raises InputError,
     with the file and the line, for a row without ten columns, a word number out of order, an empty word, a head that is
@@ -155,7 +155,7 @@ def projective_heads(heads: Sequence[int]) -> list[int]:
 
 
 def _is_projective(heads: Sequence[int]) -> bool:
-    """Whether every word and its descendants are contiguous."""
+    """Return whether every word and its descendants are contiguous."""
     count, first, last = [1] * len(heads), list(range(len(heads))), list(range(len(heads)))
     for word in sorted(range(len(heads)), key=depths(heads).__getitem__, reverse=True):
         if last[word] - first[word] >= count[word]:
@@ -168,7 +168,7 @@ def _is_projective(heads: Sequence[int]) -> bool:
 
 
 def _spans(heads: Sequence[int], word: int, head: int) -> bool:
-    """Whether every word between `word` and `head` descends from `head`."""
+    """Return whether every word between `word` and `head` descends from `head`."""
     for between in range(min(word, head) + 1, max(word, head)):
         while between not in (head, ROOT):
             between = heads[between]

@@ -27,7 +27,7 @@ text.stop_words is true, also has nouns and numbers, such as fire, side and two.
 
 
 def find_lemma(word: str) -> str:
-    """Return the lemma of a word by the English dictionary. It is in lower case if the word is in lower case."""
+    """Return the lemma of a word by the English dictionary. The lemma of a word in lower case is in lower case too."""
     import simplemma
 
     lemma = simplemma.lemmatize(word, lang="en")
@@ -37,8 +37,8 @@ def find_lemma(word: str) -> str:
 def is_english(counts: Mapping[str, int]) -> bool:
     """Return whether at least MIN_ENGLISH_SHARE of the words of a collection are English.
 
-    `counts` is the number of sentences that have each word. Words with other characters than letters are ignored. A
-    collection without any word of letters counts as English.
+    `counts` has the number of sentences with each word, and each word counts so many times. Words with other characters
+    than letters are ignored. A collection without any word of letters counts as English.
     """
     import simplemma
 
@@ -50,13 +50,14 @@ def is_english(counts: Mapping[str, int]) -> bool:
 def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_count: int) -> dict[str, str]:
     """Choose the term that represents each word of a collection.
 
-    `counts` is the number of sentences that have each word. Return a mapping from words to terms. Every term is a word
-    of the collection or a stop word. Lemmas that are neither are mapped too, to the term of their words.
+    `counts` has the number of sentences with each word. Return a mapping from words to terms. Every term is a word of
+    the collection or a stop word. A lemma that is neither is a key of the mapping too, and has the term of its words.
 
-    The lemma of a word is the lemma in the dictionary, if at least `min_count` sentences have it. Otherwise the endings
-    in ENDINGS are removed, and the lemma is the first result that so many sentences have (for `playing`, the dictionary
-    has `playe`). If there is none, it is the candidate that most other words have as lemma. A lemma that is not a word
-    of the collection is represented by the shortest of its words: if only `geese` occurs, the query `goose` finds it.
+    The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
+    ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
+    that is a stop word or that at least `min_count` sentences have. If there is no such candidate, the lemma is the
+    candidate that most other words have as lemma in the dictionary. If a lemma is not a word of the collection, its
+    term is the shortest of its words: if only `geese` occurs, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)

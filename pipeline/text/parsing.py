@@ -19,11 +19,11 @@ if TYPE_CHECKING:
 FURTHER_ROOT = "parataxis"
 """Relation of the root of a second sentence to the root of the first, if the parser splits a text into sentences."""
 MAX_WORDS = 100
-"""Largest number of words in a text that is parsed. Longer texts get chains in place of parses."""
+"""Largest number of words in a text that is parsed. Longer texts get chains (see `fall_back`) in place of trees."""
 
 
 def require_spacy() -> Any:
-    """Import and return the module spacy. Raises UsageError with the command that installs it if it is missing."""
+    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it."""
     try:
         import spacy
     except ImportError:
@@ -38,7 +38,7 @@ def require_spacy() -> Any:
 def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
     """Parse texts with a spaCy pipeline and derive their phrase trees. `load` returns the pipeline.
 
-    A text without words, or with more than MAX_WORDS words, gets chains in place of the trees.
+    A text without words, or with more than MAX_WORDS words, gets chains (see `fall_back`) in place of the trees.
     """
     pipeline = load()
     docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
@@ -86,7 +86,7 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """Return the parses with the `wanted` ids by id. The id of a sentence is its comment sent_id.
+    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id.
 
     `name` is the name of the file for messages. Raises InputError for a sentence without an id, a repeated id, or a
     file without sentences.
@@ -97,9 +97,10 @@ def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -
 def index_trees(
     trees: Iterable[tuple[str | None, PhraseTree]], wanted: Collection[str], name: str
 ) -> dict[str, PhraseTree]:
-    """Return the phrase trees with the `wanted` ids by id. A tree without an id has its number in the file, from 0.
+    """Return the phrase trees of the `wanted` ids, as a mapping from ids.
 
-    `name` is the name of the file for messages. Raises InputError for a repeated id or a file without trees.
+    The id of a tree without an id is its number in the file, counted from 0. `name` is the name of the file for
+    messages. Raises InputError for a repeated id or a file without trees.
     """
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 
@@ -127,7 +128,8 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without letters, without trees, or with trees over other words than `text` gets chains.
+    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets chains
+    (see `fall_back`).
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -200,10 +202,11 @@ def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
 
 
 def judge(pipeline: Path, corpus: Path) -> dict[str, float]:
-    """Evaluate a spaCy pipeline on a corpus with the words of the treebank. Return percentages by spaCy's names.
+    """Evaluate a spaCy pipeline on a corpus that `write_corpus` has written. Return percentages by spaCy's names.
 
-    `dep_uas` is the percentage of words with the right head, `dep_las` with the right head and relation, and `tag_acc`
-    with the right tag.
+    The pipeline splits the sentences into words itself, which spaCy aligns with the words of the corpus. `dep_uas` is
+    the percentage of words with the right head, `dep_las` with the right head and relation, and `tag_acc` with the
+    right tag.
     """
     import spacy
     from spacy.training import Corpus

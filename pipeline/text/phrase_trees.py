@@ -86,9 +86,10 @@ class PhraseTree:
         return " ".join(f"{opened}({tag} {word}){')' * closed}" for opened, tag, word, closed in leaves)
 
     def with_leaves(self, words: Sequence[str], sources: Sequence[int]) -> "PhraseTree":
-        """Return the tree over other words. Word i takes the tag and the position of leaf `sources[i]` (ascending).
+        """Return the tree over other `words`. Word i takes the tag and the position of the leaf `sources[i]`.
 
-        Leaves that are not in `sources` are dropped, and so are phrases without any remaining leaf.
+        `sources` must be ascending, and may repeat a leaf. Leaves that are not in `sources` are dropped, and so are
+        phrases without any remaining leaf.
         """
         m, n = len(self.words), len(words)
         used = [False] * len(self)
@@ -125,7 +126,7 @@ class PhraseTree:
 
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
-    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent."""
+    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent, FRAGMENT."""
     roots = [node for node, parent in enumerate(parents) if parent < 0]
     if len(roots) > 1:
         for root in roots:
@@ -135,7 +136,10 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
 
 
 def is_punctuation(tag: str) -> bool:
-    """Return whether a part of speech, of the Penn Treebank or universal, is punctuation."""
+    """Return whether a part of speech, of the Penn Treebank or universal, is punctuation.
+
+    An unknown tag without letters and digits counts as punctuation.
+    """
     return tag == "PUNCT" or universal(tag) == "PUNCT" or not (tag in PENN_TO_UNIVERSAL or any(map(str.isalnum, tag)))
 
 
@@ -153,7 +157,7 @@ def _escape(word: str) -> str:
 
 
 def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None, PhraseTree]]:
-    """Read the trees in the `lines` of a file of brackets. `name` is its name for messages.
+    """Read the trees in the `lines` of a file of brackets. `name` is the name of the file for messages.
 
     Yield each tree with its id, or with None if it has no id. An id precedes the tree on the same line:
     `id TAB (S ...)`. An id without a tree has a tree of no words. A tree may span several lines, as in the files of the
@@ -190,8 +194,8 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
 def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
     """Build a tree from its tokens, whose brackets are balanced. `where` is the file and line for messages.
 
-    A stack replaces recursion, since trees can be deep. It has an entry for each open bracket: its texts (a label and
-    perhaps a word) and its nodes. A node is the number of a word, ~p for phrase p, or None for an empty leaf.
+    A stack replaces recursion, since trees can be deep. The stack has an entry for each open bracket: its texts (a
+    label and perhaps a word) and its nodes. A node is the number of a word, ~p for phrase p, or None for an empty leaf.
     """
     words: list[str] = []
     tags: list[str] = []

@@ -3,13 +3,13 @@
 A text is normalised, converted to lower case and split into words. Optionally, stop words are removed, words are
 replaced by their lemmas, and n-grams are added.
 
-The script of a text decides what a word is, not its language. In a script with spaces between words, terms are words
-and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
+The script of a text, and not its language, decides what a word is. In a script with spaces between words, terms are
+words and n-grams of neighbouring words. Han, Kana, Thai, Lao, Khmer and Burmese have no spaces between words. In these
 scripts each character (a letter with its marks) counts as a word, and terms are n-grams of neighbouring characters.
 N-grams of Han characters alone have at most LONGEST_HAN characters.
 
-In scripts with spaces, pieces of words can be terms as well. They match the forms of a word with each other, and
-compound words with their parts. English has no pieces, because they lower its recall (docs/measured.md).
+In scripts with spaces, pieces of words can be terms as well. Pieces match the forms of a word with each other, and
+compound words with their parts. English has no pieces, because they lower the recall of searches (docs/measured.md).
 """
 
 import re
@@ -33,10 +33,10 @@ _JOINERS = (0xAD, 0x34F, 0x200D, 0x2060, 0xFEFF)
 _VARIATIONS = (*range(0x180B, 0x1810), 0x20E3, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 _REMOVED = (*_HEBREW_POINTS, *_ARABIC_SIGNS, *_DIRECTIONS, *_JOINERS, *_VARIATIONS)
 SPELLINGS = dict.fromkeys(_REMOVED) | dict.fromkeys(range(0x64B, 0x64E), " ") | {0x2019: "'", 0x2BC: "'"}
-"""Characters of words that are removed or replaced. Hebrew points, Arabic vowel signs, and the sign that stretches
-Arabic letters are rarely written. Marks of the writing direction, soft hyphens, invisible joiners and variation
-selectors do not change a word. The Arabic case endings of tanwin are replaced by a space, so that the stem of the word
-is the same with and without the ending. All apostrophes become ASCII apostrophes."""
+"""Maps characters to their replacements in words, or to None if they are removed. Hebrew points, Arabic vowel signs,
+and the sign that stretches Arabic letters are rarely written. Marks of the writing direction, soft hyphens, invisible
+joiners and variation selectors do not change a word. The Arabic case endings of tanwin are replaced by a space, so that
+the stem of the word is the same with and without the ending. All apostrophes become ASCII apostrophes."""
 _OTHER_DIGIT = re.compile(r"[^\D0-9]")
 LONGEST_NGRAM = 3
 """Largest number of words, or of characters, in an n-gram."""
@@ -84,8 +84,8 @@ def _patterns() -> Patterns:
 def normalise_text(text: str) -> str:
     """Return a text in the normal form NFKC of Unicode. All text encoders read texts in this form.
 
-    It unifies different spellings of the same letters, such as accents as separate characters (common on macOS), and
-    full-width letters.
+    This form unifies different spellings of the same letters, such as accents as separate characters (common on macOS),
+    and full-width letters.
     """
     return text if text.isascii() else unicodedata.normalize("NFKC", text)
 
@@ -95,10 +95,10 @@ class TermSettings:
     """The settings for splitting a text into terms.
 
     If `lemmatise` and `english` are true, words are replaced by their lemmas. `lemmas` maps the words from which a
-    vocabulary was built to their terms (see `choose_lemmas`). These words need no dictionary, which takes as long to
-    load as a search takes. `stop_words` are removed before and after the words are replaced. Terms are n-grams of up to
-    `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true, pieces of
-    words are terms as well.
+    vocabulary was built to their terms (see `choose_lemmas`). The dictionary is loaded only for other words, because
+    that takes as long as a search. `stop_words` are removed before and after the words are replaced. Terms are n-grams
+    of up to `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true,
+    pieces of words are terms as well.
     """
 
     lemmatise: bool
@@ -120,7 +120,7 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """Return the settings that JSON describes. Raises ValueError if it describes something else."""
+        """Return the settings from the result of `to_dict`. Raises ValueError if a value has another form."""
         found = cls(**value)
         flags = all(isinstance(flag, bool) for flag in (found.lemmatise, found.english, found.pieces))
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
@@ -160,10 +160,11 @@ def cut_word(word: str) -> tuple[str, ...]:
 
 
 def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = cut_word) -> Callable[[str], list[str]]:
-    """Return a function that lists the terms of a text: first the words, then the pairs of neighbours, and so on.
+    """Return a function that lists the terms of a text: first the words, then the pairs of neighbouring words, and so
+    on up to the longest n-grams.
 
-    The last terms are the pieces of the words in scripts with spaces, if the settings have pieces. `cut` is the
-    function that returns the pieces of a word.
+    If `settings.pieces` is true, the pieces of the words in scripts with spaces follow. `cut` is the function that
+    returns the pieces of a word.
     """
     read = make_reader(settings)
     longest = {" ": settings.max_ngram, "": settings.max_characters}
@@ -223,7 +224,10 @@ def _words(text: str) -> list[str]:
 
 
 def _runs(tokens: Iterable[str]) -> Iterator[tuple[str, list[str]]]:
-    """Group tokens into runs: words with spaces between them, and characters of scripts without spaces."""
+    """Group tokens into runs of words with spaces between them, and runs of characters of scripts without spaces.
+
+    Yield the text between the words of a run, which is a space or empty, and the words.
+    """
     spaced: list[str] = []
     for token in tokens:
         if token.isascii() or not (spaceless := list(_patterns().spaceless.finditer(token))):

@@ -5,8 +5,9 @@ is a phrase too, unless it is part of a name or compound. The dependents of a he
 a dependent adds a phrase around the head, from the inside out:
 
 * BASE: determiners, adjectives, numbers, compounds and possessors, as in `a small dog`. Label NP, ADJP, ADVP, ...
-* MODIFIED: phrases and clauses after the head, as in `a dog | with a ball`. The label of BASE.
-* JOINED: conjuncts, as in `a dog | and | a cat`. The label of BASE. Two bare nouns share one phrase: `dogs and cats`.
+* MODIFIED: phrases and clauses after the head, as in `a dog | with a ball`. The label is the same as for BASE.
+* JOINED: conjuncts, as in `a dog | and | a cat`. The label is the same as for BASE. Two nouns without dependents share
+  one phrase: `dogs and cats`.
 * PREDICATE: auxiliaries, objects and adjuncts of a verb, or of a noun or adjective with a copula or subject. Label VP.
 * CLAUSE: subjects, words before the subject, and words at the end, as in `a dog | runs on the grass | .`. Label S.
 * MARKED: a preposition or a conjunction, as in `on | the grass` and `while | a dog runs`. Label PP or SBAR.
@@ -57,12 +58,12 @@ PHRASE_LABELS = {
 }
 """The label of the innermost phrase of a head, by its universal part of speech."""
 OTHER = "X"
-"""The label of any other phrase."""
+"""The label of a phrase whose head has another part of speech, and of several phrases without a common head."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
-"""Relations of words between or around phrases, which do not form a layer."""
+"""Relations of punctuation and conjunctions. These words are between or around phrases, and do not form a layer."""
 CLAUSAL = SUBJECTS | {"cop", "aux"}
-"""Relations that make their head a clause, whatever its part of speech is."""
+"""Relations of dependents that make their head the head of a clause, whatever part of speech the head is."""
 NOUN_LAYERS = {
     **dict.fromkeys(
         ["det", "amod", "nummod", "compound", "flat", "fixed", "goeswith", "advmod", "nmod:poss"], Layer.BASE
@@ -80,16 +81,17 @@ CLAUSE_LAYERS = {
 }
 """The layer of a dependent of a verb or of another predicate, by its relation."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations in which a noun or pronoun without dependents is not a phrase."""
+"""Relations to its head in which a noun or pronoun without dependents is not a phrase."""
 EMPTY = "no words"
-"""The reason for chains if a text has no words."""
+"""The value of `Parsed.fallback` for a text without words."""
 
 
 @dataclass(frozen=True)
 class Parsed:
     """The dependency tree and the phrase tree of a sentence, over the same words.
 
-    If they are only chains, `fallback` is the reason. Otherwise it is None.
+    If there are no real trees, both are chains of words (see `fall_back`), and `fallback` says why. Otherwise
+    `fallback` is None.
     """
 
     parse: Parse
@@ -100,7 +102,8 @@ class Parsed:
 def fall_back(text: str, reason: str) -> Parsed:
     """Return chains over the space-separated words of `text`, as a substitute for missing trees.
 
-    Each word is the head of the next word, and the phrase tree is right-branching. `reason` says why.
+    Each word is the head of the next word, and the phrase tree is right-branching. `reason` says why the trees are
+    missing.
     """
     words = text.split()
     return Parsed(chain(words), right_branching(words), reason)
@@ -137,7 +140,11 @@ class _Derivation:
         return assemble(self.parse.words, tags, self.phrases)
 
     def _gather(self, nodes: list[int]) -> None:
-        """Move nodes outside the outermost phrase into this phrase."""
+        """Join `nodes`, which together have all words of the sentence, to one phrase.
+
+        If the phrase that was made last is among them, the other nodes are moved into it. Otherwise they become a
+        phrase with the label OTHER.
+        """
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
             position, (label, children) = nodes.index(outermost), self.phrases[-1]
@@ -146,10 +153,10 @@ class _Derivation:
             self.phrases.append((OTHER, nodes))
 
     def _around(self, word: int, built: list[list[int]]) -> list[int]:
-        """Build the phrases around `word`. `built` has the nodes of its dependents.
+        """Build the phrases around `word`. `built[d]` has the result of this method for each dependent d.
 
-        Return the outermost phrase, with the nodes next to it that belong into a larger phrase. A node is the number of
-        a word, or ~p for phrase p.
+        Return a list of the outermost phrase and of the nodes next to it that belong into a larger phrase. A node is
+        the number of a word, or ~p for phrase p.
         """
         before = [d for d in reversed(self.dependents[word]) if d < word]
         after = [d for d in self.dependents[word] if d > word]
@@ -203,13 +210,14 @@ class _Derivation:
         return Layer.MODIFIED if nominal is None else nominal
 
     def _is_phrase(self, word: int) -> bool:
-        """Whether `word` alone is a noun phrase."""
+        """Return whether `word` alone is a noun phrase."""
         relation = self.parse.relations[word]
         possessive = relation == "nmod:poss" and self.upos[word] == "PRON"
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
 
     def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
-        """Whether `word` gets a phrase of its own inside the phrase of `layer`, which is its first phrase."""
+        """Return whether `word` alone becomes a phrase inside the phrase of `layer`, the innermost layer of its
+        `dependents`."""
         if self.upos[word] in VERBAL:
             return layer > Layer.PREDICATE
         joined = [d for d in dependents if self.plain[d] == "conj"]
@@ -217,7 +225,10 @@ class _Derivation:
         return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
 
     def _bare_conjunct(self, word: int) -> bool:
-        """Whether `word` is a noun without dependents that is coordinated with another noun without dependents."""
+        """Return whether `word` is a conjunct without dependents, as in `dogs and cats`.
+
+        The dependents of its head, which must be a noun, must be in the layer JOINED or in outer layers.
+        """
         head = self.heads[word]
         dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
         if head == ROOT or self.plain[word] != "conj" or dependents:
@@ -255,8 +266,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Patterns for the label of the head child by the category of a phrase, the best first. If none matches, the head is
-the last child that is neither punctuation nor a conjunction."""
+"""Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If none matches,
+the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -281,12 +292,12 @@ RELATIONS: tuple[tuple[str, str, str], ...] = (
     (r"VP|" + CLAUSE, r"S|SBAR|SINV|SQ|VP|SBARQ", "advcl"),
     (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
 )
-"""Patterns for the label of a phrase and for the label of a dependent in it, and the relation. The first match
-counts."""
+"""Triples of a pattern for the label of a phrase, a pattern for the label of a child that is not the head of the
+phrase, and the relation of this child to the head. The first triple whose patterns match counts."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
-"""Number of pairs of categories whose result is cached. A treebank has some thousand pairs."""
+"""Number of pairs of arguments whose results `_relation` and `_fits` keep. A treebank has some thousand pairs."""
 NOUN_PHRASE = "NP"
 
 
@@ -352,8 +363,8 @@ def _children(tree: PhraseTree) -> list[list[int]]:
 def _head_child(kind: str, kinds: Sequence[str]) -> int:
     """Return the position of the head among the children of a phrase.
 
-    `kind` is the label of the phrase and `kinds` are the labels of its children. It is the last child that matches the
-    best pattern, or the first such child if the phrase is a coordination.
+    `kind` is the label of the phrase and `kinds` are the labels of its children. The head is the last child that
+    matches the best pattern in HEADS, or the first such child if the phrase is a coordination.
     """
     order = range(len(kinds)) if _is_joined(kinds) else range(len(kinds) - 1, -1, -1)
     for pattern in HEADS.get(kind, ()):

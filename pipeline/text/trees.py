@@ -47,7 +47,8 @@ def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
 
 
 INSIDE = "compound"
-"""Relation between two words that are a single word for the parser. The last is the head, as in compounds."""
+"""Relation of a word to its head if both are parts of a single word of the parser. The head is the last part, as in
+compounds."""
 
 Spans = list[tuple[int, int]]
 """For each word of jointspace, the numbers of the first and the last word of the parser that share letters with it."""
@@ -78,9 +79,9 @@ def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
 def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
     """Convert a parse to other words of the same sentence. `spans` is the result of `align` for `words`.
 
-    Dependents of a parser's word without letters move to its head. If several words of the parser form one of `words`,
-    the word that is highest in the tree counts. If the result has several roots, the first remains the root and the
-    others depend on it.
+    If a word of the parser has no letters, its dependents become dependents of its head. If several words of the parser
+    form one of `words`, the word that is highest in the tree counts. If the result has several roots, the first remains
+    the root and the others depend on it.
     """
     depth = depths(parse.heads)
     owner: dict[int, int] = {}
@@ -134,7 +135,8 @@ class LabelTable:
 class SentenceTrees:
     """The dependency tree and the phrase tree of a sentence over jointspace's words.
 
-    `fits` is false if the parser's words could not be aligned. The trees are then chains.
+    `fits` is false if the parser's words could not be aligned. Then `parse` is the result of `chain`, and `tree` the
+    result of `right_branching`.
     """
 
     parse: Parse
@@ -172,8 +174,10 @@ def count_labels(sentences: Iterable[SentenceTrees]) -> LabelTable:
 
 
 def pack_trees(sentences: Iterable[SentenceTrees], vocabulary: Vocabulary, table: LabelTable) -> tuple[Trees, Trees]:
-    """Pack the trees of m sentences: first all dependency trees, then all phrase trees, with ids of words and
-    labels."""
+    """Pack the trees of m sentences. Return the m dependency trees and the m phrase trees.
+
+    The ids of words are their rows in `vocabulary`, and the ids of labels are their positions in `table`.
+    """
     word_id = vocabulary.index
     relation_id, label_id = ({label: i for i, label in enumerate(part)} for part in (table.relations, table.phrases))
     dependency, phrase = [], []

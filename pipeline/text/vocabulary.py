@@ -38,10 +38,12 @@ MAX_EDITS = 2
 SUGGESTION_CANDIDATES = 5
 """Number of similar words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
-"""Largest share of the dev sentences without a known word, and of unknown words in dev, without a warning."""
+"""Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
+warning is given."""
 POSSIBLE_PIECES = 10
-"""Smallest number of possible pieces of a length per known piece, so that pieces of this length are specific. With
-2,000 known pieces, specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
+"""Smallest ratio of the possible pieces of a length to the known pieces at which pieces of this length are specific: an
+unknown word rarely has a known piece by chance. With 2,000 known pieces, specific pieces have 3 letters in most
+alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -80,7 +82,7 @@ class KnownTerms:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The row of every term."""
+        """The position of every term in `terms`."""
         return {term: row for row, term in enumerate(self.terms)}
 
     @cached_property
@@ -161,7 +163,10 @@ class KnownTerms:
         return len(flags), flags.count(False)
 
     def _marked(self, text: str) -> Iterator[tuple[str, list[tuple[str, bool]]]]:
-        """Yield the runs of words of `text`. Each word comes with whether it is part of a known term in `text`."""
+        """Yield the runs of words of `text`, as the text between the words (see WordRun) and a list of pairs.
+
+        A pair is a word, and whether it is part of a known term in `text` or has known pieces.
+        """
         known = {word for row in self.rows(text) for word in words_of(self.terms[row])}
         for between, words, terms in self.read(text):
             has_pieces = self.split.pieces and between
@@ -205,11 +210,11 @@ class Coverage:
 
 @dataclass(frozen=True)
 class Vocabulary(KnownTerms):
-    """A vocabulary: terms by falling document frequency (ties are alphabetical), and their weights.
+    """A vocabulary: terms by falling document frequency (ties are alphabetical), and their weights `idf`.
 
-    The weight of term i is its inverse document frequency, idf_i = ln((1 + n) / (1 + df_i)) + 1 over the n training
-    sentences (`n_sentences`), or 1 if it was built without idf. `settings` are the settings by which a text is split
-    into terms, and `normalise` says whether vectors are scaled to unit length. An index stores a copy of the
+    The weight of term i is ln((1 + n) / (1 + df_i)) + 1, where df_i of the n training sentences (`n_sentences`) contain
+    the term. All weights are 1 if the vocabulary was built without idf. `settings` are the settings by which a text is
+    split into terms, and `normalise` says whether vectors are scaled to unit length. An index stores a copy of the
     vocabulary, which suffices to encode queries.
     """
 
@@ -249,7 +254,10 @@ class Vocabulary(KnownTerms):
 
 
 def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-    """Learn the vocabulary of `sentences`, which are read twice. `sizes` are the parameters of `learn_vocabulary`."""
+    """Learn the vocabulary of `sentences`. `sizes` are the other parameters of `learn_vocabulary`.
+
+    The sentences may be read twice, so `sentences` must not be an iterator.
+    """
     from pipeline.text.counting import count_terms  # loads pyarrow, which queries do not need
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
@@ -267,11 +275,12 @@ def learn_vocabulary(
 ) -> Vocabulary:
     """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
 
-    `count(settings)` counts the terms of the training sentences. It is called for single words first. They decide
-    whether the sentences are English, and which lemmas are used. It is then called for the terms of the vocabulary.
-    English terms are not pieces of words. In other languages, pieces take at most half of the vocabulary. `idf` says
-    whether terms are weighted, and `normalise` whether vectors are scaled to unit length. Raises InputError if no term
-    is frequent enough.
+    `count(settings)` counts the terms of the training sentences. It is called for single words first. Their counts
+    decide whether the sentences are English, and which lemmas are used. If the terms of the vocabulary are not the
+    single words, `count` is called again for these terms. An English vocabulary has no pieces of words. In other
+    languages, pieces take at most half of the vocabulary. `idf` says whether terms are weighted by their inverse
+    document frequency, and `normalise` whether vectors are scaled to unit length. Raises InputError if no term is
+    frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)

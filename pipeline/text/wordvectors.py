@@ -53,10 +53,10 @@ def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
 def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors in a text format: lines `word v1 ... vd`, after an optional first line `count dim` (word2vec).
 
-    Return the vectors of the `wanted` words and of the `first` words in the file. `source` is the name of the file for
-    messages. All lines are checked. Raises InputError, with the line, for a vector of the wrong dimension, a value that
-    is not a finite number, and a word that is repeated or not UTF-8. Raises InputError too if the first line announces
-    another number of vectors or an impossible dimension, or if no vector is returned.
+    Return the vectors of the `wanted` words, and of the first words in the file, whose number is `first`. `source` is
+    the name of the file for messages. All lines are checked. Raises InputError, with the line, for a vector of the
+    wrong dimension, a value that is not a finite number, and a word that is repeated or not UTF-8. Raises InputError
+    too if the first line announces another number of vectors or an impossible dimension, or if no vector is returned.
     """
     reader, count, dim = _VectorReader(source, "line", wanted, first), None, None
     for number, line in enumerate(lines, 1):

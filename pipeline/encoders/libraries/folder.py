@@ -1,7 +1,7 @@
 """Checks the folder in which a library has saved an encoder before the library reads it. The folder is not trusted.
 
-A folder may contain only safetensors, JSON and text files, so that nothing in it can be code. Its configurations must
-not name another network, another folder or a hub.
+A folder may contain only safetensors, JSON and text files, so that nothing in it can be code. The configurations in a
+folder must not name another network, another folder or a hub.
 """
 
 import json
@@ -35,7 +35,7 @@ TOKENIZER_FILES = ("tokenizer.json", "vocab.json", "vocab.txt", "merges.txt", "a
 ELSEWHERE = re.compile(r"(local-dir|hf-hub|hf_hub|file|https?):|timm_", re.IGNORECASE)
 """Beginnings of the names of networks in a folder, on a hub, or of another library."""
 IGNORED = re.compile(r"[\0- ]")
-"""Characters that a parser of URLs ignores in front of such a name or in it, for example in older versions of timm."""
+"""Characters that a parser of URLs ignores before or in a name that ELSEWHERE matches, as in older versions of timm."""
 
 REFUSED_KEYS = frozenset((
     "auto_map", "backbone", "backbone_config", "hf_model_name", "quantization_config", "timm_model_pretrained",
@@ -59,7 +59,7 @@ LAYERS = re.compile("layers|depth|blocks|heads|experts|stages")
 MAX_LAYERS = 1 << 10
 """Largest value of a key that LAYERS matches. A configuration with a larger value is refused."""
 MAX_WIDTH = 1 << 24
-"""Largest value of any other key with an integer. A configuration with a larger value is refused."""
+"""Largest whole number under a key that LAYERS does not match. A configuration with a larger number is refused."""
 
 MAX_QUOTED_CHARACTERS = 80
 """Largest number of characters of a name in a message."""
@@ -146,7 +146,7 @@ def require_plain_config(config: "JsonValue") -> None:
 
 @contextmanager
 def malformed() -> Iterator[None]:
-    """Convert the exceptions that a library raises for malformed files to ValueError.
+    """Convert the exceptions that a library raises for malformed files in the `with` block to ValueError.
 
     JointspaceError and ModuleNotFoundError are not converted.
     """
@@ -160,7 +160,7 @@ def malformed() -> Iterator[None]:
 
 @contextmanager
 def offline() -> Iterator[None]:
-    """Prevent requests to the Hugging Face hub in the block, whatever a stored configuration names."""
+    """Prevent requests to the Hugging Face hub while the `with` block runs, whatever a stored configuration names."""
     try:
         from huggingface_hub import constants
     except ModuleNotFoundError:

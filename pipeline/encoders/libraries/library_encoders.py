@@ -1,7 +1,7 @@
 """Base classes of image encoders and text encoders that are models of other libraries.
 
 `prepare-encoder` fetches a model and saves it in the format of its library. `restore` reads these files without network
-access. A subclass defines both for its library.
+access. A subclass defines for its library how models are fetched, saved and read.
 """
 
 import copy
@@ -42,7 +42,10 @@ PROBE_TEXTS = (
 
 
 class FetchedImages(NamedTuple):
-    """A network for images that was fetched from a library, the preprocessing as far as it is known, and the origin."""
+    """A network for images that was fetched from a library (`body`), with the origin of its `weights`.
+
+    `preprocessing` has the settings of `Preprocessing` for the network, as far as they are known.
+    """
 
     body: nn.Module
     preprocessing: Mapping[str, Any]
@@ -74,7 +77,10 @@ class LibraryImages(ModuleEncoder):
     @staticmethod
     @abstractmethod
     def load(folder: Path, about: Settings) -> nn.Module:
-        """Read the `body` from a folder that `save` has written. The folder has been checked."""
+        """Read the network `body` from a folder that `save` has written and that `check_folder` has accepted.
+
+        `about` has the settings of the encoder (see the class).
+        """
 
     @classmethod
     def prepare(cls, entry: "LibraryImagesEntry", material: EncoderMaterial) -> "LibraryImages":
@@ -138,7 +144,7 @@ class LibraryTexts(TextEncoder):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, weights: WeightsOrigin) -> "LibraryTexts":
-        """Read the encoder from a folder that `save` has written. The folder has been checked."""
+        """Read the encoder from a folder that `save` has written and that `check_folder` has accepted."""
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -201,7 +207,7 @@ class LibraryTexts(TextEncoder):
 
 
 class Float32Output(nn.Module):
-    """A body whose output is float32, whatever it computes in."""
+    """A network that converts the output of the network `body` to float32."""
 
     def __init__(self, body: nn.Module) -> None:
         super().__init__()
@@ -214,7 +220,10 @@ class Float32Output(nn.Module):
 def user_folder(
     entry: "LibraryImagesEntry | LibraryTextsEntry", material: EncoderMaterial
 ) -> tuple[Path | None, dict[str, str | int]]:
-    """Return the folder under weights_root that an entry names, or None, and the origin of its weights."""
+    """Return the folder under weights_root that an entry names, and the origin of the weights.
+
+    The folder is None if the entry does not name a folder. The origin is then a model on the hub of the library.
+    """
     folder = entry.folder(str(material.weights_root))
     return folder, {"origin": entry.architecture if folder else f"{entry.architecture}, from its hub"}
 

@@ -35,7 +35,7 @@ INPUTS = ("input_ids", "attention_mask", "token_type_ids")
 class SentenceFeatures(nn.Module):
     """The modules of a model, which map the tensors of its tokenizer to vectors (n, dim).
 
-    `names` are the names of the tensors in their order.
+    `names` are the names of the tensors, in the order in which `forward` takes the tensors.
     """
 
     def __init__(self, modules: SentenceTransformer, names: Sequence[str]) -> None:
@@ -98,7 +98,7 @@ class SentenceTransformersTexts(LibraryTexts):
         return tuple(features[name] for name in self.names)
 
     def _features(self, texts: Sequence[str]) -> Mapping[str, Any]:
-        """Tokenise texts. The method of the library is called `preprocess` from version 6.0 on."""
+        """Tokenise texts to named tensors. The method of the library is called `preprocess` from version 6.0 on."""
         preprocess = getattr(self.whole, "preprocess", None) or self.whole.tokenize
         return preprocess(list(texts))
 
@@ -106,7 +106,7 @@ class SentenceTransformersTexts(LibraryTexts):
 def keep_layers(network: nn.Module, count: int) -> None:
     """Remove all layers of a transformer after the first `count`. With 0, only its embeddings are left.
 
-    Raises ValueError if it has fewer layers, or if its layers cannot be found.
+    Raises ValueError if the transformer has fewer layers, or if its layers cannot be found.
     """
     config: Any = network.config
     depth = config.num_hidden_layers

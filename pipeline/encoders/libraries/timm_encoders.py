@@ -21,7 +21,7 @@ WEIGHTS = "model.safetensors"
 
 
 class InnerLayer(nn.Module):
-    """The network `whole` up to its `layer`, the name of a module. Tokens are averaged."""
+    """The network `whole` up to the module with the name `layer`. If this module returns tokens, they are averaged."""
 
     def __init__(self, whole: nn.Module, layer: str) -> None:
         """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""

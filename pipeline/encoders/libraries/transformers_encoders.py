@@ -1,6 +1,7 @@
 """Image encoders and text encoders that are models of transformers: CLIP, SigLIP, DINOv2, ViT, ConvNeXt, BERT, ...
 
-`save_pretrained` of the library writes their files. Only the weights of one side of a dual encoder are saved.
+`save_pretrained` of the library writes their files. A dual encoder, such as CLIP, has an image side and a text side, of
+which only the side that the encoder uses is saved.
 """
 
 import inspect
@@ -37,11 +38,11 @@ IMAGE_PARTS = ("vision_", "visual_", "image_")
 """Prefixes of the names of the parts of a dual encoder that only its image side uses."""
 
 MIN_SIZE_WITHOUT_CROP = 384
-"""ConvNeXt's processor resizes the whole image at this size and above. Below this size it crops the centre."""
+"""Size in pixels from which ConvNeXt's image processor resizes the whole image. Below this size it crops the centre."""
 
 PROBE_WIDTH = 400
 PROBE_HEIGHT = 300
-"""Size in pixels of the gradient image that compares our preprocessing with the library's."""
+"""Width and height in pixels of the gradient image on which our preprocessing is compared with the library's."""
 
 PIXEL_TOLERANCE = 2 / 255
 """Largest difference of pixels that rounding can cause, as a share of their range. A wrong crop, scale or channel order
@@ -61,8 +62,8 @@ WITHOUT_PUNCTUATION = str.maketrans("_", " ", string.punctuation.replace("_", ""
 class ImageFeatures(nn.Module):
     """Image side of a transformers model: pixels (n, 3, side, side) to features (n, dim).
 
-    A dual encoder (CLIP, SigLIP) returns the projected image embedding. An image-only model returns its pooled output,
-    or the hidden state of the first token if it has no pooling layer (`pooled=False`).
+    The features are the projected image embedding of a dual encoder (CLIP, SigLIP). For an image-only model, they are
+    its pooled output, or the hidden state of the first token if the model has no pooling layer (`pooled` is false).
     """
 
     model: transformers.PreTrainedModel
@@ -117,8 +118,8 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
 
-    A dual encoder returns the projected text embedding. A text-only model returns the mean of its tokens' states. If
-    `masked` is true, the model gets the mask.
+    A vector is the projected text embedding of a dual encoder, or the mean of the hidden states of all tokens of a text
+    in a text-only model. `masked` says whether the model takes the mask as an argument.
     """
 
     model: transformers.PreTrainedModel
@@ -214,7 +215,10 @@ def canonical(text: str) -> str:
 
 @contextmanager
 def quiet() -> Iterator[None]:
-    """Suppress the library's messages about weights of the side that is not stored, and its progress bars."""
+    """Suppress the library's log messages and progress bars while the `with` block runs.
+
+    The library would warn about the weights of the side that is not stored.
+    """
     logs = transformers.utils.logging
     before = logs.get_verbosity()
     bars = logs.is_progress_bar_enabled()
@@ -231,10 +235,11 @@ def quiet() -> Iterator[None]:
 def load_model(
     repository: str | Path, local_files_only: bool = False
 ) -> tuple[transformers.PreTrainedModel, list[str]]:
-    """Load the model in a folder or on the hub, in float32. Return it with the names of missing parameters.
+    """Load the model in a folder or on the hub, in float32.
 
-    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded. Raises
-    ValueError if the weights do not fit the configuration of the model.
+    Return the model, and the names of its parameters that the weights lack. Only safetensors are read, and no code of
+    the hub is run. With `local_files_only`, nothing is downloaded. Raises ValueError if the weights do not fit the
+    configuration of the model.
     """
     options = {"use_safetensors": True, "trust_remote_code": False, "local_files_only": local_files_only}
     with quiet():
