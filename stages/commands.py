@@ -27,7 +27,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _ConfigType(click.Path):
-    """The path of a configuration. A folder is refused with the configuration that the user probably meant."""
+    """The path of a configuration. The error for a folder names the configuration that the user probably meant."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -46,7 +46,7 @@ class _ConfigType(click.Path):
 
 
 class _RunType(click.Path):
-    """The folder of a run. A configuration is refused with the folder of its run."""
+    """The folder of a run. The error for a configuration file names the folder of its run."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -68,7 +68,7 @@ RUN = _RunType(path_type=Path, file_okay=False)
 class Command(click.Command):
     """A command that accepts the former names of its options, and warns on stderr when one is used.
 
-    `former` maps a former name to the new one, or to "" if the value of the option is the first argument now.
+    `former` maps the former name of an option to its new name, or to "" if its value is the first argument now.
     """
 
     def __init__(self, *arguments: Any, former: Mapping[str, str] | None = None, **settings: Any) -> None:

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pipeline.foreign.image_names import Takedown
 
 INSPECTED_FOLDER = "manifest.parts"
-"""Name of the folder that keeps the results of photos that were already checked. It is in the folder of the run."""
+"""Name of the folder in the run that keeps the results of the check of photos, until the manifest is written."""
 SPILL_FOLDER = "tables.parts"
-"""Name of the folder that holds records which do not fit into memory. It is in the folder of the run."""
+"""Name of the folder in the run that holds the records of the collection which do not fit into memory."""
 logger = logging.getLogger(__name__)
 
 

@@ -1,6 +1,6 @@
-# Functions for all rules. The inputs of a rule are the inputs that the stage declares. The parameter `decides` has the
-# version of the stage and the keys of the configuration that decide its result. If it changes, Snakemake reruns the job
-# and the jobs that depend on it.
+# Functions for all rules. The inputs of a rule are the inputs that its stage declares. The parameter `decides` has the
+# version of the stage and the keys of the configuration that decide its result. If `decides` changes, Snakemake reruns
+# the job and the jobs that depend on it.
 
 import json
 import re
