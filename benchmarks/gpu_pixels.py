@@ -1,4 +1,4 @@
-"""The parts of gpu_all.sh that start from JPEG files: writing photos, and measuring `ingest`, `extract` and decoders."""
+"""The parts of gpu_all.sh that start from JPEGs. They write photos, and measure `ingest`, `extract` and decoders."""
 
 import io
 import json
