@@ -229,10 +229,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return a value that changes when the index in `folder` or a list of removed photos in its run changes.
+    """Return a value that changes when the index in `folder` changes, or a list of removed photos in its run.
 
-    Return None if there is no index, or if it cannot be read at the moment. Damage in another index of the run does not
-    hide changes of this index.
+    Return None if there is no index, or if it cannot be read at the moment. Changes are also noticed if another index
+    of the run is damaged.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
@@ -289,9 +289,10 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the run whose
-    parser reads the queries of a tree model, or None. `columns` are the columns of the collection that the page shows,
-    or None for all columns. With `skip_verified`, files are not hashed that were verified before and not changed since.
+    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the folder of
+    the run whose parser reads the queries of a tree model, or None. `columns` has the columns of the collection that
+    the page shows, or is None for all columns. If `skip_verified` is true, files that were verified before and not
+    changed since are not hashed again.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -318,7 +319,7 @@ def _open_gallery(
 
 
 def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
-    """Return a function that encodes the bytes of a photo with the encoders of the index: encoder -> features.
+    """Return a function from the bytes of a photo to encoder -> features, by the encoders of the index.
 
     The encoders are loaded when the first photo is encoded.
     """

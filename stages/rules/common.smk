@@ -24,7 +24,7 @@ from stages.catalogue import declared
 
 try:
     for path in workflow.configfiles:
-        read_mapping(path)  # Snakemake accepts a key that is given twice
+        read_mapping(path)  # raises an error if a key is given twice, which Snakemake accepts
     allow(named_places(config))
     config.update(accept_former_spelling(config))  # jobs then do not repeat the warning about former spellings
     CONFIG = validate(config)
