@@ -108,9 +108,9 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move the artefacts of an earlier configuration from `found.faults` to `found.former`.
 
-    They are artefacts that the run's configuration no longer names and whose inputs have changed or are missing. An
-    index or a missing artefact is removed from the faults, but not listed in `found.former`: the index can still be
-    searched. Raises JointspaceError if the configuration cannot be read.
+    They are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
+    is missing, or is an index, it is removed from the faults but not listed in `found.former`. Such an index can still
+    be searched. Raises JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD

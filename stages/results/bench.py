@@ -97,7 +97,8 @@ def command(
 
 
 def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -> "Bench":
-    """Read the vectors of the splits train, dev and test. If `encoders` or `text_encoders` is empty, read all encoders.
+    """Read the vectors of train, dev and test by the given encoders. If no image encoder is given, all image encoders
+    of the run are read, and likewise the text encoders.
 
     Raises UsageError for an unknown encoder, and InputError if a split has no captions.
     """
