@@ -89,15 +89,16 @@ KNOWN_WRONG = {
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
 """Photo of Flickr8k -> its wrong caption, which is left out. The photos of the 32 captions, and of the 32 sets of
-captions, that have the lowest scores before any exchange were looked at. No other caption was wrong."""
+captions, that have the lowest scores before any exchange were inspected. No other caption of them was wrong."""
 
 
 @dataclass(frozen=True)
 class Pairs:
     """Photos and captions: `rows` with reduced features and text vectors, and the `texts` (m,) of the captions.
 
-    `ridges` make the ridges of the reduced views as large as the ridges of the whole views. `encode` returns the
-    reduced text vectors of new captions.
+    `ridges` has a ridge for the reduced image view and for the reduced text view, relative to the mean variance. They
+    add as much to the variances as RIDGE adds to those of the whole views. `encode` returns the reduced text vectors
+    (k, d) of a list of new captions.
     """
 
     rows: SplitRows
@@ -106,7 +107,8 @@ class Pairs:
     encode: Callable[[list[str]], np.ndarray]
 
     def select(self, photos: np.ndarray, captions: int | None) -> "Pairs":
-        """Return the `photos` (k,) with at most the first `captions` captions of each photo."""
+        """Return the photos with the row numbers `photos` (k,). If `captions` is a number, keep at most so many
+        captions of each photo, the first ones."""
         rows = self.rows
         position = np.arange(len(rows.owners)) - np.searchsorted(rows.owners, rows.owners)
         kept = np.flatnonzero(np.isin(rows.owners, photos) & (position < (captions or 1 << 30)))
@@ -121,8 +123,8 @@ class Pairs:
 
 
 def read_captioned(run: Run) -> Pairs:
-    """Read all photos with captions, as the audit reads them, and reduce their views. Known wrong captions are left
-    out."""
+    """Read all photos with captions, as the audit reads them, and reduce the dimensions of both views. The captions of
+    KNOWN_WRONG are left out."""
     config = run.config
     names = [entry.name for entry in config.text_encoders]
     encoders = tuple(entry.name for entry in config.encoders)
@@ -169,7 +171,11 @@ def read_captioned(run: Run) -> Pairs:
 
 
 class Reduction:
-    """The `components` leading principal components of a matrix (n, d), and the ridge that the reduced rows need."""
+    """The `components` leading principal components of a matrix (n, d).
+
+    `ridge` is relative to the mean variance of the reduced columns. It adds as much to their variances as RIDGE adds to
+    the variances of the columns of the matrix.
+    """
 
     def __init__(self, matrix: np.ndarray, components: int) -> None:
         sample = matrix[:: max(1, len(matrix) // 10_000)]
@@ -195,8 +201,11 @@ def make_pairs(count: int = 300) -> Pairs:
 
 
 def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarray:
-    """Exchange the captions of a `share` of the photos (`whole`), or a `share` of the single captions. Photos with
-    different numbers of captions are not exchanged. Return the new order (m,) of the captions."""
+    """Exchange all captions of a `share` of the photos if `whole` is true, and otherwise a `share` of single captions.
+
+    Photos with different numbers of captions do not exchange them. Return the new order (m,): the number of the caption
+    that takes the place of each caption.
+    """
     rng = np.random.default_rng(seed)
     captions = np.arange(len(rows.owners))
     groups = np.split(captions, np.flatnonzero(np.diff(rows.owners)) + 1) if whole else captions[:, None]
@@ -209,7 +218,8 @@ def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarra
 
 
 def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
-    """Replace a `share` of the captions by a caption of the most similar photo. Return the new order (m,)."""
+    """Replace a `share` of the captions by captions of the most similar other photo. Return the number of the caption
+    that is at the place of each caption afterwards (m,)."""
     rng = np.random.default_rng(seed)
     unit = normalise(rows.features["reduced"].copy(), ["l2"])
     cosines = unit @ unit.T
@@ -222,7 +232,8 @@ def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
 
 
 def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Replace a noun in a `share` of the captions. Return all text vectors, and whether each caption changed (m,)."""
+    """Replace a noun in a `share` of the captions. Return the vectors (m, d) of all captions, and whether each caption
+    has changed (m,)."""
     rng = np.random.default_rng(seed)
     words = [text.split() for text in pairs.texts]
     with_noun = [row for row, caption in enumerate(words) if set(caption) & set(NOUNS)]
@@ -238,7 +249,12 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np
 
 
 def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return the text vectors with wrong captions, and whether each photo (n,) or each caption (m,) is wrong."""
+    """Make a `share` of the captions wrong by the kind of `noise`, which is one of those in the docstring of this
+    module.
+
+    Return the text vectors (m, d). Also return whether each caption (m,) is wrong or, for `photos`, whether the
+    captions of each photo (n,) are wrong.
+    """
     rows = pairs.rows
     if noise == "noun":
         return replace_nouns(pairs, share, seed)
@@ -253,7 +269,7 @@ def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple
 
 
 def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
-    """Embed the pairs of each fold as the audit does, with the text `vectors` (m, d) of other captions."""
+    """Embed the pairs of each fold as the audit does. The text `vectors` (m, d) replace the text vectors of `pairs`."""
     features, owners = pairs.rows.features["reduced"], pairs.rows.owners
     folds = draw_folds(np.empty((0, 2), int), len(features), seed)
 
@@ -270,9 +286,9 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
 def score_lemon(rivals: Rivals) -> np.ndarray:
     """Compute the score of LEMoN for each caption (m,): high scores are suspicious (Zhang et al. 2025, section 3).
 
-    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the weighted mean distance of the caption
-    from the captions of the nearest pairs by photo, plus the same with photos and captions exchanged. The neighbours
-    are pairs of other photos.
+    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the weighted mean distance between the
+    caption and the captions of the pairs with the nearest photos, plus the same with photos and captions exchanged.
+    Pairs of the same photo are not among these pairs.
     """
     x, y = rivals.x[rivals.owners], rivals.y
     rows = np.arange(len(y))[:, None]
@@ -288,7 +304,7 @@ def score_lemon(rivals: Rivals) -> np.ndarray:
 
 
 def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield the figures of each kind of noise and each share of replaced items."""
+    """Yield a line with the means over the seeds for each kind of noise and each share of replaced items."""
     for noise in noises:
         for share in SHARES if noise != "noun" else (0.05,):
             figures = [find_with_seed(pairs, noise, share, seed) for seed in range(seeds)]
@@ -302,7 +318,8 @@ def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[
 
 
 def find_with_seed(pairs: Pairs, noise: str, share: float, seed: int) -> dict[str, Any]:
-    """Replace captions, score all pairs, and compare the list of the audit with the replaced items."""
+    """Replace captions, score all pairs as the audit does, and compare its list with the replaced items. Return the
+    values of a line (see the docstring of this module) for one seed."""
     vectors, is_wrong = replace_captions(pairs, noise, share, seed)
     seconds = time.process_time()
     folds = embed(pairs, vectors, seed)

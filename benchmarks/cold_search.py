@@ -50,7 +50,7 @@ assert len(found) == 10
 
 
 def write_model(folder: Path) -> IndexShard:
-    """Write an index of a few pairs, whose model the other indexes share, and a query."""
+    """Write an index of a few pairs, whose model the other indexes use, and the file of a query. Return the index."""
     rng = np.random.default_rng(0)
     images = rng.standard_normal((2 * DIM, DIM), dtype=np.float32)
     texts = images + 0.1 * rng.standard_normal(images.shape, dtype=np.float32)
@@ -88,8 +88,8 @@ def write_index(folder: Path, source: IndexShard, rows: int) -> None:
 
 
 def search(folder: Path, kind: str) -> tuple[float, float]:
-    """Search in a new process, of the `kind` recognised or verified. Returns its CPU seconds and its wall-clock
-    seconds."""
+    """Search the index in a folder in a new process. If `kind` is `verified`, the process hashes all files. Returns the
+    CPU seconds and the wall-clock seconds of the process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder), kind], check=True)

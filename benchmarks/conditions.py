@@ -45,7 +45,7 @@ from pipeline.storage.stored_index import open_index  # noqa: E402
 
 ANCHORS = 4
 QUERIES = 100
-"""Number of queries of one line."""
+"""Number of queries whose time is measured for a line."""
 
 
 def search_each(searcher: Searcher, queries: np.ndarray, where: str | None) -> None:

@@ -32,7 +32,8 @@ RIDGES = (0.01, 0.1, 1.0)
 
 
 class CausedPairs:
-    """Makes blocks of pairs that share HIDDEN causes. The noise is drawn once and shifted from block to block."""
+    """A source of synthetic pairs. Both vectors of a pair are linear maps of the same HIDDEN values with added noise.
+    The noise is drawn once, and shifted for each block of pairs."""
 
     def __init__(self, dim: int) -> None:
         self._rng = np.random.default_rng(0)

@@ -58,7 +58,7 @@ class RegionBlock(NamedTuple):
 
 
 class SyntheticRegions:
-    """REGIONS regions for each of n images, stored in half precision."""
+    """Random features of REGIONS regions for each of n images, stored in half precision. The boxes are all 0."""
 
     def __init__(self, n: int) -> None:
         self.features = make_features(n * REGIONS).reshape(n, REGIONS, DIM_X)
@@ -73,7 +73,7 @@ class SyntheticRegions:
 
 
 class Enough(Exception):
-    """Raised when enough steps have been timed."""
+    """Exception that ends a training after the steps that are timed."""
 
 
 def make_features(n: int) -> np.ndarray:
@@ -90,7 +90,7 @@ def make_start() -> NormalizedCCA:
 
 
 def make_sentences(form: str) -> Any:
-    """Make SENTENCES captions per photo, in the form that a model takes."""
+    """Make SENTENCES random captions for each of IMAGES photos, in the `form` that a model reads."""
     rng = np.random.default_rng(0)
     count = SENTENCES * IMAGES
     lengths = np.clip(rng.normal(11, 4, count).astype(int), 3, 35)
@@ -106,7 +106,9 @@ def make_sentences(form: str) -> Any:
 
 
 def _with_noun_phrases(rng: np.random.Generator, nodes: list[tuple[int, int, int]]) -> list[tuple[int, int, int]]:
-    """Return the nodes of a tree (parent, word or -1, label), with a third of the phrases marked as noun phrases."""
+    """Return the nodes of a tree with other labels: a random third of the phrases gets the label 0 (noun phrase), and
+    the other phrases and the words get the label 1. A node is (number of its parent, word or -1 for a phrase,
+    label)."""
     return [(up, word, int(word >= 0 or rng.random() > 1 / 3)) for up, word, _ in nodes]
 
 
@@ -128,14 +130,14 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
 
 
 def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
-    """Return the training of the registered model `name`. The evaluation on dev costs no time."""
+    """Return the training of the registered model `name`, without the evaluation on dev after an epoch."""
     loop = model_spec(name).load().trainer(make_task(name, device, **settings))
     loop.judge = lambda: 0.0
     return loop
 
 
 def runner(loop: Training, steps: int) -> Callable[[], None]:
-    """Return a function that takes the next `steps` steps of the training."""
+    """Return a function that continues the training for `steps` steps at each call."""
 
     def run() -> None:
         goal = loop.steps_done + steps

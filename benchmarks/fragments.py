@@ -55,7 +55,8 @@ def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
 
 
 def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Compute the scores from padded sets. The maxima of padded words are set to zero."""
+    """Compute the scores (n, m) from padded sets of regions and words. `mask` is true for real words. The maximum of
+    any other word counts as zero."""
     n = len(regions)
     m = len(words)
     products = regions.flatten(0, 1) @ words.flatten(0, 1).T

@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Decides within eight minutes how well the pipeline uses this machine's GPU; gpu_verdict.py lists the parts.
+# Measures within eight minutes how well the pipeline uses this machine's GPU. gpu_verdict.py lists the parts.
 #
 #   bash benchmarks/gpu_all.sh --output DIR [--wheels FOLDER] [--budget SECONDS] [--device cpu] [--tiny]
 #

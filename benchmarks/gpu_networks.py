@@ -1,4 +1,4 @@
-"""The parts of gpu_all.sh that compute from memory: moments, exact search and networks."""
+"""The parts of gpu_all.sh that compute from arrays in memory: moments, exact search and networks."""
 
 import math
 from collections.abc import Callable
@@ -31,8 +31,8 @@ CPU = torch.device("cpu")
 
 
 def accumulation(bench: Bench) -> None:
-    """Measure the sums of the moments of shards, compared with the lower half of the bare product, and the storing of
-    one shard.
+    """Measure the time for summing the moments of one shard, and for storing the sum. The floor of the summing is the
+    time for the lower half of the product X'X alone.
     """
     rows = bench.size(BLOCK_ROWS, 64)
     dim_x = bench.size(DIM_X, 128)
@@ -65,7 +65,7 @@ def accumulation(bench: Bench) -> None:
 
 
 def exact_search(bench: Bench) -> None:
-    """Search 524,288 vectors exactly, compared with the bare product in float32."""
+    """Measure an exact search among 524,288 vectors. The floor is the time of the matrix product in float32 alone."""
     rng = np.random.default_rng(0)
     vectors = rng.standard_normal((bench.size(1 << 19, 3000), 512), dtype=np.float32)
     queries = rng.standard_normal((bench.size(1024, 16), 512), dtype=np.float32)
@@ -83,7 +83,7 @@ def exact_search(bench: Bench) -> None:
 
 
 def detector(bench: Bench) -> None:
-    """Measure the detector in three precisions. A test compares the regions of a trained network in TF32."""
+    """Measure the detector of regions in three precisions, in images per second."""
     name = bench.size("fasterrcnn_resnet50_fpn", "fasterrcnn_mobilenet_v3_large_320_fpn")
     count = bench.size(32, 2)
     images = [np.array(decode(data, LIMITS)) for data in make_jpegs(bench.size(500, 5))[:count]]
@@ -115,7 +115,7 @@ class Traffic(TorchDispatchMode):
 
 
 def make_network(bench: Bench, name: str) -> torch.nn.Module:
-    """Make a network on the device, in bfloat16, with batch norms folded into convolutions."""
+    """Make the network `name` on the device, in bfloat16. In a ResNet, batch norms are folded into convolutions."""
     if name == "resnet50":
         return make_encoder(bench).optimised(bench.device, torch.bfloat16).body
     torch.backends.mha.set_fastpath_enabled(False)  # The operations of its kernel would not be counted.
@@ -137,12 +137,13 @@ VARIANTS: dict[str, Callable] = {
     "CUDA graph": capture,
     "compiled": lambda network, _: torch.compile(network),
 }
-"""Variant of a forward pass -> a function that makes it from a network and a batch. The last two variants need a
-GPU."""
+"""Variant of a forward pass -> a function that gets a network and a batch and returns the function that is timed with
+the batch. The last two variants need a GPU."""
 
 
 def forward(bench: Bench) -> None:
-    """Measure forward passes of a batch on the device. The floor is the longer time of products and of memory."""
+    """Measure forward passes of a batch on the device, in images per second. The floor is the rate at which either the
+    multiplications or the reading and writing of memory, whichever takes longer, would be done alone."""
     count = bench.size(256, 2)
     images = torch.randn(count, 3, *[bench.size(224, 64)] * 2, device=bench.device)
     images = images.to(torch.bfloat16, memory_format=torch.channels_last)

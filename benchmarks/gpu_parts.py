@@ -48,7 +48,8 @@ running_tests: list[subprocess.Popen] = []
 
 
 class Bench:
-    """The device, the sizes, the clock, and the file of results of one part."""
+    """The device and the file of results of one part, and functions that choose sizes, measure times and write
+    lines."""
 
     def __init__(self, part: str, options: argparse.Namespace) -> None:
         self.part = part
@@ -63,8 +64,8 @@ class Bench:
         return tiny if self.tiny else full
 
     def seconds(self, work: Callable[[], Any], times: int = 5) -> float:
-        """Return the median seconds of `work`, including the work that it starts on the device, after one call that is
-        not timed.
+        """Call `work` once without timing it, and then `times` times. Return the median seconds of these calls, each
+        until the device has finished.
         """
         taken = []
         for _ in range(1 + self.size(times, 1)):
@@ -82,10 +83,10 @@ class Bench:
         return lines[0].get("per_s", math.nan) if lines else math.nan
 
     def measure(self, name: str, variant: str, unit: str, precision: str, work: Callable, *arguments: Any) -> None:
-        """Call `work(*arguments)`, which returns the `value` in `unit`, perhaps the `floor`, and more, and write its
-        line.
+        """Call `work(*arguments)` and write a line with the dictionary that it returns: the `value` in `unit`, perhaps
+        the `floor`, and further values.
 
-        After an error of CUDA, this process ends.
+        If `work` fails, the line has the error. After an error of CUDA, this process ends.
         """
         if self.on_gpu:
             torch.cuda.reset_peak_memory_stats(self.device)
@@ -104,8 +105,8 @@ class Bench:
 
 
 def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
-    """Call `function(*arguments)` and return its values. If it fails, return its error, or the module that cannot be
-    imported.
+    """Call `function(*arguments)` and return its dictionary. If it fails, return {"error": message}, or {"skipped":
+    message} if a module cannot be imported.
     """
     try:
         return function(*arguments) or {}
@@ -117,8 +118,8 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 
 
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
-    """Compare arrays (n, dim): their relative `difference`, whether it is at most `allowed`, and the median cosine of
-    their rows."""
+    """Compare two arrays (n, dim). Return their relative `difference`, whether it is at most `allowed` (`agrees`), and
+    the median `cosine` of their rows."""
     found, expected = found.astype(float), expected.astype(float)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
@@ -141,7 +142,8 @@ def versions(bench: Bench) -> None:
 
 
 def ceilings(bench: Bench) -> None:
-    """Measure what this machine can do at best, for the floors of all other parts. Then start the tests."""
+    """Measure the highest rates of products and of memory on this machine, from which the other parts compute their
+    floors. Then start the tests."""
     side = bench.size(8192, 64)
     here = torch.randint(255, (bench.size(1 << 28, 1 << 20),), dtype=torch.uint8)
     here = here.pin_memory() if bench.on_gpu else here
@@ -164,7 +166,7 @@ def ceilings(bench: Bench) -> None:
 
 
 def start_tests(bench: Bench) -> None:
-    """Start the GPU tests on the second half of the cores. Without a GPU, the tests of two files are collected."""
+    """Start the GPU tests on the second half of the cores. Without a GPU, only collect the tests of two files."""
     files = sorted(path for path in (ROOT / "tests").rglob("test_*.py") if DEVICE_TESTS.search(path.read_text()))
     command = [sys.executable, "-m", "pytest", "-m", "gpu", "-p", "no:cacheprovider", "-rfE", "--tb=short"]
     command += ["-n8"] if bench.on_gpu and find_spec("xdist") else []
@@ -178,7 +180,8 @@ def start_tests(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    """Wait for the tests, which compare the results of all stages with the CPU's."""
+    """Wait for the GPU tests to end, which compare the results of stages on the GPU with results on the CPU, and write
+    a line with the number of tests that passed."""
 
     def outcome() -> dict[str, Any]:
         if not running_tests:

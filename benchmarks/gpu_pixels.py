@@ -1,4 +1,4 @@
-"""The parts of gpu_all.sh from JPEG files to features: the commands, the decoders, and the main process."""
+"""The parts of gpu_all.sh that start from JPEGs. They write photos, and measure `ingest`, `extract` and decoders."""
 
 import io
 import json
@@ -57,7 +57,7 @@ def make_jpegs(count: int) -> list[bytes]:
 
 
 def photos(bench: Bench) -> None:
-    """Write a tar of JPEGs, while the tests run."""
+    """Write a tar of JPEGs for the part `extraction`, while the tests run."""
     files = make_jpegs(bench.size(500, 5))
     Path("data").mkdir(exist_ok=True)
     with tarfile.open("data/0.tar", "w") as archive:
@@ -70,7 +70,7 @@ def photos(bench: Bench) -> None:
 
 
 def command(*arguments: str) -> str:
-    """Run a command of jointspace as a user does, and return its messages."""
+    """Run a command of jointspace in a new process, as a user does, and return its messages."""
     called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
@@ -133,7 +133,10 @@ def extraction(bench: Bench) -> None:
 
 
 def busy(bench: Bench, begun: str) -> float:
-    """Return the median load of the GPU in dmon.txt since the time `begun`, over the seconds with any load, or NaN."""
+    """Return the median load of the GPU, as a share, over the seconds since the time `begun` in which it had any load.
+
+    The loads are in the file dmon.txt. Returns NaN if there are none.
+    """
     path = bench.path.with_name("dmon.txt")
     lines = [line.strip("# ").split() for line in path.read_text().splitlines()] if path.exists() else []
     column = next((line.index("sm") for line in lines if "sm" in line), None)
@@ -160,7 +163,7 @@ KINDS = (PRESENT, *DECODERS)
 
 
 def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
-    """Return the pixels (side, side, 3) of a JPEG, decoded by one of KINDS. For TRANSPORT all pixels are black."""
+    """Return the pixels (side, side, 3) of a JPEG from the decoder `kind`. For TRANSPORT, all pixels are black."""
     if kind == TRANSPORT:
         return np.zeros((side, side, 3), np.uint8)
     if kind == PRESENT:
@@ -171,15 +174,19 @@ def decode_by(kind: str, data: bytes, side: int) -> np.ndarray:
 
 
 def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
-    """Decode the JPEG of `item` in a decoder process, as `decode_by` does. `item` is a kind of decoder and the number
-    of one of `count` JPEGs."""
+    """Decode a JPEG in a decoder process, as `decode_by` does. `item` has the kind of decoder, and a number that,
+    modulo `count`, is the number of the JPEG."""
     torch.set_num_threads(1)
     kind, number = item
     return decode_by(kind, make_jpegs(count)[number % count], side)
 
 
 def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
-    """Measure the images per second of `images` outcomes, after the `under_way` outcomes before them."""
+    """Measure the rate at which `images` outcomes arrive, in images per second. The first `under_way` outcomes are
+    skipped.
+
+    `main_us` is the CPU time of the main process for each image, in microseconds.
+    """
     deque(islice(outcomes, under_way), maxlen=0)
     start = time.perf_counter()
     begun = time.process_time()
@@ -193,10 +200,12 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
 
 
 def decoders(bench: Bench) -> None:
-    """Measure four kinds of decoders, then nvJPEG, and compare their pixels and features with the present ones.
+    """Measure four decoders on the CPU, then nvJPEG, and compare their pixels and the features from these pixels with
+    those of the decoder of `extract` (PRESENT).
 
-    Decoder processes decode photos of all kinds in turn. A rate begins when no photo of the kind before is under way.
-    TRANSPORT shows what the main process can receive at most.
+    The decoder processes use one decoder after the other. The measurement of a decoder begins when all photos for the
+    decoder before it have arrived. The rate of TRANSPORT, which decodes nothing, is what the main process can receive
+    at most.
     """
     count = bench.size(128, 4)
     side = bench.size(224, 64)

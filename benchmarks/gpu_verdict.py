@@ -21,16 +21,17 @@ PROCESSES = {
         "detector": ("gpu_networks", 40),
     },
 }  # fmt: skip
-"""Process -> its parts in their order, each a function of a module with a time limit in seconds."""
+"""Process -> its parts in their order. A part is a function of the given module with a time limit in seconds."""
 TABLE_LINES = 50
 LINE_CHARACTERS = 260
 LEAST_BUSY = 0.8
-"""Load of the GPU, as a share, below which the GPU does not limit extraction."""
+"""Load of the GPU, from 0 to 1. If the load is lower, the GPU is not what limits the speed of extraction."""
 PRESENT = "the decoder of extract"
 TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
-"""Median cosine with the present features that another decoder must reach to be usable."""
+"""Median cosine between the features from another decoder and those from the decoder of `extract`. If the cosine is
+lower, the other decoder is not usable."""
 BESIDE = (
     "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed",
     "not_run", "error", "skipped", "missing", "Model name", "Thread(s) per core", "torch",
@@ -69,14 +70,14 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def conclude(lines: list[dict[str, Any]]) -> list[str]:
-    """Return the sentences about the decisions that follow from the results. A missing figure is shown as nan."""
+    """Return sentences about the decisions that follow from the results. A missing number is shown as nan."""
     found = {(line["name"], line.get("variant")): line for line in lines if "value" in line}
 
     def get(name: str, variant: str, key: str = "value") -> float:
         return found.get((name, variant), {}).get(key, math.nan)
 
     def best(name: str) -> tuple[float, str]:
-        """Return the highest rate of a name, and its variant."""
+        """Return the highest rate among the variants of the lines with this name, and the variant that has it."""
         rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
         return max(rates, default=(math.nan, "nan"))
 

@@ -32,8 +32,8 @@ Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def read(run: Run, model: str) -> dict[str, Sides]:
-    """Read the embeddings of each split. The number of images and sentences of train is limited to the size of the
-    bank.
+    """Read the embeddings of each split. Of train, at most as many images and sentences are drawn as a bank has, and
+    their third array does not fit them.
     """
     sides = {}
     embeddings = run.embeddings(model)

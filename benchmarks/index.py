@@ -69,7 +69,7 @@ print(json.dumps({"seconds": time.perf_counter() - start, "key": about["index_ke
 
 
 def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw `count` images and `asked` sentences as unit vectors."""
+    """Draw vectors of length 1 for `count` images (count, dim) and `asked` sentences (asked, dim)."""
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
     coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
@@ -96,8 +96,8 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Compare exact search of a batch with the bare product and with one query at a time, and its rows with
-    IndexFlatIP.
+    """Compare the time of an exact search of all `queries` at once with the time of the matrix product alone, and with
+    the time of IndexFlatIP for one query at a time. `differing` counts the results that IndexFlatIP has not found.
     """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)
@@ -132,7 +132,7 @@ def run_autofaiss(python: str, vectors: np.ndarray, folder: Path) -> tuple[faiss
 
 
 def load_and_ask(folder: Path, query: np.ndarray) -> None:
-    """Do the work of a new program: check and load the index and its table, and answer one query."""
+    """Open the index in a folder as a new process does, with the checks, and read the 10 results of one query."""
     shard = IndexShard(folder)
     card = shard.card.images
     assert card is not None

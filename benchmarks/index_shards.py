@@ -50,7 +50,7 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 
 
 def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = None) -> TrainedIndex:
-    """Build and tune an index of `vectors`. Return it with its vectors, in the form in which shards share it.
+    """Build and tune an index of `vectors`. Return it in the form in which other index shards can use its lists.
 
     `shared` is the index whose lists are used, or the vectors on which the lists are trained (default: `vectors`).
     """
@@ -62,7 +62,7 @@ def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = Non
 
 
 def open_gallery(index: faiss.Index) -> Gallery:
-    """Open an index as `search` opens its file."""
+    """Return the gallery of an index, opened from its bytes as `search` opens them from its file."""
     return Gallery(view_bytes(to_bytes(index), "index", ExpectedIndex(index.ntotal, index.d, "inner_product")))
 
 

@@ -40,7 +40,7 @@ from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 GRID = FitSettings(
     dimensions=(96, 128, 192), eigenvalue_power=(1, 1.5), image_ridge=(1,), text_ridge=(1, 3), search="grid"
 )
-"""The parameters of `ncca` to try."""
+"""The values of the parameters of `ncca` from which dev chooses."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -52,7 +52,7 @@ class Collection:
 
 
 def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
-    """Return the captions of each image by its row. `rows` has the row of each image by its name."""
+    """Return row of an image -> its captions in the file `path`. `rows` maps the name of an image to its row."""
     captions: dict[int, list[str]] = {}
     for line in path.read_text("utf-8").splitlines():
         name, _, text = line.split("\t")
@@ -62,7 +62,11 @@ def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
 
 
 def measure(collection: Collection, captions: dict[int, list[str]], size: int, pieces: bool) -> dict[str, Any]:
-    """Fit `ncca` to the captions of the training images, and measure it on the images of the test split."""
+    """Fit `ncca` to the captions of the training images, and measure it on the images of the test split.
+
+    `captions` maps the row of an image to its captions. `size` is the maximum number of terms, and `pieces` says
+    whether pieces of words are terms too.
+    """
     settings = TermSettings(True, [], 2, max_characters=LONGEST_NGRAM, pieces=pieces)
     images = {split: [row for row in captions if collection.splits[row] == split] for split in ("train", "dev", "test")}
     texts = {split: [text for row in rows for text in captions[row]] for split, rows in images.items()}
@@ -96,7 +100,7 @@ def measure(collection: Collection, captions: dict[int, list[str]], size: int, p
 
 
 def read_collection(run: Run) -> tuple[Collection, dict[str, int]]:
-    """Read the features of the networks of a run. Return them with the row of each image by its name."""
+    """Read the features of those image encoders of a run that are networks. Also return name of an image -> its row."""
     manifest = run.manifest
     rows = np.arange(manifest.n_images)
     features = {}
@@ -108,7 +112,8 @@ def read_collection(run: Run) -> tuple[Collection, dict[str, int]]:
 
 
 def make_collection(folder: Path) -> tuple[Collection, dict[str, int], Path]:
-    """Make a collection of random images, with a file of German captions in `folder`."""
+    """Make a collection of random features, with a file of German captions in `folder`. Return the collection, name of
+    an image -> its row, and the path of the file."""
     rng = np.random.default_rng(0)
     things = rng.integers(0, 6, 200)
     features = np.eye(6, dtype=np.float32)[things] + rng.normal(0, 0.3, (200, 6)).astype(np.float32)

@@ -36,17 +36,18 @@ PAIRS = 50
 TESTED = 1000
 """Maximum number of captions with which a draw is tested. If there are fewer, all captions are used."""
 KINDS = 5
-"""Number of kinds into which the photos are divided."""
+"""Number of kinds (clusters of k-means) into which the photos are divided."""
 CHANGED_KINDS = (1, 2, 3)
 """Numbers of kinds that are added or removed together."""
 SOFTNESS = 0.8
 """Temperature of the soft maximum, in standard deviations of a query's scores. It was chosen on dev."""
 PROMISED = 0.835
-"""Coverage (the share of captions whose photo is a likely match) that nine of ten draws should reach."""
+"""Coverage, the share of captions whose photo is a likely match, that nine out of ten draws should reach."""
 
 
 class Photos:
-    """The vectors of the `images` (n, c) and `sentences` (m, c) of an index, and the image (m,) of each sentence."""
+    """The vectors of the `images` (n, c) and `sentences` (m, c) of an index. `owners` (m,) has the row of the image of
+    each sentence."""
 
     def __init__(self, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> None:
         self.images = images
@@ -55,9 +56,10 @@ class Photos:
         self.metric = metric
 
     def calibrate(self, among: np.ndarray, rng: np.random.Generator) -> tuple[Calibration, np.ndarray]:
-        """Calibrate with one caption for each of PAIRS images of an index of the images `among` (k,).
+        """Calibrate an index of the images `among` (k,), which are row numbers, with one caption of each of PAIRS of
+        these images.
 
-        Return the calibration and the images of the captions.
+        Return the calibration and the row numbers of the PAIRS images.
         """
         described = np.intersect1d(among, self.owners)
         drawn = np.sort(rng.choice(described, PAIRS, replace=False))
@@ -67,9 +69,10 @@ class Photos:
         return Calibration.fit(images, self.sentences[sentences], np.arange(PAIRS), self.metric, coverage), drawn
 
     def test(self, calibration: Calibration, among: np.ndarray, rng: np.random.Generator) -> tuple[float, float, float]:
-        """Return the coverage, the mean number of likely matches, and the share of captions out of domain.
+        """Return the coverage, the mean number of likely matches, and the share of captions that are judged to be out
+        of domain.
 
-        They are measured with TESTED captions of the images `among` (k,), in an index of these images.
+        They are measured with at most TESTED captions of the images `among` (k,), in an index of these images.
         """
         asked = np.flatnonzero(np.isin(self.owners, among))
         asked = rng.choice(asked, min(TESTED, len(asked)), replace=False)
@@ -85,7 +88,7 @@ class Photos:
 
 
 def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
-    """Read the vectors of the photos of some splits."""
+    """Read the vectors of the photos of some splits, and of their captions."""
     embeddings = run.embeddings(model)
     images = []
     sentences = []
@@ -107,10 +110,11 @@ def make_synthetic_photos(seed: int = 0) -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Return the coverage over `draws` random draws, in percent, with its lower tenth and the share of draws above
-    PROMISED.
+    """Return the mean coverage over `draws` random draws and its tenth percentile, both in percent, and the share of
+    draws that reach PROMISED.
 
-    `size` is the mean number of likely matches, and `out_of_domain` the percentage of captions that are judged as such.
+    `size` is the mean number of likely matches, and `out_of_domain` the percentage of captions that are judged to be
+    out of domain.
     """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
@@ -129,11 +133,11 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Return the coverage after `count` of KINDS kinds of photos were added or removed, and the share of all photos
-    that they are (`changed`), both in percent.
+    """Return the `coverage` after `count` of the KINDS kinds of photos were added to the index or removed from it, and
+    the share of all photos that belong to these kinds (`changed`), both in percent.
 
-    Both are the minimum, the mean and the maximum over all choices of the kinds. The coverage of a choice is the mean
-    over `draws` random draws.
+    Both are [minimum, mean, maximum] over all choices of `count` kinds. The coverage of a choice is the mean over
+    `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
@@ -161,8 +165,8 @@ NORMALISATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]]
     "minus mean of the 100 best": lambda scores: (mean_of_best(scores, 100), np.ones(len(scores))),
     "minus soft maximum": lambda scores: (soft_maximum(scores), scores.std(axis=1)),
 }
-"""Functions that return the offset (q,) and the divisor (q,) of the scores of q queries, from the scores (q, b) of the
-queries with the background."""
+"""Functions that get the scores (q, b) of q queries with b other photos. They return the offset (q,) and the divisor
+(q,) that normalise the scores of each query: a normalised score is (score - offset) / divisor."""
 
 
 def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
@@ -180,8 +184,8 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 
 
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
-    """Return the coverage on test in percent, and the mean number of likely matches on dev and on test, for each of
-    NORMALISATIONS."""
+    """Return, for each of NORMALISATIONS, the coverage on test in percent, the mean number of likely matches on test
+    (`size`), and the mean number of likely matches on dev besides the right photo (`size_on_dev`)."""
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
     others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)
@@ -205,7 +209,7 @@ def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
 
 
 def summarise(values: Sequence[float]) -> list[float]:
-    """Return the minimum, the mean and the maximum."""
+    """Return [minimum, mean, maximum], rounded to one decimal."""
     return [round(value, 1) for value in (min(values), sum(values) / len(values), max(values))]
 
 

@@ -35,8 +35,8 @@ OBJECTIVE = Objective("info-nce", "all", 0, margin=0.2, temperature=0.1, reducti
 
 
 class PaddedLSTM(nn.Module):
-    """torch.nn.LSTM in float32 on sentences that are padded to the longest sentence of the batch, with the weights of
-    `other`.
+    """A sentence encoder with torch.nn.LSTM in float32. Sentences are padded to the longest sentence of the batch. It
+    starts from the weights of the encoder `other`.
     """
 
     def __init__(self, other: Recurrent, dimensions: int) -> None:
@@ -57,8 +57,8 @@ class PaddedLSTM(nn.Module):
 
 
 def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
-    """Draw batches of images and of sentences with about 11 words by Zipf's law. An image is the noisy sum of its
-    words' features.
+    """Draw batches of BATCH images and sentences. A sentence has about 11 words by Zipf's law. Its image is the mean of
+    random features of these words, with added noise.
     """
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, WORDS + 1)
@@ -75,7 +75,8 @@ def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
 
 
 class Trainee:
-    """A network in training with one of the two sentence encoders. Both networks start from the same weights."""
+    """A network in training, with the padded sentence encoder if `padded` is true, and otherwise with the encoder of
+    jointspace. Both networks start from the same weights."""
 
     def __init__(self, dimensions: int, padded: bool) -> None:
         with seeded(0):

@@ -5,14 +5,16 @@
 The run must have the features of both encoders. A joint space of each encoder is fitted to the training pairs, and
 captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder, and
 `old` is recall@10 in the joint space of the old encoder. A migration uses `photographs` photos that both encoders have
-encoded. `ours` has its recall@10 for each seed, and `ratio` is the mean share of `reference` that is kept.
+encoded. `ours` has the recall@10 after the migration for each seed, and `ratio` is the mean share of `reference` that
+is kept.
 
 - `features`: features of the old encoder are mapped to features of the new encoder, as `jointspace migrate` does in a
   run, for all photos or for every second photo. They are embedded in the joint space of the new encoder.
 - `features, fitted again`: the joint space is fitted to the mapped features of the training photos, as a run does.
-- `index` and `queries`: vectors in the old joint space, or normalised features of the old encoder, are migrated to the
-  new joint space by `jointspace.migrate`, with and without the captions of all training photos. `index` is the mapped
-  gallery, and `queries` is the adapter of queries. `estimated` is the mean share that the migration itself reports.
+- `index from OLD` and `queries to OLD`: `jointspace.migrate` is used, with or without the captions of all training
+  photos. OLD is `index` for vectors in the old joint space, and `features` for normalised features of the old encoder.
+  In `index from OLD`, these vectors are mapped to the new joint space. In `queries to OLD`, the queries are mapped to
+  these vectors. `estimated` is the mean share of the recall that the migration itself reports.
 """
 
 import argparse
@@ -40,7 +42,7 @@ STEPS = ("sqrt", "l2")
 
 
 def recall(images: np.ndarray, texts: np.ndarray, owners: np.ndarray) -> float:
-    """Return recall@10 in percent for queries with `texts`, whose right images are in the rows `owners`."""
+    """Return recall@10 in percent for the queries `texts`. `owners` has the row of the right image of each query."""
     scores = texts @ images.T
     own = scores[np.arange(len(owners)), owners]
     return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())

@@ -105,8 +105,8 @@ def _word(number: int) -> str:
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
-    """Write features in the form that a ReLU gives (about a quarter of them is not zero), and an encoder that could
-    have made them.
+    """Write features (n, dim) as after a ReLU, of which about a quarter is not zero, and an encoder file, without which
+    the rules would refuse them.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")
@@ -141,7 +141,7 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
 
 
 def run_rules(folder: Path, cores: int) -> float:
-    """Run the rules and return the seconds from the features to the indexes and evaluations."""
+    """Run the rules of the Snakefile, and return the wall seconds from the features to the indexes and evaluations."""
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
     command += ["results/million/evaluation/summary.json.json", "--rerun-triggers", "mtime", "--quiet", "rules"]
@@ -152,8 +152,10 @@ def run_rules(folder: Path, cores: int) -> float:
 
 
 def floors(images: int, dim: int) -> dict[str, float]:
-    """Return the least possible seconds of each stage: the rank-k update at the rate of a plain product, and reading at
-    the rate of a memory copy.
+    """Return the least possible seconds of `accumulate` and of `embed`.
+
+    They are the time of the rank-k update, or of reading and projecting the features for two models, at the rates of a
+    plain matrix product and of a memory copy.
     """
     matrix = np.random.default_rng(0).standard_normal((1536, 1536), np.float32)
     matrix @ matrix.T

@@ -51,8 +51,8 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Write images as features after a ReLU (about a quarter of them is not zero), and sentences of 12 words. Both
-    share 64 topics.
+    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words. An
+    image and its sentence have the same of 64 topics.
     """
     shared = np.random.default_rng(0)
     mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8
@@ -85,7 +85,8 @@ def make_shards(folder: Path, rows: int) -> None:
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:
-    """Yield the stored blocks of images of `count` shards, each with its sentences."""
+    """Yield the images of `count` shards in blocks, as they are stored, each block with the vectors of its
+    sentences."""
     for number in range(count):
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))
@@ -104,7 +105,8 @@ def measure_floor(block: np.ndarray) -> float:
 
 
 def fit(folder: Path, rows: int) -> dict[str, float]:
-    """Time one pass over the shards with one solution, and the bare rank-k update."""
+    """Time a fit of `ncca`, which reads all shards once and solves the problem once, and the rank-k update alone.
+    Return the values of the output line."""
     start = time.perf_counter()
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
     cpu = time.process_time()

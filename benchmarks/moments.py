@@ -23,8 +23,8 @@ from pipeline.models.linear.accumulation import MomentsAccumulator  # noqa: E402
 from pipeline.models.linear.moments import BLOCK_ROWS  # noqa: E402
 
 MALLOC_THRESHOLD = 32 << 20
-"""Default threshold of malloc in bytes, for np.cov, so that it runs as in a process without the settings of
-jointspace."""
+"""Largest block in bytes that malloc keeps when it is freed, in a process without the settings of jointspace. np.cov is
+measured with this value."""
 
 
 def main() -> None:

@@ -34,7 +34,7 @@ IN_A_TAR = 5000
 HELD_OUT = 1000
 COLOURS = ("red", "green", "blue", "grey", "yellow", "dark", "bright", "pale")
 PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
-"""Rules whose time grows with the number of images."""
+"""Rules whose time is assumed to grow in proportion to the number of images."""
 
 
 def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:

@@ -27,7 +27,8 @@ SHAPES = [(5000, 5000), (2000, 31000)]
 
 
 def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw unit vectors, each sentence near its image."""
+    """Draw unit vectors of n images and m sentences, each sentence near its image. Also return the row of the image of
+    each sentence (m,)."""
     rng = np.random.default_rng(0)
     owners = np.arange(m) % n
     images = rng.standard_normal((n, DIM), dtype=np.float32)

@@ -5,7 +5,7 @@
 The sentences are the candidates for one image by the network of `mnlm`, in the sizes of Kiros et al. 2014 and with
 the size of Flickr8k's vocabulary. The reference draws the next word of every sentence with torch.multinomial until the
 last sentence has ended. The weights are random, and the bias makes a sentence end at each word with a probability of
-about 1 / LENGTH. `words` in the output has the mean number of words per sentence for both ways (7.4 and 7.2).
+about 1 / LENGTH. `words` in the output has the mean number of words per sentence for each way.
 """
 
 import argparse

@@ -55,7 +55,8 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images and a tenth as many sentences, at least 1,000. Return the card of its images.
+    """Write an index of `count` images and of a tenth as many sentences, or 1,000 if these are more. Return the index
+    card of the images.
 
     `candidates` are the factory strings from which the type of the index is chosen, or "auto".
     """
@@ -108,7 +109,8 @@ def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) 
 
 
 def measure_judging(folder: Path, count: int) -> None:
-    """Compare searches that judge which results are likely with searches that do not."""
+    """Compare the time of `count` searches that judge which results are likely matches with the time without
+    judging."""
     searcher = Searcher(open_index(folder))
     silent = Searcher(open_index(folder))
     rng = np.random.default_rng(1)

@@ -27,17 +27,17 @@ from pipeline.index.codes import build_codes  # noqa: E402
 from pipeline.run import Run  # noqa: E402
 
 TRIALS = (("int8", None), ("int8", 64), ("pq64", None), ("pq32", None), ("pq16", None))
-"""Pairs of a code and a number of axes, or None for the default."""
+"""The measured codes, as pairs (code, number of axes). The default number of axes is used if it is None."""
 
 
 def recall(scores: np.ndarray, rows: np.ndarray) -> float:
-    """Return recall@10 in percent, given the `scores` (q, n) of n photos. Photo rows[i] is the right one of query i."""
+    """Return recall@10 in percent, given the `scores` (q, n) of n photos. `rows[i]` is the right photo of query i."""
     own = scores[np.arange(len(rows)), rows]
     return 100 * float(((scores > own[:, None]).sum(axis=1) < 10).mean())
 
 
 def scores_of(index: faiss.Index, queries: np.ndarray) -> np.ndarray:
-    """Return the scores (q, n) of all vectors of an index. A higher score is better."""
+    """Return the scores (q, n) of all n vectors of an index for q queries. A higher score is better."""
     found, rows = index.search(queries, index.ntotal)
     scores = np.empty_like(found)
     np.put_along_axis(scores, rows, found if index.metric_type == faiss.METRIC_INNER_PRODUCT else -found, axis=1)

@@ -36,7 +36,8 @@ BLOCKS = ("mean_x", "mean_y", "xx", "xy", "yy")
 
 
 def make_shards(folder: Path, images: int, shard_size: int) -> int:
-    """Write shards with the same rows, rolled by the number of the shard. Return the number of shards."""
+    """Write shards for `images` images. All shards have the same rows, except that the columns of the images in shard k
+    are shifted by k. Return the number of shards."""
     x, y = pairs.make_pairs(shard_size)
     numbers = range(-(-images // shard_size))
     for number in numbers:
@@ -49,7 +50,7 @@ def make_shards(folder: Path, images: int, shard_size: int) -> int:
 
 
 def read_blocks(folder: Path, shards: range):
-    """Yield the pairs of some shards in blocks."""
+    """Yield the pairs of the shards with the numbers `shards` in blocks of at most BLOCK_ROWS pairs."""
     for number in shards:
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))
@@ -61,7 +62,8 @@ def read_blocks(folder: Path, shards: range):
 
 
 def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
-    """Sum the moments of each chunk, write them, and write the sum of all chunks."""
+    """Sum the moments of each of `chunks`, which have the numbers of its shards. Write them and, if there are several,
+    the sum of all chunks into the folder `out`."""
     shutil.rmtree(out, ignore_errors=True)
     view = ImageView(("net",), (pairs.DIM_X,), ())
     text = TextView.of({"tfidf": VectorShard(shard_path(folder / "tfidf", 0)).matrix})

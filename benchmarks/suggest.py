@@ -51,10 +51,12 @@ FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """Image features, encoder -> (n, dim), the split of each image (n,), and m captions in the order of their images.
+    """n images and m captions. `features` maps an image encoder to the features (n, dim), and `splits` (n,) has the
+    split of each image. Captions are in the order of their images.
 
-    `owners` (m,) is the image of each caption. `vectors` are the text vectors, text encoder -> (m, dim). If `terms` is
-    true, tf-idf vectors are used as well. `steps` and `text_steps` are the steps of normalisation.
+    `owners` (m,) has the row of the image of each caption. `vectors` maps a text encoder to the text vectors (m, dim).
+    If `terms` is true, tf-idf vectors are used as well. `steps` and `text_steps` are the steps of normalisation of the
+    features and of the text vectors.
     """
 
     features: Mapping[str, np.ndarray]
@@ -72,13 +74,15 @@ class Collection:
         return images[self.splits[images] == split]
 
     def rows_of(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the captions (k,) of some images, and the position (k,) of the image of each caption."""
+        """Return the row numbers (k,) of all captions of some images, and the position (k,) in `images` of the image of
+        each caption."""
         first, last = np.searchsorted(self.owners, images), np.searchsorted(self.owners, images, "right")
         rows = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
         return rows, np.repeat(np.arange(len(images)), last - first)
 
     def texts_of(self, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
-        """Return the text vectors of the captions `rows` of each split. The terms of tf-idf are the terms of train."""
+        """Return split -> text encoder -> vectors of the captions whose row numbers `rows` has for the split. The terms
+        of tf-idf are those of the captions of train."""
         texts = {split: {name: block[own] for name, block in self.vectors.items()} for split, own in rows.items()}
         if self.terms:
             captions = {split: [self.captions[int(row)] for row in own] for split, own in rows.items()}
@@ -92,7 +96,8 @@ class Collection:
 
 
 def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captions: Path | None) -> Collection:
-    """Read the vectors of a run, and its captions or the file of lines IMAGE TAB NUMBER TAB CAPTION."""
+    """Read the features and text vectors of a run, and its captions. If `captions` is a file with the lines IMAGE TAB
+    NUMBER TAB CAPTION, its captions replace the captions of the run."""
     manifest = run.manifest
     ids = np.arange(manifest.n_images)
     features = {name: FeatureRows(run.features, name, ids)[:].astype(np.float32) for name in encoders}
@@ -129,7 +134,7 @@ def make_synthetic_collection() -> Collection:
 def measure_selection(
     collection: Collection, methods: Mapping[str, Method], train: np.ndarray, dev: np.ndarray | None, seed: int
 ) -> Iterator[dict[str, Any]]:
-    """Fit each method to one caption of each of the images `train`, and measure it on test.
+    """Fit each method to one caption of each of the images `train` (row numbers), and yield its recalls on test.
 
     One caption of each of the images `dev` chooses the settings. If `dev` is None, the first caption of each image of
     the dev split chooses them.

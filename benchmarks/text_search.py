@@ -64,7 +64,7 @@ class AnyWord(TextIndex):
 
 
 def recalls(answers: Sequence[Answer], images: Sequence[int]) -> dict[str, float]:
-    """Return the recall@1, @5 and @10 in percent of answers, whose right images have the ids `images`."""
+    """Return recall@1, recall@5 and recall@10 in percent. `images[i]` is the id of the right image of answer i."""
     found = [[hit.row["image_id"] for hit in answer] for answer in answers]
     return {
         f"recall@{k}": 100 * float(np.mean([image in ids[:k] for ids, image in zip(found, images, strict=True)]))

@@ -51,9 +51,10 @@ about GAP ** 2 on average."""
 
 
 def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Draw synthetic pairs.
+    """Draw synthetic pairs of images and captions with a gap between the modalities.
 
-    Returns `count` images (n, dim), the queries of each kind that tune an index, and captions that measure its recall.
+    Returns the images (count, dim), the queries of each kind (`captions`, `phrases`, `images`) that tune an index, and
+    other captions that measure its recall.
     """
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
@@ -104,8 +105,8 @@ def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 def judge(index: faiss.Index, questions: Questions, photos: Questions) -> dict[str, float]:
-    """Return the recall of the captions `questions` and of the images `photos` as queries, and the number of captions
-    that are answered per CPU second."""
+    """Return the recall of an index for the captions `questions` and for the images `photos` as queries, and the number
+    of captions that it answers per CPU second."""
     rows, seconds = timed_search(index, questions)
     return {
         "recall_of_captions": recall_of(rows, questions),

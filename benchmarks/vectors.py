@@ -57,7 +57,8 @@ print("import", imported - start, "fit", done - imported, "index", indexed - don
 def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw the images and texts, each (pairs, DIM) in float32.
 
-    Also returns the true log likelihood ratios (QUERIES, pairs) of the last QUERIES texts with all images.
+    Also returns the true log likelihood ratios (QUERIES, pairs) of the last QUERIES texts with all images, from
+    `_likelihood_ratios`.
     """
     fixed = np.random.default_rng(0)
     rng = np.random.default_rng(1)
@@ -87,14 +88,14 @@ def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarra
 
 
 def recall(scores: np.ndarray, owners: np.ndarray) -> float:
-    """Return the share of the rows of `scores` whose right column, which `owners` has, is among the K greatest
-    scores."""
+    """Return the share of rows of `scores` in which the right column is among the K greatest. `owners` has the right
+    column of each row."""
     own = scores[np.arange(len(scores)), owners]
     return float(np.mean((scores > own[:, None]).sum(axis=1) < K))
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files if they do not exist, and return the best possible recall."""
+    """Write the files of `pairs` pairs if they do not exist, and return the best possible recall@K."""
     data = folder / "data"
     kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
@@ -111,7 +112,7 @@ def make(folder: Path, pairs: int) -> float:
 
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
-    """Run a command, and return its seconds, its peak memory and its output."""
+    """Run a command, and return its wall and CPU seconds, the peak memory of its processes, and its output."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}

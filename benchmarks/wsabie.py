@@ -35,8 +35,8 @@ SAMPLE = 300
 
 
 def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
-    """Draw images of unit length around their mean, and sentences of 12 words, half of them from 20 words of the
-    image."""
+    """Draw images and sentences. Return the images (n, DIM_X), centred and of length 1, the sentences (m, DIM_Y), and
+    the row of the image of each sentence (m,). Half of the words of a sentence are drawn from 20 words of its image."""
     rng = np.random.default_rng(0)
     frequency = 1 / np.arange(1, DIM_Y + 1)
     topics = rng.choice(DIM_Y, size=(IMAGES, 20), p=frequency / frequency.sum())
@@ -55,8 +55,8 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
-    """Run the SGD of the paper over SAMPLE pairs, which are drawn at random. x are the images, y the sentences,
-    `owners` the image of each sentence, and w and u the first weights, which are not changed."""
+    """Run the SGD of the paper over SAMPLE random pairs of the images x and the sentences y. `owners` has the row of
+    the image of each sentence. w and u are the weights at the start, which are not changed."""
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()
@@ -84,7 +84,7 @@ def loop(
 
 
 def run(*pairs: Any) -> None:
-    """Run one epoch."""
+    """Run the training of jointspace with the arguments of `train`, which last one epoch here."""
     for _ in train(*pairs):
         pass
 

@@ -108,7 +108,11 @@ def audit(
 
 
 def _score(x: Mapping[str, np.ndarray], y: Mapping[str, Block], owners: np.ndarray, seed: int) -> tuple[Scores, Scores]:
-    """Score images with all of their texts, and single texts, as `cross_fit` does. No two images may be equal."""
+    """Score each image with all of its texts, and each single text, by cross-fitting. Return both kinds of scores.
+
+    `x` and `y` have the vectors of images (n, D) and of texts (m, d) by encoder, and `owners` (m,) the row of the image
+    of each text. No two images may have equal vectors. `seed` divides the images into folds.
+    """
     n = len(next(iter(x.values())))
     folds = draw_folds(np.empty((0, 2), np.int64), n, seed)
     order = np.argsort(owners, kind="stable")

@@ -216,7 +216,7 @@ class Index:
 
     @cached_property
     def _centring(self) -> dict[str, Centred]:
-        """Text encoders of the index that subtract a mean from their vectors."""
+        """The text encoders of the index that subtract a mean from their vectors, by name."""
         stored = {name: self.stored.first.text_encoder(name) for name in self.stored.card.text_encoders}
         restored = {
             name: restore_encoder(TextEncoder, parameters, self.stored.folder)
@@ -226,7 +226,8 @@ class Index:
         return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
-        """Return the result of `embed`. Raises InputError if the vectors do not have the dimensions of the model."""
+        """Return the vectors (n, c) that `embed` computes. Raises InputError if the vectors that it embeds do not have
+        the dimensions that the model needs."""
         try:
             return one_vector_each(embed())
         except IntegrityError as error:
@@ -276,7 +277,11 @@ class Index:
         return self.stored.photographs()
 
     def _photograph(self, image: str | Path | Image.Image) -> Photograph:
-        """Read an image as the model needs it: its features, or the bytes of its file for a multi-vector model."""
+        """Read a photo in the form that the model needs: encoder -> features, or the bytes of the file if the model is
+        a multi-vector model.
+
+        Raises InputError if the photo cannot be read, and UsageError if `image` has a wrong type.
+        """
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):
             raise UsageError(
@@ -300,7 +305,8 @@ class Index:
             raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
-        """Return a query vector as (1, c) float32. Raises InputError if it has another length or is not finite."""
+        """Return a query vector as (1, c) float32. Raises InputError if its length is not the dimension c of the index,
+        or if it is not finite."""
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():

@@ -277,7 +277,7 @@ def fit(
 
 
 def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
-    """Draw the held-out images among the images with a text, as (n,) bool.
+    """Draw the held-out images among the images with a text. Return whether each image is held out, as (n,) bool.
 
     Raises InputError if fewer than MIN_IMAGES images have a text.
     """
@@ -292,7 +292,10 @@ def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
 
 
 def _grid_settings(grid: Mapping[str, GridValues]) -> FitSettings:
-    """Return the default settings with the values of `grid`. Raises UsageError for an unknown key or a wrong value."""
+    """Return the default settings of a fit, in which the values of `grid` replace those of the same keys.
+
+    Raises UsageError for an unknown key or a wrong value.
+    """
     try:
         return loading.load().fit.changed({name: np.atleast_1d(value).tolist() for name, value in grid.items()})
     except ValidationError as error:
@@ -360,7 +363,7 @@ class GridSearch:
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
-    """Return recall@1, @5 and @10 in percent for each direction of search."""
+    """Return direction of search -> recall@1, recall@5 and recall@10 in percent, measured on `pairs`."""
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)
     return {

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import click
 
 SENTENCE = re.compile(r".*?(?<!\bal)\.(?= |$)|.*")
-"""Pattern that matches the first sentence of a paragraph. The full stop of "et al." does not end it."""
+"""Pattern that matches the first sentence of a text. The full stop of "et al." does not end a sentence."""
 GROUPS = {
     "collections": "Collections",
     "encoders": "Encoders",
@@ -89,7 +89,7 @@ def first_sentence(text: str | None) -> str:
 
 
 def declared() -> dict[str, Stage]:
-    """Return the stages that have Snakemake rules, by name. Imports their modules, which takes little time."""
+    """Return the stages that have Snakemake rules, by name. This imports their modules, which takes little time."""
     named = {name.replace("-", "_"): importlib.import_module(module) for name, module in COMMANDS.items()}
     stages = {name: getattr(module, name, None) for name, module in named.items()}
     return {name: stage for name, stage in stages.items() if isinstance(stage, Stage) and stage.has_rule}

@@ -32,7 +32,7 @@ STAGES_BY_TITLE = {
 
 
 class OneLine(logging.Formatter):
-    """Formats messages for a terminal: characters that would control the terminal are shown as plain text.
+    """A formatter of messages for a terminal. Characters that would control the terminal are shown as plain text.
 
     Commands of jointspace and pip in a message are written so that they can be copied into the shell (see `runnable`).
     A traceback is not changed.
@@ -43,7 +43,7 @@ class OneLine(logging.Formatter):
 
 
 class AboveBars(logging.StreamHandler):
-    """Writes messages above the progress bars on the terminal."""
+    """A handler that writes messages above the progress bars on the terminal."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "tqdm" not in sys.modules:
@@ -54,9 +54,10 @@ class AboveBars(logging.StreamHandler):
 
 
 class Catalogue(Command, click.Group):
-    """A group that lists its commands under titles.
+    """A group that lists its commands under titles. `titled` maps a title to the names of commands.
 
-    The module of a command is imported when the command, or the help of the group, is used.
+    The module of a command is imported when the command is used. The help of the group imports the modules of all its
+    commands.
     """
 
     def __init__(self, *arguments: Any, titled: Mapping[str, Collection[str]], **settings: Any) -> None:
@@ -67,7 +68,7 @@ class Catalogue(Command, click.Group):
         return [name for names in self.titled.values() for name in names]
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
-        """Return the command of a name, or None for an unknown name. Underscores in the name count as hyphens."""
+        """Return the command with a name, or None if there is none. Underscores in the name count as hyphens."""
         name = cmd_name.replace("_", "-")
         if name not in self.list_commands(ctx):
             return None

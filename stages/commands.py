@@ -27,7 +27,7 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _ConfigType(click.Path):
-    """The path of a configuration. A folder is refused with the configuration that the user probably meant."""
+    """The path of a configuration. The error for a folder names the configuration that the user probably meant."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -46,7 +46,7 @@ class _ConfigType(click.Path):
 
 
 class _RunType(click.Path):
-    """The folder of a run. A configuration is refused with the folder of its run."""
+    """The folder of a run. The error for a configuration file names the folder of its run."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -68,7 +68,7 @@ RUN = _RunType(path_type=Path, file_okay=False)
 class Command(click.Command):
     """A command that accepts the former names of its options, and warns on stderr when one is used.
 
-    `former` maps a former name to the new one, or to "" if the value of the option is the first argument now.
+    `former` maps the former name of an option to its new name, or to "" if its value is the first argument now.
     """
 
     def __init__(self, *arguments: Any, former: Mapping[str, str] | None = None, **settings: Any) -> None:
@@ -132,7 +132,8 @@ STAGE_FORMER = {"--again": "--force", "--config": "--set-config"}
 
 
 def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the option `--output`, a folder that the command locks. `what` is its help."""
+    """Return a decorator that adds the option `--output` to a command, which locks this folder while it runs. `what` is
+    the help text of the option."""
     option = click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help=what)
     return lambda function: option(lock_output(function))
 
@@ -154,10 +155,10 @@ def lock_output(function: Callable[..., None]) -> Callable[..., None]:
 
 
 def runnable(text: str) -> str:
-    """Return a message whose commands can be copied into the shell that started this process.
+    """Return the message `text` with commands that run in the shell from which this process was started.
 
-    If `jointspace` or `pip` on the PATH is not the program of this Python, the program is named by its path. So the
-    message also works in a clone whose environment is not activated.
+    If the shell finds no `jointspace` or `pip`, or the program of another Python, the name in a command is replaced by
+    the path of the program. The commands therefore also work if the virtual environment is not activated.
     """
     from stages.catalogue import USER_COMMANDS
 
@@ -181,7 +182,7 @@ def _program(name: str) -> str:
 
 
 def find_indexes() -> list[Path]:
-    """Return the folders of all indexes of the runs in the folder `results`, in the order of their names."""
+    """Return the folders of all indexes of the runs in the folder `results`, in the order of their paths."""
     from pipeline.storage.card import CARD
 
     results = Path("results")
@@ -206,10 +207,10 @@ def only_index(command: str) -> Path:
 
 
 def require_order(folder: Path, rest: Sequence[str], accepts: Callable[[Path], bool], command: str) -> None:
-    """Raise UsageError if the user gave the folder that a command needs last instead of first.
+    """Raise UsageError if the last argument of a command is the folder that must be its first argument.
 
-    `folder` is the first argument of the command and `rest` are the others. `accepts` tells whether a path is a folder
-    that the command can use.
+    `folder` is the first argument, `rest` are the others, and `command` is the name of the command. `accepts` returns
+    whether a path is a folder that the command can use.
     """
     from pipeline.errors import UsageError
 

@@ -9,14 +9,15 @@ from pipeline.demo.drawing import EYE, INK, Colour, Look, Pen, Point, mix
 
 @dataclass(frozen=True)
 class Build:
-    """Proportions of a four-legged animal, in units of the pen. `neck` leads from the middle of the body to the head.
+    """Proportions of a four-legged animal, in units of the pen.
 
-    `head(pen, look, x, y, asleep)` and `tail(pen, look, x, y)` draw the head and the tail at the point (x, y).
+    `neck` is the offset (x, y) of the head from the middle of the body. `head(pen, look, x, y, asleep)` and
+    `tail(pen, look, x, y)` draw the head and the tail at the point (x, y).
     """
 
     length: float  # half of the length of the body
     depth: float  # half of the height of the body
-    leg: float
+    leg: float  # length of a leg
     thickness: float  # thickness of a leg
     neck: tuple[float, float]
     collar: float  # thickness of the neck
@@ -26,9 +27,10 @@ class Build:
 
 @dataclass(frozen=True)
 class Gait:
-    """The positions of the `hind` and `fore` feet relative to the ground below their hips, the far foot first.
+    """The positions of the legs of an animal in motion, in units of the pen.
 
-    The animal is turned by `tilt` degrees. The head is moved forwards and down by `stretch` units.
+    `hind` and `fore` have the offset (x, y) of each foot from the ground below its hip. The foot on the far side is
+    first. The animal is turned up by `tilt` degrees. The head is moved forwards and down by `stretch`.
     """
 
     hind: tuple[Point, Point]
@@ -86,7 +88,8 @@ def _lying(pen: Pen, look: Look, build: Build) -> None:
 
 
 def _on_its_legs(pen: Pen, look: Look, build: Build, y: float, gait: Gait, neck: Point) -> None:
-    """Draw the far legs, the near legs, the trunk at the height `y`, and the head at the end of the `neck`."""
+    """Draw a standing, running, jumping or grazing animal. `y` is the height of the middle of its body, and `neck` the
+    offset (x, y) of its head from there."""
     for i, tone in enumerate((look.shade, look.main)):
         for hip, feet in ((-0.68 * build.length, gait.hind), (0.68 * build.length, gait.fore)):
             dx, dy = feet[i]
@@ -218,7 +221,7 @@ def duck(pen: Pen, look: Look, action: str) -> None:
 
 
 def _winged(pen: Pen, look: Look, neck: float) -> None:
-    """Draw a bird in flight with its wings up. `neck` is the length of its neck."""
+    """Draw a bird in flight, with its wings up and without a beak. `neck` is the length of its neck in units."""
     pen.shape([(-0.2, 0.34), (-0.52, 0.26), (-0.5, 0.42)], look.shade)
     pen.shape([(0.1, 0.36), (0.04, 0.86), (-0.26, 0.94), (-0.14, 0.36)], look.shade)
     pen.oval(0, 0.34, 0.28, 0.13, look.main, degrees=6)
@@ -249,9 +252,11 @@ class Person:
 
 @dataclass(frozen=True)
 class Pose:
-    """Hands relative to the shoulders, and feet relative to the ground below the hips, the far limb first.
+    """The position of a person's arms and legs for an action, in units of the pen.
 
-    The hips sink by the share `drop` of their height above 0.1 units. The figure is turned by `lean` degrees.
+    `hands` has the offset (x, y) of each hand from its shoulder, and `feet` of each foot from the ground below its hip,
+    the left one in the drawing first. The hips are lowered by `drop` times their height above 0.1 units. The figure is
+    turned anticlockwise by `lean` degrees.
     """
 
     hands: tuple[Point, Point]
@@ -280,7 +285,7 @@ PEOPLE = {
 
 def person(pen: Pen, look: Look, action: str, build: Person) -> None:
     asleep = action == "sleep"
-    # A person who lies on the back is drawn standing, and turned about the point that keeps the back on the ground.
+    # A sleeping person is drawn standing, and turned by 90 degrees about a point for which the back lies on the ground.
     degrees, about = (90, (0.16, 0.34)) if asleep else (_POSES[action].lean, (0, build.hip))
     with pen.tilted(degrees, about):
         _figure(pen, look, _POSES[action], build, asleep)

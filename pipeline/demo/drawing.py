@@ -1,4 +1,4 @@
-"""A pen that draws one figure in the figure's own coordinates, and drawings of vehicles, toys, furniture and houses."""
+"""A pen that draws a figure in drawing units, and functions that draw vehicles, toys, trees, furniture and houses."""
 
 import math
 from collections.abc import Iterable, Iterator
@@ -15,14 +15,16 @@ EYE = (252, 252, 248)
 
 SUPERSAMPLING = 2
 HALF_WIDTH, TOP, BOTTOM = 0.85, 1.3, -0.15
-"""The sheet has x from -HALF_WIDTH to HALF_WIDTH and y from BOTTOM to TOP, in units. The figure stands at (0, 0)."""
+"""The limits of a drawing, in drawing units: x is from -HALF_WIDTH to HALF_WIDTH, and y from BOTTOM to TOP. The figure
+stands on the ground at (0, 0)."""
 
 _CIRCLE = tuple((math.cos(math.tau * i / 28), math.sin(math.tau * i / 28)) for i in range(28))
 
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of a figure: its own colour in three tones, and other colours, which captions never mention."""
+    """The colours of a figure: the colour that captions mention (`main`), a darker and a lighter tone of it, and the
+    colours of a person's skin, hair and trousers, which captions never mention."""
 
     main: Colour
     shade: Colour
@@ -33,19 +35,21 @@ class Look:
 
 
 def mix(a: Colour, b: Colour, share: float) -> Colour:
-    """Mix the colour `a` with a `share` of `b`."""
+    """Return a mixture of two colours. `share`, from 0 to 1, is the share of `b`."""
     red, green, blue = (round(p + (q - p) * share) for p, q in zip(a, b, strict=True))
     return red, green, blue
 
 
 class Pen:
-    """A pen whose x points to the right and y up, in units of `unit` pixels. Figures face right.
+    """A pen that draws a figure on a transparent sheet. All lengths are in drawing units of `unit` pixels.
 
-    It draws on a transparent sheet `SUPERSAMPLING` times larger than the sprite that `lift` returns.
+    x points to the right and y up, and figures face right. The sheet has SUPERSAMPLING times the width and height of
+    the sprite that `lift` returns.
     """
 
     def __init__(self, unit: float, draft: float = 0.0) -> None:
-        """The figure is in water up to y = `draft`, and everything below is cut off."""
+        """Begin an empty sheet. If `draft` is above 0, the figure is in water up to y = `draft`: everything below is
+        cut off, and the waterline is where the ground would be."""
         self._unit = unit * SUPERSAMPLING
         self._origin = (HALF_WIDTH * self._unit, (TOP + draft) * self._unit)
         self._draft = draft
@@ -56,7 +60,7 @@ class Pen:
 
     @contextmanager
     def tilted(self, degrees: float, about: Point) -> Iterator[None]:
-        """Turn everything that is drawn within the block anticlockwise about a point."""
+        """Turn everything that is drawn within the `with` block by `degrees` anticlockwise about the point `about`."""
         before = self._turn
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
         x, y = about
@@ -69,7 +73,7 @@ class Pen:
         self._draw.polygon([self._pixel(x, y) for x, y in points], fill=colour)
 
     def oval(self, x: float, y: float, rx: float, ry: float, colour: Colour, degrees: float = 0) -> None:
-        """Draw a filled ellipse about (x, y), turned anticlockwise."""
+        """Draw a filled ellipse with the centre (x, y) and the radii rx and ry, turned anticlockwise by `degrees`."""
         cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
         self.shape(((x + rx * u * cos - ry * v * sin, y + rx * u * sin + ry * v * cos) for u, v in _CIRCLE), colour)
 
@@ -94,7 +98,7 @@ class Pen:
             self.oval(x + 0.3 * radius, y, 0.62 * radius, 0.62 * radius, INK)
 
     def lift(self) -> Image.Image:
-        """Return the drawing as an RGBA sprite. The ground or waterline is TOP units below its upper edge."""
+        """Return the drawing as an RGBA sprite. The ground or the waterline is TOP units below its upper edge."""
         if self._draft:
             self._sheet.paste((0, 0, 0, 0), (0, round(TOP * self._unit), *self._sheet.size))
         return self._sheet.reduce(SUPERSAMPLING)

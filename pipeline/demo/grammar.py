@@ -1,7 +1,7 @@
-"""Writes true captions of a scene, short and long, each with a focus of its own.
+"""Writes true captions of a scene, short and long, each about one of its things.
 
-The functions for whole sentences are first. The functions for noun phrases, verb phrases, and phrases of place and time
-follow.
+The functions for whole captions are first. The functions for noun phrases, verb phrases, and phrases of place and time
+follow. A phrase that is returned with its relation is a pair (name of the relation in Universal Dependencies, phrase).
 """
 
 from collections.abc import Callable
@@ -21,16 +21,17 @@ CAPITAL = 0.93
 FULL_STOP = 0.9
 """Probability that a caption ends with a full stop, as in Flickr8k."""
 ATTEMPTS = 5
-"""Number of attempts per caption to write captions that all differ. If fewer differ, some captions are repeated."""
+"""Number of captions that are written at most for each caption that is needed, until SENTENCES of them differ."""
 DETAILS = (0.35, 0.75, 0.95)
-"""Probabilities with which sizes and colours are mentioned. One of them is drawn for each caption."""
+"""The possible probabilities with which a size or colour is mentioned. One of them is drawn for each caption."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a caption: the facts, one of the things, and one of its relations, if it has any.
+    """The topic of a caption: the facts about the scene, one of its things, and a relation of this thing to another, if
+    it has any.
 
-    `detail` is the probability with which sizes and colours are mentioned.
+    `detail` is the probability with which a size or colour is mentioned.
     """
 
     facts: Facts
@@ -40,14 +41,14 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """Another kind of thing that is in the air if `thing` is, and not in the air otherwise. None if there is
-        none."""
+        """The first thing of another kind that is in the air if `thing` is, and not in the air otherwise. None if
+        there is no such thing."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
 
 def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
-    """Write SENTENCES captions that differ from each other as far as the facts allow."""
+    """Write SENTENCES captions. They differ, unless SENTENCES * ATTEMPTS attempts give too few different captions."""
     new: dict[str, DemoSentence] = {}
     repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
@@ -62,7 +63,7 @@ def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]
 
 
 def say(facts: Facts, rng: np.random.Generator) -> DemoSentence:
-    """Write one true sentence."""
+    """Write one true caption about a random thing and in a random form, or about the place if there are no things."""
     if facts.things:
         topic = _sample_topic(facts, rng)
         form = pick_weighted(rng, {form: weight for form, weight, needed in FORMS if getattr(topic, needed)})
@@ -162,7 +163,8 @@ def _clause(topic: Topic, adjuncts: list[tuple[str, Node]], rng: np.random.Gener
 
 
 def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """Return the relation, the scenery, or both. `moving` is as in `place_phrase`."""
+    """Return phrases about the topic's relation, about place and light, or about both, each with its relation to a
+    verb. `moving` is as in `place_phrase`."""
     if topic.relation is None or rng.random() < 0.35:
         return _scenery(topic, rng, moving=moving)
     related = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
@@ -170,12 +172,12 @@ def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) ->
 
 
 def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """Return the place, and perhaps the light unless it is day."""
+    """Return a phrase of place, and perhaps one of time unless it is day, each with its relation to a verb."""
     return [place_phrase(topic.facts, topic.thing, rng, moving=moving), *_light(topic, rng)]
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
-    """Return `at sunset`, with its relation to a verb, or nothing, as always by day."""
+    """Return a phrase such as `at sunset` with its relation to a verb, in a list. The list is empty by day."""
     said = topic.facts.light != "day" and rng.random() < 0.45
     return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 
@@ -191,14 +193,15 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""The forms of captions, the frequency of each form, and the attribute that its topic must have."""
+"""The function that writes each form of caption, its relative frequency, and the attribute of Topic that it needs."""
 
 
 # --- the parts of a sentence
 
 
 def noun_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> Phrase:
-    """Return `a small red dog` or `two men in blue shirts`, with size and colour with probability `detail` each."""
+    """Return `a small red dog` or `two men in blue shirts`. The size and the colour are each mentioned with the
+    probability `detail`, but a medium size never is."""
     head = words.noun(_noun_lemma(thing, rng), thing.count > 1)
     adjectives = []
     if words.SIZE_WORDS[thing.size] and rng.random() < detail:
@@ -225,7 +228,7 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """Return `in a red shirt` or `wearing a red shirt`, with its relation to the person."""
+    """Return `in a red shirt` or `wearing a red shirt`, with its relation to the noun for the person."""
     garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
     colour = words.adjective(thing.colour)
     first = () if thing.count > 1 else (("det", words.article(colour)),)
@@ -238,9 +241,10 @@ def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
 def verb_phrase(
     action: str, several: bool, adjuncts: list[tuple[str, Node]], rng: np.random.Generator, *, finite: bool
 ) -> Phrase:
-    """Return `runs on the grass`, `are running ...`, or, if it is not `finite`, `running ...`.
+    """Return `runs on the grass` or `is running on the grass`. If `finite` is false, return `running on the grass`.
 
-    `several` says whether the subject is a plural. `adjuncts` are phrases with their relations to the verb.
+    `several` says whether the subject is a plural. `adjuncts` has the phrases that follow, here `on the grass`, each
+    with its relation to the verb.
     """
     verb = pick_usual(rng, words.VERBS[action])
     if action in words.ADVERBS and rng.random() < 0.12:
@@ -271,20 +275,21 @@ def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, 
 
 
 def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving: bool) -> tuple[str, Node]:
-    """Return where `thing` is, or where it goes if the verb says that it is `moving`, with the relation to a verb."""
+    """Return a phrase of place for `thing`, with its relation to a verb. If `moving` is true and the thing runs or
+    drives, this may be a phrase for its path, such as `across a field`."""
     if thing.airborne:
         return located(pick_usual(rng, words.SKY_WORDS[facts.place]))
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
         return located(pick_usual(rng, words.PATH_WORDS[facts.place]))
     texts = words.PLACE_WORDS[facts.place]
-    if thing.kind in facts.seated:  # It sits on a seat, so phrases such as `on the grass` would be wrong.
+    if thing.kind in facts.seated:  # Phrases such as `on the grass` are wrong for a thing that sits on a bench.
         texts = tuple(text for text in texts if not text.startswith("on "))
     return located(pick_usual(rng, texts))
 
 
 def located(text: str) -> tuple[str, Node]:
-    """Return a text of the tables in `words`, such as `on the grass`, as a phrase, with its relation to a verb. A
-    single word is an adverb."""
+    """Parse a text from a table of `words`: a preposition and a noun phrase, such as `on the grass`, or an adverb, such
+    as `indoors`. Return the phrase with its relation to a verb."""
     first, *rest = text.split()
     if not rest:
         return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))
@@ -292,7 +297,8 @@ def located(text: str) -> tuple[str, Node]:
 
 
 def listed_noun_phrase(tokens: list[str]) -> Phrase:
-    """Return `a city/NN street` as a phrase. Its last word is a noun (`/NNS`: a plural), others are adjectives."""
+    """Parse a noun phrase such as `a city/NN street`, of which `tokens` are the words. The last word is a noun, or a
+    plural if it ends with `/NNS`. Before it are articles, nouns with `/NN`, and adjectives."""
     parts = []
     for token in tokens[:-1]:
         form, _, tag = token.partition("/")
@@ -306,11 +312,11 @@ def listed_noun_phrase(tokens: list[str]) -> Phrase:
 
 
 def of_noun(adjunct: tuple[str, Node]) -> tuple[str, Node]:
-    """Return an adjunct of a verb as an adjunct of a noun."""
+    """Replace the relation of a phrase to a verb by the phrase's relation to a noun, which is `nmod` for `obl`."""
     relation, node = adjunct
     return ("nmod" if relation == "obl" else relation), node
 
 
 def joined(first: Node, second: Node) -> Phrase:
-    """Return `a dog and a cat`. The conjunction belongs to the second, as in Universal Dependencies."""
+    """Return `a dog and a cat`. The word `and` depends on the second noun, as in Universal Dependencies."""
     return phrase("NP", (HEAD, first), ("conj", phrase("", ("cc", words.AND), (HEAD, second))))

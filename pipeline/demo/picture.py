@@ -14,7 +14,7 @@ from pipeline.demo.scene import COLOURS, KINDS, MEDIUM, SHELTERS, Figure, Scene,
 
 Box = tuple[int, int, int, int]
 JPEG_QUALITY = 88
-FALLING_SNOW = 0.4  # share of the scenes in snow in which snow is falling
+FALLING_SNOW = 0.4  # probability that snow is falling in a scene whose place is `snow`
 TINTS = {"day": (1.0, 1.0, 1.0), "sunset": (1.06, 0.88, 0.74), "night": (0.55, 0.6, 0.8)}
 _SOLID = [0] * 128 + [255] * 128
 _DRAWN = (
@@ -23,9 +23,9 @@ _DRAWN = (
     drawing.lamp,
 )
 DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
-"""The functions that draw the kinds without a build."""
+"""The functions that draw the other kinds of things, which are neither in `creatures.ANIMALS` nor in PEOPLE."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
-"""The depth in units to which each kind of swimmer is under water."""
+"""The height of the part of a swimming figure that is under water, in drawing units, for each kind that can swim."""
 
 _SKINS = ((250, 216, 186), (236, 188, 150), (196, 140, 100), (142, 94, 62), (98, 64, 44))
 _HAIRS = ((40, 30, 26), (92, 58, 34), (150, 98, 48), (214, 170, 84), (176, 78, 38), (120, 116, 114))
@@ -34,10 +34,10 @@ _TROUSERS = ((52, 62, 92), (70, 66, 62), (112, 96, 74), (84, 104, 138))
 
 @dataclass(frozen=True)
 class Outline:
-    """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels inside the image.
+    """The visible part of a figure. Boxes are x1, y1, x2, y2 in pixels, and end at the edges of the image.
 
-    `extent` is the box of the whole figure, `box` is the box of its visible part (None: nothing is visible), and
-    `visible` is the share of its pixels in the image that can be seen.
+    `extent` is the box of the whole figure, and `box` of the part that no nearer figure covers (None if all is
+    covered). `visible` is the share of the figure's pixels in the image that no nearer figure covers.
     """
 
     extent: Box
@@ -46,7 +46,7 @@ class Outline:
 
 
 def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Outline]]:
-    """Draw a scene as a JPEG, from the background to the sensor's noise, and return the outlines of all figures."""
+    """Draw a scene like a photo. Return the bytes of a JPEG, and an outline for each of `scene.figures`."""
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # number of the nearest figure at each pixel, from 1, or 0 for none
@@ -62,7 +62,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
 def _add_figure(
     image: Image.Image, cover: Image.Image, scene: Scene, figure: Figure, number: int, rng: np.random.Generator
 ) -> Box:
-    """Paste one figure and its shadow into `image`, set its pixels in `cover` to `number`, and return its extent."""
+    """Paste one figure and its shadow into `image`, and set the figure's pixels in `cover` to `number`. Return the
+    figure's box x1, y1, x2, y2 inside the image."""
     thing = scene.things[figure.thing]
     sprite = draw_figure(thing.kind, thing.colour, thing.action, figure.unit, rng)
     if figure.mirrored:
@@ -81,8 +82,8 @@ def _add_figure(
 
 
 def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) -> None:
-    """Draw a dim oval on the ground, or bright ripples on the water if the figure is `afloat`, in place. `girth` is the
-    width of the figure in its units."""
+    """Draw a dim oval on the ground below the figure, or bright ripples on the water if the figure is `afloat`, into
+    `image`. `girth` is the width of the figure in its drawing units."""
     half = max(2, round(0.46 * girth * figure.unit))
     flat = max(2, round(0.24 * half))
     mask = Image.new("L", (2 * half + 1, 2 * flat + 1))
@@ -97,7 +98,8 @@ def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) 
 
 
 def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
-    """Outline a figure that can be seen at `mask` (h, w), and had `area` pixels before nearer figures covered it."""
+    """Return the outline of a figure. `mask` (h, w) is true at its visible pixels. `area` is the number of its pixels
+    in the image before nearer figures covered it."""
     rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return Outline(extent, None, 0.0)
@@ -106,7 +108,8 @@ def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
 
 
 def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes:
-    """Return JPEG bytes after uneven light with a tint, falling snow, a blurred lens, and sensor noise."""
+    """Add the flaws of a photo at random: blur, uneven light with a tint, sensor noise, and falling snow in a snowy
+    scene. Return the bytes of a JPEG."""
     if rng.random() < 0.6:
         image = image.filter(ImageFilter.BoxBlur(rng.uniform(0.15, 0.5)))
     pixels = np.asarray(image, dtype=np.float32)
@@ -127,7 +130,8 @@ def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes
 
 
 def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
-    """Draw one thing that faces right as an RGBA sprite, the sheet of `Pen`. `unit` is in pixels."""
+    """Draw one figure that faces right, and return it as an RGBA sprite (see `Pen.lift`). `unit` is the length of its
+    drawing unit in pixels."""
     look = choose_look(colour, rng)
     pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
     if kind in creatures.ANIMALS:
@@ -140,7 +144,8 @@ def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random
 
 
 def choose_look(colour: str, rng: np.random.Generator) -> Look:
-    """Choose a shade of `colour` that still has its name, and the colours around it."""
+    """Choose a variant of the colour with the name `colour`, its darker and lighter tones, and a colour for skin, hair
+    and trousers."""
     red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
     main = (red, green, blue)
     return Look(
@@ -158,7 +163,8 @@ SEEN = 0.4  # minimum visible share of a figure's pixels for captions to mention
 
 @dataclass(frozen=True)
 class Relation:
-    """The relation `name` of one thing to another. Both are positions in the list of things of the facts."""
+    """A relation such as `behind` (`name`) of one thing to another. `subject` and `other` are the positions of the two
+    things in `Facts.things`."""
 
     subject: int
     name: str
@@ -167,8 +173,8 @@ class Relation:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a drawn scene. The `count` of each visible thing is the number of its visible figures, and
-    `seated` are the kinds that are on a seat."""
+    """The facts about a drawn scene that captions may state. `things` has the mentioned things that can be seen, each
+    with the number of its figures that can be seen as its `count`. `seated` has the kinds that sit on a seat."""
 
     place: str
     light: str
@@ -181,8 +187,9 @@ class Facts:
 class _Sight:
     """A thing of which captions may speak.
 
-    `thing.count` is the number of its figures that can be seen. `box` is the box in pixels around these figures.
-    `figure` is the first of them. Its depth, and the thing on which it sits, count for the whole thing.
+    `thing.count` is the number of its figures of which at least the share SEEN is visible. `box` has the corners x1,
+    y1, x2, y2 in pixels of the box around these figures. `figure` is the first of them: its `depth` and its `seat` are
+    taken for the whole thing.
     """
 
     thing: Thing
@@ -191,7 +198,7 @@ class _Sight:
 
 
 def read_facts(scene: Scene, outlines: Sequence[Outline]) -> Facts:
-    """Read the facts of a scene that was drawn with `outlines`, one for each of its figures."""
+    """Return the facts that can be seen in a drawn scene. `outlines[i]` is the outline of `scene.figures[i]`."""
     sights = [sight for number in range(len(scene.things)) if (sight := _see(scene, outlines, number))]
     relations = (
         Relation(i, name, j)
@@ -218,7 +225,7 @@ def _see(scene: Scene, outlines: Sequence[Outline], number: int) -> _Sight | Non
 
 
 def _relations(scene: Scene, a: _Sight, b: _Sight) -> list[str]:
-    """Return the names of all relations of `a` to `b`."""
+    """Return the names of all relations of `a` to `b`, such as `next to` and `left of`."""
     overlap = min(a.box[2], b.box[2]) - max(a.box[0], b.box[0])
     share = overlap / min(a.box[2] - a.box[0], b.box[2] - b.box[0])
     nearer = (a.figure.depth - b.figure.depth) / scene.height

@@ -1,4 +1,7 @@
-"""The backgrounds of scenes. Each place has one function, which draws from the sky down to the ground."""
+"""Paints the backgrounds of scenes. After the sky, the function of the place paints everything else.
+
+The pixels of a background are a `canvas` (height, width, 3) of float32, whose values may also be below 0 or above 255.
+"""
 
 from collections.abc import Callable
 
@@ -6,7 +9,7 @@ import numpy as np
 from PIL import Image
 
 RGB = tuple[float, float, float]
-"""Red, green and blue, each from 0 to 255."""
+"""The values of red, green and blue of a colour, each from 0 to 255."""
 
 SKIES: dict[str, tuple[tuple[RGB, RGB], ...]] = {
     "day": (
@@ -20,7 +23,8 @@ SKIES: dict[str, tuple[tuple[RGB, RGB], ...]] = {
 
 
 def paint_place(place: str, light: str, height: int, width: int, horizon: int, rng: np.random.Generator) -> np.ndarray:
-    """Paint the empty place (height, width, 3) float32. `horizon` is the first row of the ground."""
+    """Return the background of a scene as pixels (height, width, 3) float32. `horizon` is the first row of the ground.
+    The values may also be below 0 or above 255."""
     canvas = np.empty((height, width, 3), dtype=np.float32)
     _sky(canvas, light, horizon, rng)
     GROUNDS[place](canvas, horizon, rng)
@@ -28,7 +32,7 @@ def paint_place(place: str, light: str, height: int, width: int, horizon: int, r
 
 
 def _sky(canvas: np.ndarray, light: str, horizon: int, rng: np.random.Generator) -> None:
-    """Fill the rows above the horizon, and some rows below it for outlines that dip."""
+    """Paint the sky into the rows above the horizon, and into four rows below it, in place."""
     height, width, _ = canvas.shape
     rows = min(height, horizon + 4)
     choices = SKIES[light]
@@ -51,7 +55,8 @@ def _disc(canvas: np.ndarray, x: float, y: float, radius: float, colour: RGB) ->
 
 
 def _lay(canvas: np.ndarray, horizon: int, far: RGB, near: RGB, rng: np.random.Generator) -> np.ndarray:
-    """Fill the ground in one of its shades, dimmer or brighter, and return its view (height - horizon, width, 3)."""
+    """Paint the ground in place, from the colour `far` at the horizon to `near` at the bottom, both a little darker or
+    brighter at random. Return the ground's part of the canvas, a view (height - horizon, width, 3)."""
     ground = canvas[horizon:]
     gain = rng.uniform(0.88, 1.1)
     ground[:] = gradient(ground.shape[0], ground.shape[1], np.multiply(far, gain), np.multiply(near, gain))
@@ -110,7 +115,8 @@ def _street(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
 
 
 def _building(front: np.ndarray, rng: np.random.Generator) -> None:
-    """Paint a house front with windows into the columns `front` (horizon, width, 3)."""
+    """Paint the front of a house with windows into `front` (horizon, width, 3), a view of some columns above the
+    horizon. The roof is at a random height."""
     tones = [(168, 120, 98), (196, 180, 156), (142, 140, 150), (184, 150, 128), (120, 112, 116), (206, 196, 186)]
     height = front.shape[0]
     top = int(height * rng.uniform(0.0, 0.55))
@@ -180,7 +186,7 @@ def _room(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
 
 
 def _window(wall: np.ndarray, left: int, rng: np.random.Generator) -> None:
-    """Paint a window that shows the sky into `wall` (horizon, width, 3)."""
+    """Paint a window that shows the sky into `wall` (horizon, width, 3), in place. `left` is its first column."""
     bottom = int(wall.shape[0] * 0.72)
     frame = wall[4:bottom, left : left + 40]
     frame[:] = (250, 248, 242)
@@ -226,14 +232,16 @@ GROUNDS: dict[str, Callable[[np.ndarray, int, np.random.Generator], None]] = {
 
 
 def gradient(height: int, width: int, top: RGB | np.ndarray, bottom: RGB | np.ndarray) -> np.ndarray:
-    """Return pixels (height, width, 3) from one colour at the top to another at the bottom."""
+    """Return pixels (height, width, 3) whose colour changes evenly from `top` in the first row to `bottom` in the
+    last."""
     share = np.linspace(0, 1, height, dtype=np.float32)[:, None]
     rows = np.asarray(top, dtype=np.float32) * (1 - share) + np.asarray(bottom, dtype=np.float32) * share
     return np.repeat(rows[:, None, :], width, axis=1)
 
 
 def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float, float]) -> np.ndarray:
-    """Draw smooth noise (height, width) of about unit deviation. Its grains have `grain` pixels (height, width)."""
+    """Return random noise (height, width). It is normal with deviation 1 at points that are about `grain` pixels apart
+    (down, across), and interpolated between them."""
     coarse = (max(2, round(height / grain[0])), max(2, round(width / grain[1])))
     values = rng.standard_normal(coarse, dtype=np.float32)
     if coarse == (height, width):
@@ -242,20 +250,21 @@ def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float,
 
 
 def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, float], strength: float) -> None:
-    """Lighten and darken `canvas` (h, w, 3) in place by noise with grains of `grain` pixels."""
+    """Add `strength` times noise to the brightness of `canvas` (h, w, 3) in place. `grain` is as in `noise`."""
     canvas += strength * noise(rng, canvas.shape[0], canvas.shape[1], grain)[:, :, None]
 
 
 def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain: float) -> np.ndarray:
-    """Draw an outline (width,), in pixels from the top, between `level` and `rise` pixels higher. It is random at
-    points that are about `grain` pixels apart, and straight between them."""
+    """Return the outline of hills (width,): the row of the outline in each column, between `level` - `rise` and
+    `level`. It is random at points that are about `grain` columns apart, and straight between them."""
     points = max(3, round(width / grain) + 1)
     heights = level - rise * rng.random(points)
     return np.interp(np.linspace(0, points - 1, width), np.arange(points), heights).astype(np.float32)
 
 
 def fill_below(canvas: np.ndarray, outline: np.ndarray, bottom: int, colour: RGB) -> None:
-    """Colour the pixels between `outline` (width,) and the row `bottom`, with a soft edge, in place."""
+    """Colour the pixels below the row `outline[x]` and above the row `bottom` of each column x, in place. The upper
+    edge is soft."""
     top = max(0, int(outline.min()) - 1)
     rows = np.arange(top, bottom, dtype=np.float32)[:, None]
     cover = np.clip(rows - outline[None, :] + 0.5, 0, 1)[:, :, None]
@@ -264,7 +273,8 @@ def fill_below(canvas: np.ndarray, outline: np.ndarray, bottom: int, colour: RGB
 
 
 def scatter(rng: np.random.Generator, canvas: np.ndarray, count: int, colours: list[RGB]) -> None:
-    """Draw dots of 1 by 1 to 2 by 2 pixels, larger towards the bottom, in place."""
+    """Draw `count` dots in random colours of `colours` in place. Dots in the upper third have one pixel, and other dots
+    have three."""
     height, width, _ = canvas.shape
     ys = (height * rng.random(count) ** 0.8).astype(int)
     xs = rng.integers(0, width, count)

@@ -1,4 +1,4 @@
-"""Makes the records of the demo collection, one image at a time, and the text files of the collection."""
+"""Makes the images of the demo collection with their captions, boxes or weak text, and the collection's text files."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -18,7 +18,8 @@ LISTED = 0.05  # minimum visible share of a figure's pixels for it to have a lab
 
 @dataclass(frozen=True)
 class DrawingSettings:
-    """The number of images of each split, and the `seed` (0 or more) that decides their content."""
+    """The number of images of each split (`weak`: images with weak text and without captions), and the `seed` (0 or
+    more) of all random choices."""
 
     train: int
     dev: int
@@ -37,7 +38,7 @@ class DrawingSettings:
 
 @dataclass(frozen=True)
 class LabelledBox:
-    """The visible part of a thing: x1, y1, x2, y2 in pixels of the image, and the kind of the thing."""
+    """The box x1, y1, x2, y2 in pixels of the visible part of a figure, and the figure's kind as its `label`."""
 
     box: Box
     label: str
@@ -45,7 +46,7 @@ class LabelledBox:
 
 @dataclass(frozen=True)
 class Document:
-    """Weak text of one image. An empty field is missing."""
+    """The weak text of one image. A field that the image lacks is empty."""
 
     title: str
     tags: tuple[str, ...]
@@ -54,7 +55,8 @@ class Document:
 
 @dataclass(frozen=True)
 class SceneRecord:
-    """The record of an image: captions for a captioned image, or else weak text."""
+    """An image with the file name `name`. An image of train, dev or test has captions (`sentences`). An image of the
+    split `weak` has weak text (`document`) instead."""
 
     name: str
     split: str
@@ -65,10 +67,10 @@ class SceneRecord:
 
 
 def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
-    """Make image `index` of `settings.images`, the target images first, from nothing but the arguments.
+    """Make image number `index`, from 0, of the collection. The images with captions come before those with weak text.
 
-    Image k of its set depends on the seed and k only, so that a larger collection begins with the images of a smaller
-    one.
+    The content of captioned image k depends only on the seed and k, and likewise that of weak image k. A larger
+    collection with the same seed therefore has all images of a smaller one, perhaps in another split.
     """
     weak = index >= settings.targets
     number = index - settings.targets if weak else index
@@ -89,7 +91,7 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
 
 
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
-    """Return the contents of the collection's text files by name. Rows are in the order of `records`."""
+    """Return the content of each text file of the collection by its file name. Rows are in the order of `records`."""
     captions, splits, conllu, brackets = [], [], [], []
     weak = ["file\ttitle\ttags\tdescription\n"]
     boxes = ["file\tx1\ty1\tx2\ty2\tscore\tlabel\n"]
@@ -141,7 +143,7 @@ NOISE_TAGS = (
     *("family", "friends", "vacation", "weekend", "summer", "winter", "party", "fun", "home", "travel"),
     *("europe", "usa"),
 )
-KEPT_TAG, KEPT_WORD = 0.4, 0.65  # probabilities that weak text keeps a true tag, and a word of a true sentence
+KEPT_TAG, KEPT_WORD = 0.4, 0.65  # probability that a true tag is written, and that a word of a true sentence is kept
 MAX_TAGS = 8
 
 
@@ -149,7 +151,7 @@ Writer = Callable[[Facts, np.random.Generator], str]
 
 
 def annotate(facts: Facts, rng: np.random.Generator) -> Document:
-    """Write weak text for an image with these facts, as on a photo-sharing site. Much of it may be untrue."""
+    """Write weak text for an image with these facts, as on a photo-sharing site. Some of it may be untrue."""
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)
@@ -170,17 +172,17 @@ def _when_or_where(facts: Facts, rng: np.random.Generator) -> str:
 
 
 def _beginning(facts: Facts, rng: np.random.Generator) -> str:
-    """Return the first words of a true sentence, as a title."""
+    """Return the first two to six words of a true sentence, each with a capital, as a title."""
     return " ".join(_tokens(facts, rng)[: rng.integers(2, 7)]).title()
 
 
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """Return a true sentence without some of its words."""
+    """Return a true sentence from which each word is removed with the probability 1 - KEPT_WORD."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
 
 
 def _other_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """Return a sentence about another picture."""
+    """Return a sentence about another random scene, which is mostly untrue of this image."""
     scene = sample_scene(rng)
     return say(Facts(scene.place, scene.light, scene.things), rng).text
 
@@ -190,7 +192,8 @@ def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
 
 
 def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
-    """Return some true words, some meaningless words, and perhaps a wrong word, in random order."""
+    """Return at most MAX_TAGS tags in random order: true words, words that say nothing about the image such as `nikon`,
+    and perhaps a random kind, colour or place, town or month, and year. About one image in eight has no tags."""
     if rng.random() < 0.12:
         return ()
     true = [facts.place]
@@ -221,4 +224,4 @@ DESCRIPTIONS: dict[Writer, float] = {
     lambda facts, rng: pick(rng, NOTES): 0.1,
     lambda facts, rng: "": 0.36,
 }
-"""The functions that write a field, and the frequency of each function."""
+"""The functions that can write a description, and the probability of each function. TITLES has the same form."""

@@ -1,4 +1,7 @@
-"""The demo's world, and the scenes in it: things, and where each of their figures stands, before they are drawn."""
+"""Draws random scenes for the demo: a place with things in it, and the position of each figure of a thing.
+
+The scenes are only described here. `picture` draws them.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -20,7 +23,7 @@ COLOURS = {
     "white": (244, 242, 236),
 }
 SIZES = {"small": 0.7, "medium": 1.0, "large": 1.35}
-"""Scale of each size relative to a medium thing of its kind."""
+"""The scale of a thing of each size, relative to a medium thing of the same kind."""
 
 MEDIUM = {"swim": "water", "sail": "water", "float": "water", "fly": "air", "hover": "air"}
 """The medium of an action. The medium of every other action is the ground."""
@@ -30,18 +33,19 @@ LIFTED = ("jump", "bounce")
 
 
 SEATS = {"bench": 0.3, "chair": 0.46}
-"""The height of the seat above the ground in drawing units of the figure, for each kind on which figures can sit."""
+"""The kinds of things on which figures can sit, and the height of the seat in drawing units of the bench or chair."""
 
 SHELTERS = ("tree",)
-"""Kinds of tall things. A figure that stands at their foot is under them."""
+"""Kinds of things that shelter a figure: a figure just in front of the foot of a tree is under the tree."""
 
 TALL = ("tree", "house")
-"""Kinds whose top the image may cut off."""
+"""Kinds of things whose top fifth may be outside the image."""
 
 
 @dataclass(frozen=True)
 class Scenery:
-    """A place: the `media` of the actions that it allows, and the colours that its background `hides`."""
+    """A place. An action is possible there if its medium (see MEDIUM) is one of `media`. Things there never have one of
+    the colours `hides`, which are too similar to the background."""
 
     media: tuple[str, ...]
     hides: tuple[str, ...]
@@ -67,10 +71,11 @@ LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of thing that can be in a scene. Several can be there if it is a `group`."""
+    """A kind of thing, with its possible actions, places and colours. If `group` is true, a scene can have several of
+    them."""
 
     unit: float  # drawing unit of a medium figure of this kind, as a share of the height of the image
-    girth: tuple[float, float]  # approximate width and height of a figure, in drawing units
+    girth: tuple[float, float]  # approximate width and height of a figure of any size, in its drawing units
     actions: tuple[str, ...]
     places: tuple[str, ...]
     colours: tuple[str, ...]
@@ -128,7 +133,7 @@ MAX_FIGURES = 4
 ATTEMPTS = 12  # attempts to find a spot for a thing. After them, the thing is left out of the scene
 COVERED = 0.45  # maximum share of the extent of a figure that one nearer figure may cover
 USUAL = 0.6  # share of the draws in which `pick_usual` takes the first of several options
-LIVELY = 3  # A kind with more actions is drawn more often, but actions beyond this number do not count.
+LIVELY = 3  # A kind of thing with more actions is chosen more often, but actions beyond this number do not count.
 
 Option = TypeVar("Option")
 
@@ -154,7 +159,7 @@ def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
 
 @dataclass(frozen=True)
 class Thing:
-    """A number (`count`) of equal figures. Captions are only about things that are `mentioned`."""
+    """One or several (`count`) equal figures in a scene. If `mentioned` is false, no caption is about them."""
 
     kind: str
     colour: str
@@ -170,9 +175,9 @@ class Thing:
 
 @dataclass(frozen=True)
 class Figure:
-    """One figure of the scene's thing number `thing`, in pixels. `x` is the column of its middle, `base` the row of its
-    foot, `depth` the row of the ground beneath it, and `unit` the length of its drawing unit. It is drawn facing right,
-    and `mirrored` turns it to the left."""
+    """One figure of the thing `scene.things[thing]`. `x` is the column of its middle, `base` the row of its foot,
+    `depth` the row of the ground beneath it, and `unit` the length of its drawing unit, all in pixels. It faces right,
+    or left if it is `mirrored`."""
 
     thing: int
     x: float
@@ -180,10 +185,10 @@ class Figure:
     depth: float
     unit: float
     mirrored: bool
-    seat: int | None = None  # number of the thing on which it sits, or None
+    seat: int | None = None  # position in `scene.things` of the bench or chair on which the figure sits, or None
 
     def extent(self, thing: Thing) -> tuple[float, float, float, float]:
-        """Estimate the box x1, y1, x2, y2 of the figure."""
+        """Estimate the box x1, y1, x2, y2 of the figure in pixels. `thing` is the thing to which the figure belongs."""
         width, height = KINDS[thing.kind].girth
         if thing.action in LIFTED:
             height *= 1.2
@@ -193,7 +198,8 @@ class Figure:
 
 @dataclass(frozen=True)
 class Scene:
-    """A scene. `horizon` is the first row of the ground, and `figures` are in order from back to front."""
+    """A scene of `width` times `height` pixels. `horizon` is the first row of the ground. `figures` are in order from
+    back to front."""
 
     width: int
     height: int
@@ -205,7 +211,7 @@ class Scene:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """Draw a scene of one to four figures at random. At least the first is mentioned."""
+    """Draw a scene of one to four figures at random. Captions can mention at least the first of its things."""
     width = int(rng.integers(WIDTHS[0], WIDTHS[1] + 1))
     place = pick(rng, tuple(PLACES))
     light = "day" if place in INDOORS else pick_weighted(rng, LIGHTS)
@@ -216,14 +222,14 @@ def sample_scene(rng: np.random.Generator) -> Scene:
 
 
 def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
-    """Choose one to four candidates of different kinds. The last may be a distractor, which captions never mention."""
+    """Choose one to four things of different kinds. At most one is a distractor, which captions never mention."""
     mentioned = pick_weighted(rng, {1: 0.2, 2: 0.5, 3: 0.3})
     distracted = rng.random() < 0.4
     kinds = [kind for kind in KINDS if place in KINDS[kind].places]
     weights = np.array([1 + min(len(KINDS[kind].actions), LIVELY) for kind in kinds])
     chosen = rng.choice(kinds, mentioned + distracted, replace=False, p=weights / weights.sum()).tolist()
     things = [_sample_thing(kind, place, i < mentioned, rng) for i, kind in enumerate(chosen)]
-    # A seat comes first, for the others to sit on it, unless it is the distractor.
+    # A bench or chair comes first, because the other things can only sit on the first thing. A distractor stays last.
     return sorted(things, key=lambda thing: not (thing.kind in SEATS and thing.mentioned))
 
 
@@ -243,17 +249,17 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Place the candidates one after another. A candidate is skipped if it has no room, or would hide another thing."""
+    """Place the things one after another. A thing is left out if no spot is found where it hides no other thing."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
-        if not grown.things:  # The first thing, which captions mention, has no room. All things are made smaller.
+        if not grown.things:  # No spot was found for the first thing, so all things become small and single.
             return _populate(scene, [replace(thing, size="small", count=1) for thing in candidates], rng)
     return grown
 
 
 def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """Return `scene` with `thing` where it hides nothing, or without it."""
+    """Return `scene` with `thing` at a random spot where it hides nothing. If none is found, return `scene`."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
             grown = _place(scene, thing, rng)
@@ -263,7 +269,7 @@ def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
 
 
 def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """Return `scene` with `thing` somewhere in it, its figures side by side."""
+    """Return `scene` with `thing` at a random spot, even if it hides something. Its figures are side by side."""
     number = len(scene.things)
     first = _first_figure(scene, thing, number, rng)
     figures = [first]
@@ -294,7 +300,8 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Choose a depth and x for a figure: anywhere, or next to, behind, in front of, above or below the first figure."""
+    """Choose the `depth` and the `x` of a figure. The spot is anywhere, or next to, behind, in front of, above or below
+    the first figure of the scene (`anchor`)."""
     near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:
@@ -309,7 +316,7 @@ def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.rand
 
 
 def _unit(scene: Scene, thing: Thing, depth: float) -> float:
-    """Return the drawing unit in pixels. Things further up are further away."""
+    """Return the drawing unit of `thing` in pixels. It decreases towards the horizon. `depth` is as in Figure."""
     nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
     return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
 
@@ -321,7 +328,8 @@ def _can_sit(thing: Thing, seat: Thing) -> bool:
 
 
 def _all_in_sight(scene: Scene) -> bool:
-    """Return whether most of every figure is inside the image, and no figure hides too much of another."""
+    """Return whether every figure is inside the image, except for a narrow strip at a side or the top of a tall thing,
+    and no nearer figure hides more than the share COVERED of it. A figure that sits on another may hide more."""
     figures = _back_to_front(scene).figures
     extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
     for i, (x1, y1, x2, y2) in enumerate(extents):

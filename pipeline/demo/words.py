@@ -1,6 +1,6 @@
 """The words of the demo's captions, and the trees of the captions.
 
-A constituent has a head, so that the same structure gives both the phrase tree and the dependency tree.
+Each phrase marks one of its children as its head. Both the phrase tree and the dependency tree follow from this.
 """
 
 from collections.abc import Iterator
@@ -11,7 +11,7 @@ HEAD = "head"
 
 @dataclass(frozen=True)
 class Word:
-    """A leaf, with its part of speech in Universal Dependencies (`upos`) and in the Penn Treebank (`xpos`)."""
+    """A word of a tree. `upos` and `xpos` are its parts of speech in Universal Dependencies and the Penn Treebank."""
 
     form: str
     lemma: str
@@ -21,9 +21,11 @@ class Word:
 
 @dataclass(frozen=True)
 class Phrase:
-    """A constituent with a Penn label. `relations[i]` is child i's dependency on the child whose relation is HEAD.
+    """A phrase with a label of the Penn Treebank, such as NP.
 
-    A phrase without a label only groups words for the dependencies. In brackets it is replaced by its children.
+    One child is the head: its entry in `relations` is HEAD. The entry of every other child is the name of its relation
+    to the head in Universal Dependencies. A phrase with the label "" is only in the dependency tree. In the phrase
+    tree its children take its place.
     """
 
     label: str
@@ -41,7 +43,7 @@ def phrase(label: str, *parts: tuple[str, Node]) -> Phrase:
 
 
 def words(node: Node) -> Iterator[Word]:
-    """Yield the leaves from left to right."""
+    """Yield the words of a tree from left to right."""
     if isinstance(node, Word):
         yield node
     else:
@@ -69,7 +71,7 @@ def brackets(node: Node) -> str:
 
 @dataclass(frozen=True)
 class DemoSentence:
-    """A sentence and its trees. Single spaces separate the tokens in its text."""
+    """A sentence with its tree. Its text is the words and punctuation marks, separated by single spaces."""
 
     tree: Phrase
 
@@ -83,7 +85,7 @@ class DemoSentence:
 
     @property
     def conllu(self) -> str:
-        """The dependencies, one line of ten columns for each word."""
+        """The dependency tree in the format CoNLL-U: a line of ten columns for each word, without comments."""
         arcs: list[tuple[Word, int, str]] = []
         root = _attach(self.tree, arcs)
         arcs[root - 1] = (arcs[root - 1][0], 0, "root")
@@ -95,8 +97,8 @@ class DemoSentence:
 
 
 def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
-    """Append (word, number of its head, relation) to `arcs` for each word of `node`. Words are numbered from 1. Return
-    the number of the word that is the head of `node`, whose own entry is (word, 0, "")."""
+    """Append (word, number of its head, relation to its head) to `arcs` for each word of `node`. Return the number of
+    the head word of `node`, whose entry is (word, 0, ""). The first entry of `arcs` has the number 1."""
     if isinstance(node, Word):
         arcs.append((node, 0, ""))
         return len(arcs)
@@ -110,7 +112,7 @@ def _attach(node: Node, arcs: list[tuple[Word, int, str]]) -> int:
 
 @dataclass(frozen=True)
 class Nouns:
-    """The nouns for a kind. `small` nouns mean only a small thing."""
+    """The nouns for a kind of thing, such as `dog`. Nouns in `small`, such as `puppy`, are only for small things."""
 
     usual: tuple[str, ...]
     small: tuple[str, ...] = ()
@@ -118,7 +120,8 @@ class Nouns:
 
 @dataclass(frozen=True)
 class Verb:
-    """The forms of a verb. Without a `third` person only `is` and the participle are used, as in `is parked`."""
+    """The forms of a verb: `run`, `runs` (`third`) and `running`. If `third` is empty, the participle is passive and
+    always follows `is` or `are` in a full sentence, as in `is parked`."""
 
     lemma: str
     third: str
@@ -159,13 +162,13 @@ GARMENTS = {
     "boy": ("shirt", "sweater", "cap"),
     "girl": ("dress",),
 }
-"""Kind of person -> the clothes that captions give the colour of the person in the scene."""
+"""The garments of each kind of person. Captions say the person's colour as the colour of a garment."""
 
 SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("large", "big", "huge")}
 
 
 def _verbs(*forms: str) -> tuple[Verb, ...]:
-    """Make verbs of texts with a lemma, third person and participle each."""
+    """Return a verb for each text, which has its lemma, third person and participle, such as `run runs running`."""
     return tuple(Verb(*verb.split()) for verb in forms)
 
 
@@ -225,7 +228,7 @@ SKY_WORDS = {
     "desert": ("over the desert", "above the hot sand"),
     "mountains": ("in the mountains/NNS", "over rocky ground"),
 }
-"""Places in which things fly."""
+"""Phrases for the place of a thing in the air."""
 
 PATH_WORDS = {
     "grass": ("through the grass", "across a field", "across the lawn"),
@@ -238,7 +241,7 @@ PATH_WORDS = {
     "desert": ("across the desert", "through the sand"),
     "mountains": ("over rocky ground", "through the mountains/NNS"),
 }
-"""Paths on which things run or drive."""
+"""Phrases for the path of a thing that runs or drives."""
 
 VIEWS = {
     "grass": ("a grassy field", "a green lawn", "a park"),
@@ -293,7 +296,7 @@ def preposition(form: str) -> Word:
 
 
 def article(following: Word) -> Word:
-    """Return `a`, or `an` before a vowel."""
+    """Return the article `a`, or `an` if the word `following` begins with a vowel."""
     return AN if following.form[0] in "aeiou" else A
 
 
@@ -306,7 +309,7 @@ def plural(lemma: str) -> str:
 
 
 def kind_names() -> dict[str, list[str]]:
-    """Return the nouns for a thing of each kind, in singular and plural."""
+    """Return, for each kind of thing, all its nouns in singular and plural."""
     return {
         kind: [form for lemma in (*nouns.usual, *nouns.small) for form in dict.fromkeys((lemma, plural(lemma)))]
         for kind, nouns in NOUNS.items()

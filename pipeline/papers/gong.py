@@ -28,17 +28,18 @@ if TYPE_CHECKING:
 
 PAPER = "Gong et al."
 SUPERVISED = "Fully Supervised Only"
-"""The label of the first row of Table 5."""
+"""The label of the first row of Table 5, a system that is trained on the target set alone."""
 COLUMNS: Columns = (("image_to_sentence", "recall@10"),)
 Draws = Sequence[Mapping[str, Any]]
-"""The results of `Study.measure` for a cell, one for each draw of the training images."""
+"""The results of `Study.measure` for a StudyCell, one for each draw of the training images."""
 Measured = Callable[[StudyCell], Draws]
-"""A function that returns the draws of a cell."""
+"""A function that returns the results of a StudyCell, one for each draw."""
 
 
 @dataclass(frozen=True)
 class PaperRow:
-    """A row: its label, the published numbers, and for each of `reproduced` and `improved` a cell per column."""
+    """A row of a table: its label, the published numbers, and the cells of the reproduced and of the improved system,
+    one for each column, or none if there is no such system."""
 
     label: str
     published: Sequence[float | None]
@@ -48,12 +49,12 @@ class PaperRow:
 
 @dataclass(frozen=True)
 class Table:
-    """recall@10 of image-to-sentence retrieval.
+    """A table with the recall@10 of image-to-sentence retrieval of several systems.
 
     `columns` are the headings of the measured numbers, and `published_columns` the groups of columns of the published
     numbers. `differences` are pairs of labels of rows whose reproduced systems are compared. If `sized` is true, column
-    i has the size of the target set of column i in the paper. Otherwise, each column is compared with the first column
-    of the paper.
+    i and column i of the paper have target sets of the same size. Otherwise, each column is compared with the first
+    column of the paper.
     """
 
     title: str
@@ -83,8 +84,8 @@ def _read() -> dict[str, Any]:
 
 
 def make_tables(config: "Config", facts: FoldFacts) -> list[Table]:
-    """Make all tables for a configuration. Rows of standard encoders are left out if the section `study` has none.
-    `facts` are for the headings."""
+    """Make all tables for a configuration. Rows of systems with standard encoders are left out if the section `study`
+    names no encoders. The headings state the `facts`."""
     return [_table(config, facts, **table) for table in _read()["tables"]]
 
 
@@ -94,7 +95,7 @@ def find_table(tables: Iterable[Table], name: str) -> Table:
 
 
 def list_cells(table: Table) -> Iterator[StudyCell]:
-    """Yield every cell of a table."""
+    """Yield the cells of all reproduced and improved systems of a table."""
     return (cell for row in table.rows for cell in (*row.reproduced, *row.improved))
 
 
@@ -111,10 +112,11 @@ def _table(
 ) -> Table:
     """Make a table from its entry in gong.yaml.
 
-    `sizes` names the sizes of the target sets: a key of the section `study`, `smallest` or `none`. Each line of `rows`
-    has a label, a system, the published numbers and an improved system, with bars between them. `differences` maps a
-    system to the systems with which it is compared. `columns` replaces the sizes as headings, `published_columns` maps
-    the titles of groups to their headings, and `sized` is as in Table.
+    `sizes` names the sizes of the target sets, in folds: a key of the section `study`, `smallest` for the first of
+    study.transfer_sizes, or `none` for no target set. Each line of `rows` has a label, a reproduced system, the
+    published numbers and an improved system, with bars between them. `differences` maps a system to the systems with
+    which it is compared. If `columns` is given, it has the headings in place of the sizes. `published_columns` maps the
+    title of each group of columns to its headings, and `sized` is as in Table.
     """
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)
@@ -149,13 +151,14 @@ def _cells(
     transfer: Mapping[str, Sequence[float | str]] | None = None,
     improved: bool = False,
 ) -> Iterator[StudyCell]:
-    """Yield the cell of a system for each size of the target set, in folds.
+    """Yield the cell of a system for each of the `sizes` of the target set, in folds.
 
     `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
-    for the encoders of the section `study`. `terms` is an index of its dictionary sizes. `auxiliary` is an index of its
-    weak_sizes, or `weak` for the folds that the largest transfer_sizes leaves. Without `auxiliary`, the auxiliary set
-    has all remaining images. `transfer` changes the settings of the paper, or of the configuration for an `improved`
-    system. `betas` and `weights` in it stand for the values of the keys transfer.beta and study.weights.
+    for the encoders of the section `study`. `terms` is an index of the dictionary sizes study.terms. `auxiliary` is an
+    index of study.weak_sizes, or `weak` for as many folds as the largest of study.transfer_sizes leaves. Without
+    `auxiliary`, the auxiliary set has all remaining images. `transfer` replaces some settings of the paper or, for an
+    `improved` system, of the configuration. The values `betas` and `weights` in it stand for the values of the keys
+    transfer.beta and study.weights.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}
@@ -186,9 +189,10 @@ def _cells(
 
 
 def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap) -> tables.Result:
-    """Fill a table with the recalls of every draw, the parameters that were chosen on dev, and the differences.
+    """Return a table, in the form of `pipeline.papers.tables`, with the recalls of every draw, the parameters that were
+    chosen on dev, and the differences between systems.
 
-    `bootstrap` has the settings of the intervals of the differences.
+    `draws` returns the results of a cell, and `bootstrap` has the settings of the intervals of the differences.
     """
     rows = []
     for row in table.rows:
@@ -207,9 +211,9 @@ def measure_table(table: Table, draws: Measured, bootstrap: Bootstrap) -> tables
 
 
 def measure_time(table: Table, draws: Measured, total: float) -> tables.Result:
-    """Make the table of the CPU seconds that the methods of Table 4 take in their first draw, with all trials on dev.
+    """Return a table of the CPU seconds of each method's first draw, with all trials on dev. `table` is Table 4.
 
-    `total` are the CPU seconds of the whole study.
+    `total` is the number of CPU seconds of the whole study, for a note.
     """
 
     def measure(cells: Sequence[StudyCell]) -> list[tables.Result]:
@@ -238,8 +242,8 @@ def _format_choices(trial: "Mapping[str, JsonValue]") -> str:
 
 
 def _edges(table: Table, draws: Measured) -> list[str]:
-    """Return a note that names the reproduced rows with a chosen value at the end of its grid, or [] if there are
-    none."""
+    """Return a note that names the rows in whose reproduced system a chosen value is the least or the greatest value
+    that was tried, or [] if there are none."""
     edges = [
         f"{row.label}, {column} ({', '.join(sorted(choices))})"
         for row in table.rows
@@ -251,10 +255,10 @@ def _edges(table: Table, draws: Measured) -> list[str]:
 
 
 def _differences(table: Table, draws: Measured, bootstrap: Bootstrap) -> Iterator[dict[str, Any]]:
-    """Yield the differences between reproduced systems, on the same test images and draws.
+    """Yield the differences between the reproduced systems of pairs of rows, on the same test images and draws.
 
-    Two draws that have training images in common, in the target set or in the auxiliary set, are not independent. A
-    difference of such draws has no interval.
+    Two draws that have training images in common, in the target set or in the auxiliary set, are not independent. If
+    there are such draws, the interval of the difference is None.
     """
     rows = {row.label: row for row in table.rows}
     for pair in table.differences:

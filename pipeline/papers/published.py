@@ -8,22 +8,23 @@ from pathlib import Path
 from pipeline.config.loading import read_mapping
 
 Column = tuple[str, str]
-"""A direction of retrieval and a measure, such as `image_to_sentence` and `recall@1`. For generated captions it is what
-they describe (`images` or `boxes`) and a metric, such as `bleu_4`."""
+"""A direction of retrieval and a measure, such as `image_to_sentence` and `recall@1`. A column for generated captions
+has the things that they describe (`images` or `boxes`) and a metric, such as `bleu_4`."""
 AUTHORS = {
     "karpathy": "Karpathy and Fei-Fei", "kiros": "Kiros et al.", "niu": "Niu et al.", "socher": "Socher et al.",
 }  # fmt: skip
 """Name of a paper in the configuration -> its authors."""
 CHANCE = "chance"
-"""Name of the system that ranks at random. An evaluation of a model has the expected measures of this system under this
-name."""
+"""Name of a system that ranks at random. Each evaluation of a model also has the expected measures of such a system,
+under this key."""
 
 
 @dataclass(frozen=True)
 class PublishedRow:
-    """The results of one system: the name in the paper, and a number for each column of the table, or None.
+    """The published results of one system: its `name` in the paper, and a number for each column of the table, or None.
 
-    `system` is the name in published.yaml, and `model` the registered model or generator that implements it.
+    `system` is the name of the system in published.yaml, and `model` the registered model or generator that implements
+    it.
     """
 
     name: str
@@ -36,8 +37,8 @@ class PublishedRow:
 class PublishedTable:
     """A table of a paper, measured on a `collection`.
 
-    `columns` are the columns of all rows. `images` is the number of test images, where papers use several numbers for
-    the collection. `differences` are pairs of rows of which the paper says that the first is better than the second.
+    `images` is the number of test images, or None if all papers use the same number for this collection. `differences`
+    has the names of pairs of rows of which the paper says that the first is better than the second.
     """
 
     authors: str
@@ -50,10 +51,10 @@ class PublishedTable:
 
     @property
     def compared(self) -> tuple[tuple[Column, ...], ...]:
-        """The measures by which rows are compared, each a sum over columns.
+        """The measures by which rows are compared. Each measure is the sum of the columns in one of the inner tuples.
 
-        Tables with recalls have the sum of all recalls. Tables of generated captions have BLEU-4 and CIDEr. Other
-        tables have every column on its own.
+        A table with recalls is compared by the sum of all its recalls, and a table of generated captions by BLEU-4 and
+        by CIDEr. Other tables are compared by each column.
         """
         recalls = tuple(column for column in self.columns if column[1].startswith("recall"))
         captions = tuple((column,) for column in self.columns if column[1] in ("bleu_4", "cider"))
@@ -67,7 +68,7 @@ class PublishedTable:
 
 @cache
 def published_tables() -> Mapping[str, Sequence[PublishedTable]]:
-    """Return the tables of each paper."""
+    """Return the published tables of each paper, by the name of the paper in AUTHORS."""
     value = read_mapping(Path(__file__).with_name("published.yaml"))
     return {
         paper: [_table(authors, value["systems"], **table) for table in value[paper]]
@@ -105,15 +106,15 @@ def _table(
 
 
 def split_line(line: str) -> list[str]:
-    """Split a line of a table at its bars."""
+    """Split a line of a table at its bars into cells without surrounding spaces."""
     return [cell.strip() for cell in line.split("|")]
 
 
 def read_numbers(text: str) -> list[float | None]:
-    """Read numbers between spaces. `-` becomes None."""
+    """Return the numbers in a text, which are separated by spaces. `-` becomes None."""
     return [None if number == "-" else float(number) for number in text.split()]
 
 
 def read_pairs(pairs: Mapping[str, Iterable[str]]) -> Iterator[tuple[str, str]]:
-    """Yield pairs of rows from a mapping of a row to the rows below it."""
+    """Yield a pair (key, value) for each value of a mapping whose values are lists."""
     return ((above, below) for above, rows in pairs.items() for below in rows)

@@ -22,23 +22,24 @@ TASKS = {
     "images": "images", "boxes": "boxes",
 }  # fmt: skip
 SIZE_TOLERANCE = 0.02
-"""Share by which the number of test images may differ from the published number, because ingest removes duplicates.
-With a larger difference, the table is left out."""
+"""Share by which the number of test images may differ from the published number, because `ingest` removes duplicates.
+If the difference is larger, the published table is not reproduced."""
 MIN_TRAININGS = 3
 """Smallest number of trainings of both systems, or of disjoint draws, for which an interval is given."""
 GALLERIES = {
     PROTOCOLS[0]: "every caption in the gallery", PROTOCOLS[1]: "the first caption of each image in the gallery"
 }  # fmt: skip
 Measure = Callable[[str, Columns], Draw]
-"""A function from the name of a training of the run, and some columns of a table, to the sum of these columns on the
-test split, for any sample of the test images (a Draw)."""
+"""A function that gets the name of a training of the run and some columns of a table. It returns a Draw, which computes
+the sum of these columns for any sample of the test images."""
 
 
 @dataclass(frozen=True)
 class System:
-    """Models of a run that differ only in their seeds, or a generator.
+    """Models, or caption generators, of a run that differ only in their seeds. Each of them is a training.
 
-    `label` is the name that the trainings `names` have in common, and `model` the registered model or generator.
+    `names` are the names of the trainings, `label` is the name that they have in common, and `model` is the registered
+    model or generator.
     """
 
     label: str
@@ -63,9 +64,9 @@ def compare(
 ) -> tables.Result:
     """Return the `difference` of two systems, `above` minus `below`, on the same images, and its interval `ci95`.
 
-    `above` and `below` are the trainings of the two systems. The interval is None if a system has fewer than
-    MIN_TRAININGS trainings, or if `bootstrap` has no resamples. If both were trained on the `same_draws` of the
-    training images, the variance over draws is the variance of their differences.
+    `above` and `below` have a Draw for each training of the two systems. The interval is None if a system has fewer
+    than MIN_TRAININGS trainings, or if `bootstrap` has no resamples. If `same_draws` is true, training i of both
+    systems used the same training images, and the variance of the differences between these trainings is estimated.
     """
     count = min(len(above), len(below))
     found = compare_draws(above, below, bootstrap, same_draws)
@@ -75,12 +76,12 @@ def compare(
 
 @dataclass(frozen=True)
 class Reproduction:
-    """A run with its `evaluations` on the test split by the `protocol`, and its `systems`.
+    """The results of a run: the `evaluations` of its `systems` on the test split by the `protocol`.
 
     `settings.reproduced` maps the label of a system that has the settings of a paper to its name in published.yaml. All
     other systems are improved, and are in the rows of their registered model. The evaluation of a generator's
-    captions has the directions `images` and `boxes`. `measure` and `bootstrap` are for the differences between systems
-    and their intervals.
+    captions has the keys `images` and `boxes` in place of directions. `measure` and `bootstrap` compute the differences
+    between systems and their intervals.
     """
 
     evaluations: Sequence[Evaluation]
@@ -91,9 +92,10 @@ class Reproduction:
     protocol: str
 
     def make_tables(self) -> list[tables.Result]:
-        """Return every table of the papers, with the systems of this run or the reason why it is left out.
+        """Return every table of the papers `settings.papers`, with the systems of this run or the reason why the table
+        is left out.
 
-        Raises InputError if a system of `reproduce.reproduced` is not in any table.
+        Raises InputError if a name in `settings.reproduced` is not the name of a published system.
         """
         known = {row.system for papers in published_tables().values() for table in papers for row in table.rows}
         for label, system in self.settings.reproduced.items():
@@ -132,9 +134,10 @@ class Reproduction:
         return tables.table(**about, rows=rows, notes=notes, **parts)
 
     def _gallery(self, table: PublishedTable) -> Mapping[str, Evaluation] | str:
-        """Return the evaluation of each model in a gallery of the table's size, or the reason why there is none.
+        """Return the evaluations that can be compared with a table, by the name of the model, or else the reason why
+        there are none.
 
-        The gallery is the test split, or the mean over its folds if these have the size.
+        They were measured on as many test images as the table: on the whole test split, or as the mean over its folds.
         """
         collection = self.settings.collection
         if table.collection != collection and table.collection not in self.settings.others:
@@ -183,7 +186,7 @@ class Reproduction:
     def _differences(
         self, table: PublishedTable, systems: Mapping[str, Mapping[str, Sequence[System]]]
     ) -> list[dict[str, Any]]:
-        """Compare the reproduced systems of the pairs of rows that the paper compares."""
+        """Return the differences between the reproduced systems of each pair of rows that the paper compares."""
         numbers = {row.name: dict(zip(table.columns, row.numbers, strict=True)) for row in table.rows}
         differences = []
         for above, below in table.differences:
@@ -202,7 +205,8 @@ class Reproduction:
 def _subtract(
     above: Mapping[Column, float | None], below: Mapping[Column, float | None], columns: Columns
 ) -> float | None:
-    """Subtract published sums over the columns that both rows have. The result is None if there is no such column."""
+    """Return the sum of the published numbers `above` minus the sum of `below`, over those of `columns` in which both
+    rows have a number. The result is None if there is no such column."""
     common = [
         high - low for column in columns if (high := above[column]) is not None and (low := below[column]) is not None
     ]
@@ -210,7 +214,7 @@ def _subtract(
 
 
 def _group_columns(columns: Columns) -> list[tables.Result]:
-    """Group the columns of a table by their directions."""
+    """Return the columns of a table in groups with the same direction, as `tables.group` makes them."""
     return [
         tables.group(TASKS[direction], [HEADINGS[measure] for _, measure in found])
         for direction, found in groupby(columns, key=lambda column: column[0])

@@ -26,16 +26,17 @@ import numpy as np
 from pipeline.papers.published import CHANCE
 
 Result = Mapping[str, Any]
-"""A result or a part of it, in the form that this module describes."""
+"""A result, a table, a group of columns, a row or a system, in the form that the docstring of this module describes."""
 BLOCK = re.compile(r"(<!-- (\w+) (\w+)(?:: (.+?))? -->\n)(.*?)(<!-- end -->)", re.S)
 GROUPS = ("reproduced", "improved")
 PARTS = ("published_columns", "columns", "rows", "compared", "differences", "notes")
 LINE_STARTS = re.compile(r' (\{"(?:paper|name|above)": )')
-"""Starts of tables, rows and differences in the JSON of a result. Quotes within its texts are escaped."""
+"""Pattern that matches where a table, a row or a difference starts in the JSON of a result. It cannot match inside a
+text, because quotes in texts are escaped."""
 
 
 def table(paper: str, title: str, **parts: Sequence) -> Result:
-    """Make a table of a paper. `parts` has some of the keys in PARTS. The parts that are not given are empty."""
+    """Make a table of a paper. `parts` has values for some of the keys in PARTS. The other keys of PARTS are empty."""
     return {"paper": paper, "title": title, **dict.fromkeys(PARTS, ()), **parts}
 
 
@@ -56,8 +57,8 @@ def row(
 
 
 def system(name: str, values: Sequence[Sequence[float] | None]) -> Result:
-    """Make a system of a row. `values` has the numbers of all trainings for each column, or None. `name` may be empty
-    if the row says which system it is."""
+    """Make a system of a row. `values` has, for each column, the numbers of all trainings, or None. `name` may be empty
+    if the name of the row says which system it is."""
     return {"system": name, "values": values}
 
 
@@ -68,7 +69,7 @@ def dump(result: Result) -> str:
 
 
 def render(table: Result) -> str:
-    """Render a table with its heading, notes and differences."""
+    """Render a table as Markdown, with its heading, notes and differences, or the reason why the table is left out."""
     heading = f"## {table['paper']}: {table['title']}"
     if "left_out" in table:
         return f"{heading}\n\nThis table is left out: {table['left_out']}."
@@ -77,9 +78,11 @@ def render(table: Result) -> str:
 
 
 def render_table(table: Result) -> list[str]:
-    """Render the rows with the groups of columns published, reproduced and improved, without groups that are empty.
+    """Return the lines of a Markdown table with the published numbers, the reproduced and the improved systems of each
+    row. What no row has is left out.
 
-    A cell has the numbers of a group of columns, each the mean of the trainings ± their standard deviation.
+    A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings ± their standard
+    deviation.
     """
     rows = table["rows"]
     if not rows:
@@ -122,16 +125,17 @@ def _head(name: str, columns: Result) -> str:
 
 
 def _join(numbers: Sequence[str], columns: Sequence[Result]) -> list[str]:
-    """Return one cell for each group of columns, with the numbers of the group separated by " / ".
+    """Return one cell for each of the groups `columns`. A cell has the numbers of its group, separated by " / ".
 
-    `numbers` has the numbers of all groups, one after the other. Without numbers, the cells are empty.
+    `numbers` has the numbers of all groups, one after the other. If there are none, the cells are empty.
     """
     rest = iter(numbers)
     return [" / ".join(next(rest) for _ in one["measures"]) if numbers else "" for one in columns]
 
 
 def render_differences(table: Result) -> list[str]:
-    """Render how much better one reproduced system is than another, with 95 % intervals where there are any."""
+    """Return the lines of a Markdown table of the differences between reproduced systems, with 95 % intervals if any
+    difference has one. The list is empty if there are no differences."""
     if not table["differences"]:
         return []
     what = " / ".join(table["compared"])
@@ -155,7 +159,7 @@ def _line(*cells: str) -> str:
 
 
 def render_run(result: Result) -> list[str]:
-    """Render how a result was measured."""
+    """Return the sentences that say how a result was measured: commit, configuration, data, time and machine."""
     run = result["run"]
     versions = ", ".join(f"{name} {version}" for name, version in run["versions"].items())
     measured = f"in {run['seconds']:,.0f} seconds of jobs on {run['machine']}, with {versions}."
@@ -169,11 +173,11 @@ def render_run(result: Result) -> list[str]:
 
 
 KINDS = {"table": render_table, "differences": render_differences}
-"""Kinds of blocks that are tables in Markdown."""
+"""The kinds of blocks (see the docstring of this module) that are tables in Markdown, and their functions."""
 
 
 def refresh(page: str, results: Mapping[str, Result]) -> str:
-    """Return `page` with every block rendered again.
+    """Return the text `page` with every block rendered again. `results` has the results by their names.
 
     Raises KeyError for an unknown kind or result, and StopIteration for an unknown table.
     """
@@ -196,7 +200,7 @@ def _has_title(table: Result, title: str) -> bool:
 
 
 def refreshed(docs: Path) -> dict[Path, str]:
-    """Return the refreshed text of each page of the papers under `docs`."""
+    """Return the refreshed texts of `papers.md` and `papers/*.md` in the folder `docs`, by path (see `refresh`)."""
     results = {path.stem: json.loads(path.read_bytes()) for path in sorted((docs / "papers/results").glob("*.json"))}
     pages = [docs / "papers.md", *sorted((docs / "papers").glob("*.md"))]
     return {path: refresh(path.read_text(encoding="utf-8"), results) for path in pages}

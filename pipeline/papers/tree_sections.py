@@ -12,14 +12,14 @@ from pipeline.papers import tables
 
 PAPER = "Socher et al."
 VERBS = ("neither", "one", "both")
-"""Groups of pairs of captions, by the number of captions with a verb: none, one, or both."""
+"""The groups of pairs of captions: neither caption, one caption, or both captions have a verb."""
 LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
 """Differences in length at which the next group of LENGTHS begins."""
 WORST_SHARE = 0.01
-"""Share of the pairs with the worst ranks. The pairs with one verb are also counted among them."""
+"""Share of the pairs, those with the worst ranks, in which the pairs with one verb are counted separately."""
 MAX_RELATIONS = 12
-"""Maximum number of relations that are listed for a system, from the greatest norm on."""
+"""Maximum number of relations that are listed for a system. They are the relations with the greatest norms."""
 FAILURE = (
     "The paper says that SDT-RNN fails mostly for captions without a verb among captions with a verb. The table has the"
     " mean rank of a caption among the neighbours of another caption of its image, by the number of verbs in the pair,"
@@ -41,11 +41,12 @@ def pair_tables(
     verbs: np.ndarray,
     lengths: np.ndarray,
 ) -> list[tables.Result]:
-    """Make the two tables of section 6.6.
+    """Make the two tables of section 6.6: mean ranks of pairs of captions of one image, by verbs and by lengths.
 
-    `systems` maps a label to the ranks (p,) of each training for the `pairs` (p, 2) of captions. Labels in `reproduced`
-    have the settings of the paper. For the captions (m,), `verbs` is 1 with a verb and 0 without a verb. It is -1 if
-    this is not known, and then the caption is left out. `lengths` are numbers of words.
+    `systems` maps the label of a system to the ranks (p,) of each training for the `pairs` (p, 2) of captions. Systems
+    with a label in `reproduced` have the settings of the paper. `verbs` (m,) is 1 for a caption with a verb, 0 for a
+    caption without a verb, and -1 if this is not known. Pairs with such a caption are left out. `lengths` (m,) has the
+    numbers of words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]
@@ -75,10 +76,10 @@ def pair_tables(
 
 
 def relation_table(relations: Mapping[str, Sequence[tuple[str, Sequence[float], int]]]) -> tables.Result:
-    """Make the list of section 6.7.
+    """Make the list of section 6.7, as the notes of a table without rows.
 
-    `relations` maps the label of a system to its relations: the name, the norm of the matrix in each training, and the
-    number of training words that have the relation.
+    `relations` maps the label of a system to its relations. A relation has a name, the norm of its matrix in each
+    training, and the number of training words that have the relation.
     """
     notes = ["Published, by falling norm: nominal subject, possession, passive auxiliary, prepositions."]
     for label, rows in relations.items():

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pipeline.foreign.image_names import Takedown
 
 INSPECTED_FOLDER = "manifest.parts"
-"""Name of the folder that keeps the results of photos that were already checked. It is in the folder of the run."""
+"""Name of the folder in the run that keeps the results of the check of photos, until the manifest is written."""
 SPILL_FOLDER = "tables.parts"
-"""Name of the folder that holds records which do not fit into memory. It is in the folder of the run."""
+"""Name of the folder in the run that holds the records of the collection which do not fit into memory."""
 logger = logging.getLogger(__name__)
 
 
@@ -197,7 +197,7 @@ def _unmatched_lines(
     """Log a warning for each line of a takedown or removal list that matches no photo or caption of the collection.
 
     `lists` maps the kind of each list to its file, and `root` is the folder of the collection. Yield the warnings about
-    lines of the user's own takedown list, which `own` contains. Lines that are only in `decided` are ignored.
+    the lines `own` of the user's takedown list. Lines that come only from decisions (`decided`) are ignored.
     """
     where = " and ".join(map(str, lists.values()))
     for line, why in takedown.unmatched.items():
@@ -213,8 +213,8 @@ def _unmatched_lines(
 def _describe_decisions(path: Path, takedown: "Takedown", decided: Set[str]) -> Iterator[str]:
     """Log how many photos and captions are left out because of the decisions in the file `path`.
 
-    `decided` are the lines that the decisions have added to the takedown list. If some match nothing, log one warning
-    with their number, and yield it.
+    `decided` has the lines that the decisions have added to the takedown list. If some lines match no photo or caption,
+    log and yield a warning with their number.
     """
     lost = decided & takedown.unmatched.keys()
     captions = sum("\t" in line for line in decided - lost)

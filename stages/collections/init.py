@@ -22,7 +22,7 @@ MIN_IMAGES_FOR_REPORT = 200
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
-"""Maximum number of rejected rows, of folders and of indexes that the command prints."""
+"""Maximum number of rejected rows that the command prints, and likewise of folders and of indexes."""
 MAX_OPENED = 20
 """Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 MIN_DIVIDED_IMAGES = 5
@@ -185,7 +185,7 @@ def _lines(
     encoder: str | None,
     weights: Path | None,
 ) -> Iterator[str]:
-    """Yield the lines that tell the user about the collection. `seen` has the findings of the command."""
+    """Yield the lines that the command prints about the collection. `encoder` and `weights` are its options."""
     from pipeline.collections.records import KIND_NAMES
 
     parts = [f"{count:,} {KIND_NAMES[what]}" for what, count in seen["counts"].items()]
@@ -328,7 +328,7 @@ def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
 
 
 def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
-    """Yield (kind, number) for the usable photos, and for the captions, documents and boxes that belong to them."""
+    """Yield (kind, number) for the usable photos, and for their captions, weak texts (`documents`) and boxes."""
     usable = "SELECT seq FROM images WHERE fault IS NULL"
     yield "images", intake.tables.value(f"SELECT count(*) FROM ({usable})")
     for what in ("sentences", "documents", "boxes"):
@@ -336,7 +336,8 @@ def _count(intake: "Intake") -> Iterator[tuple[str, int]]:
 
 
 def _explain_captions(found: "Detected", intake: "Intake") -> Iterator[str]:
-    """Yield lines for the user, with an example, if the folder has a captions.tsv without a usable caption."""
+    """Yield lines for the user with an example of a caption, if the collection is a folder whose captions.tsv has no
+    usable caption."""
     from pipeline.collections.formats.folder import FOLDER
 
     if found.format != "folder" or intake.folder is None or intake.tables.value("SELECT count(*) FROM sentences"):
@@ -350,7 +351,7 @@ def _explain_captions(found: "Detected", intake: "Intake") -> Iterator[str]:
 
 
 def _count_captions(intake: "Intake", splits: dict[str, int]) -> Iterator[str]:
-    """Yield lines for the user about empty captions, and about the captions that are missing to fit a model.
+    """Yield lines for the user about empty captions, and about captions without which no model can be fitted.
 
     `splits` has the number of photos of each split.
     """
@@ -413,7 +414,7 @@ def _indexes(results: Path) -> list[Path]:
         with suppress(IntegrityError, OSError):
             shard = shards_in(run)[-1]
             if not (Path(read_json(shard / CARD)["data_root"]) / MARK).exists():
-                # If the index has several shards, each is in a folder of its own.
+                # If the index has several shards, each shard is in its own folder below the folder of the index.
                 index = shard if shard.parent.name == "index" else shard.parent
                 latest[index] = (shard / CARD).stat().st_mtime
     return sorted(latest, key=latest.__getitem__, reverse=True)[:MAX_SHOWN]
@@ -483,7 +484,8 @@ def _check_weights(config: "Config") -> None:
 
 
 def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the configuration entries of the image encoder and of the text encoder of a dual encoder."""
+    """Return the entries of the configuration for the image encoder and for the text encoder of the dual encoder with
+    the name `encoder`."""
     dual = DUAL_ENCODERS[encoder]
     named = {"architecture": dual.architecture, "weights": dual.weights}
     texts = {"name": f"{encoder}-text", "kind": "open_clip", **named}
@@ -493,8 +495,9 @@ def _name_dual(encoder: str) -> tuple[dict[str, Any], dict[str, Any]]:
 def _dual_models(splits: dict[str, int]) -> dict[str, Any]:
     """Return the keys for the models of a dual encoder. `splits` has the number of photos of each split.
 
-    If dev is large enough to compare models, the run also has corrected and trained models. Dev then chooses the
-    corrections, which may be none, and the weights of the ensemble, which may consist of zero-shot-csls alone.
+    If dev is large enough to compare models, the run also has models with a hubness correction, a trained model, and an
+    ensemble. Dev then chooses the corrections, which may be none, and the weights of the members of the ensemble, which
+    may be 0 except for one member.
     """
     if not _can_choose(splits):
         return {"models": ["zero-shot"]}
@@ -506,7 +509,8 @@ def _dual_models(splits: dict[str, int]) -> dict[str, Any]:
 
 
 def _can_choose(splits: dict[str, int]) -> bool:
-    """Return whether dev has enough photos to choose between zero-shot and trained models."""
+    """Return whether there are photos in train, and enough photos in dev to choose between zero-shot and trained
+    models. `splits` has the number of photos of each split."""
     from pipeline.index.calibration import MIN_DEV_IMAGES
 
     return splits.keys() >= TRAINING_SPLITS and splits["dev"] >= MIN_DEV_IMAGES
@@ -542,7 +546,10 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 
 
 def _name_network(weights: Path) -> str:
-    """Return the network that the file name begins with, such as resnet50. Raises UsageError if it names no network."""
+    """Return the name of the network with which the file name of `weights` begins, such as resnet50.
+
+    Raises UsageError if it begins with no name of a network.
+    """
     from pipeline.config.encoders import NETWORKS
     from pipeline.errors import UsageError
 

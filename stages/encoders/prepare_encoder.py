@@ -31,10 +31,10 @@ def _keys(config: "Config", encoder: str) -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
-    """Return the inputs of an encoder, as far as it needs them.
+    """Return the inputs that an encoder needs, out of the following.
 
     They are the files of its weights, the encoder on which it is based, its precomputed vectors, the manifest if it is
-    compared with vectors or learns from train, and the vocabulary and vectors of words.
+    compared with these vectors or learns from train, and the vocabulary and the word vectors.
     """
     from pipeline.run.reading.precomputed import given_inputs
 

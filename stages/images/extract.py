@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
-    """List the encoders, each as (name,), that read pixels and that `extract.mapped` does not name."""
+    """Return (name,) for each encoder that reads pixels and whose features are not mapped (key `extract.mapped`)."""
     return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 
 

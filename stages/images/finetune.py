@@ -16,9 +16,9 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPORTED_ITERATIONS = 50
-"""Number of last iterations whose mean loss is logged."""
+"""Number of iterations over which the logged loss is the mean. They are the last iterations."""
 MAX_GRADIENT_NORM = 100
-"""Norm to which a gradient with a greater norm is scaled."""
+"""Maximum norm of a gradient. A gradient with a greater norm is scaled to this norm."""
 
 
 def _keys(config: "Config", encoder: str) -> dict[str, object]:
@@ -96,7 +96,7 @@ def finetune(run: StageRun, job: Job, encoder: str) -> None:
 
 
 def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[str], list[LabelledImage]]":
-    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and their images with labelled boxes.
+    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and the images that have these boxes.
 
     Raises UsageError if these splits have no labelled box.
     """

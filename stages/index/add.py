@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
 
 BATCH_ROWS = 1 << 16
-"""Number of captions that are held in memory while they are compared."""
+"""Number of captions of the added photos that are read at a time, to compare them with the captions of the index."""
 
 
 @click.command("add", cls=Command, former={"--output": "--copy-to"})
@@ -76,11 +76,12 @@ def command(index: Path, source: Path, output: Path | None) -> None:
 
 
 def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: Path | None) -> tuple[int, int]:
-    """Embed photos with the model of an index, and add them to the index as a shard of its own.
+    """Embed photos with the model of an index, and add them to the index as a new shard.
 
-    `change` is the change of the index, and `source` has the photos. `removed` are hashes and paths of photos that were
-    removed from the index. `sample` is the run in which these photos were added to another index, whose features are
-    reused, or None. Return the number of photos that were not removed, and the number of new ones among them.
+    `change` is the change of the index, and `source` has the photos. `removed` has the hashes and paths of photos that
+    were removed from the index. `sample` is the folder of the run that has added these photos to another index, so that
+    its features can be reused, or None. Return the number of photos of `source` that were not removed, and the number
+    of those that the index did not have.
     """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed
@@ -111,10 +112,10 @@ def _count_images(shard: "IndexShard") -> int:
 
 
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
-    """Log the number of photos and captions of a manifest that are not added.
+    """Log how many photos of a manifest were not added, because they were removed before, and how many captions were
+    not added, because one of the `shards` already has their photo, with other captions.
 
-    `total` is the number of photos of the manifest that were not removed from the index. Captions are not added if one
-    of the `shards` already has their photo, with other captions.
+    `total` is the number of photos of the manifest that were not removed from the index before.
     """
     from pipeline.storage.index_changes import photo_digests, photos_of
     from pipeline.storage.stored_index import StoredIndex
@@ -135,9 +136,9 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
 
 
 def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterable[pa.Table | pa.RecordBatch]") -> set:
-    """Return a hash of each pair of photo and caption, for the photos whose SHA-256 is in `known`.
+    """Return the set of hashes of the pairs of photo and caption in `groups`, for photos whose SHA-256 is in `known`.
 
-    `digests` maps the image_id of a row in `groups` to the SHA-256 of its photo.
+    `groups` are tables with the columns image_id and text. `digests` maps an image_id to the SHA-256 of the photo.
     """
     rows = (row for group in groups for row in group.to_pylist())
     pairs = ((digests.get(row["image_id"]), row["text"]) for row in rows)

@@ -97,8 +97,8 @@ def build_index(run: StageRun, job: Job, index_shard: str) -> None:
     write_index_shard(run, model, ids, job.path, job.provenance, part)
     folder = run.layout.index(model).path
     every = [folder if count == 1 else numbered(folder, each) for each in range(count)]
-    # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of its shards can
-    # come here in any order and at the same time, and only the job that completes the index goes on.
+    # If the index has one shard, this job holds the lock of the index already. Otherwise the jobs of the shards can
+    # reach this line in any order and at the same time. Only the job that completes the index then does the rest.
     with hold(folder, wait=True) if job.path != folder else nullcontext():
         if _is_complete(Run(run.root, run.config), model):
             # Shards of an earlier value of index.bundles are removed. Other files in the folder are kept.
@@ -113,7 +113,7 @@ def build_index(run: StageRun, job: Job, index_shard: str) -> None:
 def _is_complete(run: "Run", model: str) -> bool:
     """Return whether all index shards of `model` are up to date.
 
-    It is false while another job replaces a shard. That job comes here too when its shard is ready.
+    The result is false while another job replaces a shard. That job calls this function too when its shard is ready.
     """
     from pipeline.run.jobs import Jobs
 

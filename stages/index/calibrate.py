@@ -36,7 +36,8 @@ def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
 
 
 def _ask(folder: Path, path: Path, seed: int) -> None:
-    """Ask for captions of photos until the table at `path` has MIN_DEV_IMAGES photos, or the user stops.
+    """Ask for captions of photos of the index in `folder`, and add them to the table at `path`, until this table has
+    MIN_DEV_IMAGES photos or the user stops. `seed` draws the photos.
 
     Raises UsageError if the table has another header than `record_pair` writes.
     """

@@ -96,7 +96,7 @@ def command(
 
 
 def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
-    """Return the reason for each of the `lines` that names a photo that was removed from an index."""
+    """Return line -> reason for those of the `lines` that name photos which were removed from the index before."""
     from pipeline.storage.index_changes import read_removed
 
     gone = [
@@ -109,9 +109,9 @@ def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
 
 
 def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:
-    """Find the photos of an index that satisfy the condition `where`.
+    """Return the photos of an index that satisfy the condition `where`.
 
-    Raises UsageError if there is none. Without `yes`, prints their names and raises UsageError.
+    Raises UsageError if there are none. If `yes` is false, prints their names and raises UsageError.
     """
     from pipeline.index.conditions import Predicate
     from pipeline.storage.index_changes import photos_of
@@ -160,7 +160,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
 
 
 def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
-    """Add photos to the lists of removed photos. Each list is in the first shard that has photos of the same folder."""
+    """Add photos to the lists of removed photos of an index. A photo is listed in the first index shard that has photos
+    of the same collection folder."""
     from pipeline.storage.batch import publish_text
     from pipeline.storage.index_changes import format_removed, read_removed
     from pipeline.storage.index_folder import REMOVED
@@ -205,10 +206,10 @@ def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
 
 
 def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vectors":
-    """Return the vectors of the remaining rows of `side`, the images or the captions of `shard`, which `index`
-    contains.
+    """Return the vectors of the remaining rows of `side`, which are the images or the captions of `shard`.
 
-    They are read from the index, or from the embeddings of its run if the index stores only rounded vectors.
+    They are read from the FAISS `index` of this side, or from the embeddings of the run if the FAISS index stores only
+    rounded vectors.
     """
     from pipeline.config.loading import load
     from pipeline.index.build import exact_vectors
@@ -220,7 +221,8 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     index_folder = next((folder for folder in shard.folder.absolute().parents if folder.name == "index"), None)
     if is_exact(index) or index_folder is None:
         return exact_vectors(index, side.alive, f"{shard.folder}/{side.name}.faiss")
-    # The default configuration is used, because the run's own one could name code and the user did not name the run.
+    # The default configuration is used, because the run's configuration could name code that would be imported, and the
+    # user has not named the run.
     embeddings = Run(index_folder.parent, load()).embeddings(plain(shard.card.model, shard.folder))
     require_numbering(shard, sides_of(shard), embeddings)
     return Vectors(embeddings.rows_of(side.modality, side.ids[side.alive]))

@@ -203,11 +203,11 @@ def command(
 def _split_words(
     words: tuple[str, ...], index_folders: tuple[Path, ...], needs_text: bool
 ) -> tuple[tuple[Path, ...], str | None]:
-    """Divide the arguments of the command into the folders of indexes, or none, and the text of the query, or None.
+    """Return the folders of indexes (or none) and the text of the query (or None) from the arguments of the command.
 
     `words` are the arguments, `index_folders` the values of --index, and `needs_text` says whether this is a text
     query. A single argument of a text query is the text, unless it contains a slash and no space, or is the folder of
-    an index. Raises UsageError if the text has several arguments, because it was not in quotes or precedes the index.
+    an index. Raises UsageError if the text was not in quotes, or is before the folder of the index.
     """
     from pipeline.storage.index_folder import is_index
 
@@ -250,8 +250,8 @@ def find(searcher: "Searcher", query: Query, config_path: Path | None = None) ->
 
 
 def _listed(hits: "Answer") -> list[dict]:
-    """Return the hits as JSON objects. If the index has a line of likely matches, each hit of a text query has the key
-    `likely`. Hits whose texts have the words of the query have the key `matches`."""
+    """Return the hits as JSON objects. If the index was calibrated, each hit of a text query has the key `likely`,
+    which says whether it is a likely match. Hits whose texts have the words of the query have the key `matches`."""
     values = [
         {"rank": hit.rank, "score": hit.score, **({"matches": hit.matches} if hit.matches else {}), **hit.row}
         for hit in hits
@@ -262,10 +262,11 @@ def _listed(hits: "Answer") -> list[dict]:
 
 
 def _print_table(hits: "Answer", index: "StoredIndex") -> None:
-    """Print one line per hit: rank, score, name, texts with words of the query, own columns, and the box of a region.
+    """Print one line per hit: rank, score, name of the photo or caption, the fields in which words of the query were
+    found, the columns of the collection, and the box of a region.
 
     A further line separates the likely matches from the rest. If the photos of the index are in several folders, the
-    name of a hit is its whole path.
+    name of a photo is its whole path.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.storage.tables import SHARD
@@ -289,12 +290,13 @@ def _print_table(hits: "Answer", index: "StoredIndex") -> None:
 
 
 def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) -> None:
-    """Answer each line of a file that is not blank, with `where`, `top` and `match_text` of `query`.
+    """Answer each line of the file at `path` that is not blank, as a text query with `where`, `top` and `match_text` of
+    `query`.
 
-    With `as_json`, prints one JSON object per answered line: the query, and either its results, its unknown words and
-    whether it is out of domain (if the index can tell), or its error. Otherwise prints each query with its table below,
-    and a blank line between two queries. Raises InputError if all lines are blank, and at the end RejectLimitError if
-    some queries could not be answered.
+    If `as_json` is true, prints one JSON object for each query: its text, and either the results, the unknown words and
+    whether it is out of domain (if the index was calibrated), or the error. Otherwise prints each query with its table
+    below, and a blank line between two queries. Raises InputError if all lines are blank, and at the end
+    RejectLimitError if some queries could not be answered.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
@@ -353,7 +355,7 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
         stored = searcher.stored_encoders()
         opened = thread.submit(
             lambda: {name: encoder.open() for name, encoder in stored.items()}
-        )  # The encoders are opened meanwhile, which takes about as long as decoding.
+        )  # The encoders are opened while the photo is decoded, because both take about as long.
         try:
             image = decode(data)
         except InputError as error:

@@ -31,7 +31,8 @@ THUMBNAIL_SIDE = 320
 SUMMARY = Path("evaluation", "summary.json")
 """File of a run that lists the evaluations of its models."""
 HEAD_BYTES = 1 << 14
-"""Maximum number of bytes in the head of a request, without the text of the query. A longer head is refused."""
+"""Maximum number of bytes in the head of a request (its address and headers), without the text of the query. A request
+with a longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
@@ -228,10 +229,10 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return a value that changes when the index in `folder` or a list of removed photos in its run changes.
+    """Return a value that changes when the index in `folder` changes, or a list of removed photos in its run.
 
-    Return None if there is no index, or if it cannot be read at the moment. Damage in another index of the run does not
-    hide changes of this index.
+    Return None if there is no index, or if it cannot be read at the moment. Changes are also noticed if another index
+    of the run is damaged.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
@@ -247,9 +248,10 @@ def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
 
 
 def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
-    """Name indexes by their models, and return them as name -> folder. A repeated name gets a number.
+    """Return name -> folder of the indexes in `folders`. The name is the name of the model. If several indexes have
+    the same model, all but the first of them also have a number, as in `ncca-2`.
 
-    Evaluated indexes come first, ordered by their recall, and then the others.
+    Indexes whose models were evaluated come first, in the order of the recalls of the models.
     """
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.metrics.summary import ranking
@@ -270,7 +272,7 @@ def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
 
 
 def _free_name(name: str, taken: Collection[str]) -> str:
-    """Return `name`, or `name` with the first free number behind it if it is in `taken`."""
+    """Return `name` if it is not in `taken`, and otherwise the first of NAME-2, NAME-3, ... that is not in `taken`."""
     names = chain([name], (f"{name}-{number}" for number in count(2)))
     return next(free for free in names if free not in taken)
 
@@ -287,9 +289,10 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the run whose
-    parser reads the queries of a tree model, or None. `columns` are the columns of the collection that the page shows,
-    or None for all columns. With `skip_verified`, files are not hashed that were verified before and not changed since.
+    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the folder of
+    the run whose parser reads the queries of a tree model, or None. `columns` has the columns of the collection that
+    the page shows, or is None for all columns. If `skip_verified` is true, files that were verified before and not
+    changed since are not hashed again.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -316,7 +319,7 @@ def _open_gallery(
 
 
 def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[bytes], Mapping[str, Any]]:
-    """Return a function that encodes the bytes of a photo with the encoders of the index: encoder -> features.
+    """Return a function from the bytes of a photo to encoder -> features, by the encoders of the index.
 
     The encoders are loaded when the first photo is encoded.
     """

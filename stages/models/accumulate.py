@@ -30,7 +30,7 @@ def _encoders(config: "Config", pairs: str) -> list[str]:
 
 
 def _texts(config: "Config", layout: Layout, pairs: str) -> dict[str, Shards]:
-    """Return the stored vectors of the texts of the pairs: text encoder -> shards."""
+    """Return text encoder -> stored vectors of the texts of the pairs with the name `pairs`, in shards."""
     kind, _, documents = pairs.removeprefix(STUDY).partition("/")
     names = [encoder.name for encoder in config.text_encoders]
     if kind == "auxiliary":
@@ -39,7 +39,7 @@ def _texts(config: "Config", layout: Layout, pairs: str) -> dict[str, Shards]:
 
 
 def _splits(config: "Config", pairs: str) -> list[str]:
-    """Return the splits whose images belong to the pairs."""
+    """Return the splits whose images belong to the pairs with the name `pairs`."""
     kind = pairs.removeprefix(STUDY).partition("/")[0]
     return {"target": ["train"], "dev": ["dev"], "auxiliary": list(config.auxiliary.splits)}[kind]
 
@@ -67,10 +67,10 @@ def _reads(config: "Config", layout: Layout, pairs: str) -> Inputs:
 
 
 def _sum_stored(run: Run, pairs: str) -> list[Path]:
-    """Sum the moments of all chunks, in their order, and write the sum. Return a list with the path of its commit
-    record.
+    """Sum the stored moments of all chunks, in their order, and write the sum. Return a list with the path of the sum's
+    commit record.
 
-    If there is only one chunk, an earlier sum is removed, nothing is written, and the list is empty.
+    If there is only one chunk, no sum is needed: an earlier sum is removed, and the list is empty.
     """
     from pipeline.models.linear.sets import sum_stored
     from pipeline.storage.commit import commit_path, remove_artefact, remove_from

@@ -131,7 +131,7 @@ def combine(run: StageRun, job: Job, model: str) -> None:
 
 
 def _choose_weights(run: Run, name: str) -> "MemberWeights":
-    """Return the weights of an ensemble's members that are best on dev."""
+    """Return the weights of the members of the ensemble `name` that are best on dev."""
     from tqdm import tqdm
 
     from pipeline.metrics.ranks import score
@@ -161,8 +161,8 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
-    """Return the stored form of the vocabularies: a fingerprint, and `views`, which maps each form of captions that a
-    member reads (tokens, or a kind of trees) to its vocabulary."""
+    """Return the vocabularies of the ensemble as they are stored in its model: a fingerprint, and `views`, which maps
+    each form of captions that a member reads (tokens, or a kind of trees) to the vocabulary of this form."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import VocabularyFile

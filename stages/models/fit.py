@@ -84,8 +84,8 @@ def fit(run: StageRun, job: Job, model: str) -> None:
 
 
 def _open_pairs(run: StageRun, moments: str, texts: str) -> "PairSet":
-    """Open image-text pairs. `moments` and `texts` are the names of the inputs that have their moments and text
-    vectors."""
+    """Return the image-text pairs of a fit. `moments` is the name of the input with their moments, and `texts` of the
+    input with the vectors of their texts."""
     from pipeline.storage.pairs import PairSet
 
     return PairSet(run.features, run.inputs.all_shards(texts), run.inputs.shards(moments).folder)
@@ -102,8 +102,9 @@ def _make_task(
 ) -> "FitTask":
     """Return the task that fits a model with the `weights` of its text encoders.
 
-    `moments` are the moments of the training pairs, `weak` the moments of images and weak texts or None, and `dev` the
-    pairs on which the parameters are chosen. `chosen` has the parameters of the model that is refitted, or is None.
+    `moments` has the moments of the training pairs, and `weak` the moments of pairs of images and weak texts, or is
+    None. The parameters are chosen on the pairs `dev`. `chosen` has the parameters of the model that is refitted, or is
+    None.
     """
     from tqdm import tqdm
 

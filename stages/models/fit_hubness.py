@@ -24,7 +24,7 @@ MAX_MULTI_VECTOR_BANK = 2000
 
 
 def _plain(config: "Config", model: str) -> str:
-    """Return the name of the model that MODEL corrects."""
+    """Return the name of the model without correction whose scores the model `model` corrects."""
     plain = config.uncorrected(model)
     assert plain is not None
     return plain
@@ -88,7 +88,7 @@ def fit_hubness(run: StageRun, job: Job, model: str) -> None:
 
 
 def _draw_bank(run: StageRun, embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
-    """Return a bank of images and captions, drawn at random from the splits, and of the queries of
+    """Return a bank: images and captions that are drawn at random from the splits, and the queries of
     `hubness.queries`."""
     import numpy as np
 

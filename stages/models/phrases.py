@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.storage.regions import RegionRows
 
 ALIGNED_IMAGES = 1024
-"""Number of images whose vectors are in memory while they are aligned with captions."""
+"""Number of images whose vectors are in memory at a time, while captions are aligned with their regions."""
 EMBEDDED_IMAGES = 512
 """Number of images whose regions are embedded at a time."""
 

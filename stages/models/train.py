@@ -156,7 +156,7 @@ class OpenedPairs(NamedTuple):
     regions: "RegionRows | None"
 
     def take(self, sentences: "Sentences") -> "TrainingPairs":
-        """Return the pairs with their sentences in the form that the model is trained on."""
+        """Return the pairs for training or dev, with the `sentences` in the form that the model reads."""
         from pipeline.models.neural.task import TrainingPairs
 
         rows = self.rows
@@ -165,7 +165,7 @@ class OpenedPairs(NamedTuple):
 
 
 def _open_pairs(run: StageRun, model: str, *splits: str) -> OpenedPairs:
-    """Open the features and regions of some splits."""
+    """Open the pairs of some splits, with the features of the model's encoders and, if it reads them, the regions."""
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
 
@@ -176,7 +176,7 @@ def _open_pairs(run: StageRun, model: str, *splits: str) -> OpenedPairs:
 
 
 def _make_views(run: StageRun, pairs: OpenedPairs) -> "tuple[ImageView, RegionView | None]":
-    """Return the view of whole images, and the view of regions if the pairs have regions."""
+    """Return the image view of whole images, and the view of regions or None if the pairs have no regions."""
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView
 
@@ -207,7 +207,8 @@ def _read_noun_phrase(run: StageRun) -> int:
 
 
 def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
-    """Return the first word vectors (V + 1, d): from a file, learned on the corpus, or random."""
+    """Return the word vectors (V + 1, d) from which training starts, for the V words of the token vocabulary and for
+    unknown words. They come from a file, were learned on the corpus, or are random."""
     from pipeline.models.neural.networks import INITIAL_RANGE
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
@@ -223,8 +224,8 @@ def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
 
 
 def _read_start(run: StageRun, model: str) -> "JointModel | WordStart":
-    """Return the model that `model` starts from, with the vectors of every word if `model` reads words and the other
-    model reads vectors."""
+    """Return the model from which the training of `model` starts. If `model` reads words and starts from a linear model
+    of vectors, return the linear model with its vectors of all words of the token vocabulary."""
     from pipeline.models.linear.projection import LinearModel, WordStart
     from pipeline.models.neural.word_towers import SCALE_SAMPLE
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary

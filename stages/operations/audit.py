@@ -44,7 +44,8 @@ TITLES = {
 FALSE_DISCOVERY_RATE = 0.1
 """Default of --rate: largest estimated share of right captions among the captions that the takedown list leaves out."""
 MIN_LISTED_CAPTIONS = 50
-"""Number of photos, and of captions, with the lowest scores that are listed even if fewer are probably wrong."""
+"""Minimum number of photos, and of single captions, that are listed. The items with the lowest scores are listed, even
+if fewer are probably wrong."""
 
 
 @click.command("audit")
@@ -120,8 +121,8 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
 
 
 def _reads(config: "Config", layout: Layout) -> Inputs:
-    """Return the inputs: image features, and the caption vectors of the text encoders that have encoded the last chunk
-    of captions."""
+    """Return the inputs: the manifest, image features, and the caption vectors of the text encoders that have encoded
+    the last chunk of captions, and so probably all captions."""
     texts = {encoder.name: layout.sentences(encoder.name) for encoder in config.text_encoders}
     return {
         "manifest": layout.manifest,
@@ -210,10 +211,10 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
 
 
 def _score_captions(run: StageRun, copies: "np.ndarray") -> "tuple[Scores, Scores]":
-    """Score the photos with all of their captions, and each caption alone, by cross-fitting. Low scores are suspicious.
+    """Score each photo with all of its captions, and each caption alone, by cross-fitting. Low scores are suspicious.
 
-    `copies` (p, 2) are pairs of near-duplicates, which belong to the same fold. Return the scores of photos and the
-    scores of captions.
+    `copies` (p, 2) has the image_ids of pairs of near-duplicates. Both images of a pair are in the same fold. Return
+    the scores of photos and the scores of captions.
     """
     import numpy as np
 
@@ -243,10 +244,12 @@ def _score_captions(run: StageRun, copies: "np.ndarray") -> "tuple[Scores, Score
 def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[str, Any]]:
     """Yield the findings about captions: photos with all of their captions first, and then single captions.
 
-    Both are sorted by score, the lowest first. All items that are probably wrong are listed, and at least
-    MIN_LISTED_CAPTIONS. `threshold` is the greatest score of the items that are probably wrong. `false_discovery_rate`
-    is the least estimated share of right items in a list that includes the finding. A finding is `reliable` if this
-    share is at most FALSE_DISCOVERY_RATE. Single captions of photos with a reliable finding are left out.
+    `photographs` has the scores of photos and `captions` of single captions. In both groups, the findings are sorted by
+    score, the lowest first. All items that are probably wrong are listed, or the MIN_LISTED_CAPTIONS items with the
+    lowest scores if these are more. In a finding, `threshold` is the greatest score of the items that are probably
+    wrong, and `false_discovery_rate` the least estimated share of right items in a list of the lowest scores that
+    includes the finding. A finding is `reliable` if this share is at most FALSE_DISCOVERY_RATE. Single captions of
+    photos with a reliable finding are left out.
     """
     import numpy as np
 
@@ -269,9 +272,9 @@ def worst_captions(photographs: "Scores", captions: "Scores") -> Iterator[dict[s
 
 
 def _name(run: Run, findings: list[dict[str, Any]]) -> Iterator[dict[str, Any]]:  # Any: rows of the table
-    """Yield the findings with the names, splits and captions of their photos.
+    """Yield the findings with the names, splits and captions of their photos added.
 
-    Near-duplicates get the kind `leak` if their splits differ. A call reads each shard of the manifest once.
+    Near-duplicates get the kind `leak` if their splits differ, and otherwise the kind `copy`.
     """
     import numpy as np
 
@@ -312,8 +315,8 @@ def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # 
 
 
 def _count_missing(manifest: "Manifest", decisions: "Mapping[Pair, str]") -> int:
-    """Count the pairs that are right or unsure, but no longer in the collection. `ingest` counts pairs that are
-    wrong."""
+    """Count the pairs of photo and caption that were decided to be right or unsure, and are no longer in the manifest.
+    Pairs that were decided to be wrong are not counted, because `ingest` counts them."""
     from pipeline.foreign.image_names import listed_name
     from pipeline.storage.decisions import one_line
 
@@ -328,7 +331,8 @@ def _count_missing(manifest: "Manifest", decisions: "Mapping[Pair, str]") -> int
 
 
 def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterator[Mapping[str, Any]]:  # Any: table rows
-    """Yield the rows of the table that are near-duplicates, or captions that are probably wrong and not decided."""
+    """Yield the findings in the table that are near-duplicates, or captions that are probably wrong and on which the
+    user has not decided."""
     from pipeline.report.tables import is_probable
     from pipeline.storage.decisions import pair_of
 
@@ -339,9 +343,9 @@ def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterato
 
 
 def _exclusions(findings: Iterable[Mapping[str, Any]], rate: float) -> Iterator[str]:  # Any: rows of the table
-    """Yield the lines of a takedown list. Findings whose false discovery rate is greater than `rate` are comments.
+    """Yield the lines of a takedown list. The lines of findings with a false discovery rate above `rate` are comments.
 
-    Of two near-duplicates, the list names the photo that SPLITS_BY_PRIORITY does not keep.
+    Of two near-duplicates, the list names the photo that does not keep its place by SPLITS_BY_PRIORITY.
     """
     yield "# A run leaves out the photos on lines without #. A line PHOTO TAB CAPTION leaves out this caption only."
     yield f"# On average, at most about {100 * rate:g}% of these captions are right. This estimate assumes that each"

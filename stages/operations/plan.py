@@ -37,8 +37,8 @@ DEMO_CAPTIONS = 5
 
 
 class Sample(NamedTuple):
-    """Some photos, and the function that reads the bytes of a photo by its location. `kind` says where they are
-    from."""
+    """Some photos, and a function `read` that returns the bytes of one of them by its location. `kind` says, for the
+    user, where the photos are from."""
 
     photographs: "list[Photograph]"
     read: "Callable[..., bytes]"
@@ -162,8 +162,8 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
     """Measure the speed of each encoder of the run that reads pixels, and yield (name, speed).
 
     An encoder without prepared weights gets random weights, which are as fast. An encoder that must learn first, or
-    whose architecture is in a file that is not there, is left out. On a GPU, decoding and the network
-    overlap. On a CPU, their times add up. Raises InputError if no photo of the sample can be decoded.
+    whose architecture is in a file that does not exist, is left out. On a GPU, photos are decoded while the network
+    computes. On a CPU, the times of both are added. Raises InputError if no photo of the sample can be decoded.
     """
     from tqdm import tqdm
 

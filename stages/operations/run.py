@@ -52,13 +52,14 @@ RUNS_NOTHING = re.compile(r"-[a-zA-Z]*n[a-zA-Z]*|--dry-?run|--unlock")
 STATUS = re.compile(r"non-zero exit status (\d+)")
 """The part of Snakemake's message that has the exit code of a failed job."""
 POLL_SECONDS = 0.2
-"""Number of seconds between two reads of the log."""
+"""Number of seconds between two reads of the file with Snakemake's output."""
 SHUTDOWN_SECONDS = 60
-"""Number of seconds in which Snakemake must end its jobs after it was interrupted. After it, they are killed."""
+"""Number of seconds in which Snakemake and its jobs must end after they were interrupted. Then they are killed."""
 
 
 class _WorkflowCommand(Command):
-    """A command whose arguments after `--` are the parameter `further`. All other arguments must be its own."""
+    """A command that passes the arguments after `--`, which are for Snakemake, to its parameter `further`. Before `--`,
+    only the arguments and options of the command itself are accepted."""
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         at = args.index("--") if "--" in args else len(args)
@@ -279,8 +280,9 @@ def find_snakefile() -> Path:
 def _watch(words: list[str], log: Path, shown: bool) -> int:
     """Run Snakemake with its output in the file `log`, and return its exit code.
 
-    Shows a progress bar, or the output itself if `shown`. Snakemake has a session of its own, so that it receives only
-    one signal when this process is interrupted, which then waits for it to end.
+    Shows the output if `shown` is true, and otherwise a progress bar. If this process is interrupted, it interrupts
+    Snakemake and waits until Snakemake has ended. Snakemake runs in a separate session, so that an interrupt from the
+    terminal does not also reach it directly.
     """
 
     def interrupt(number: int, frame: "FrameType | None") -> None:
@@ -288,7 +290,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
     if threading.current_thread() is threading.main_thread():
         for number in (signal.SIGTERM, signal.SIGHUP):
-            if signal.getsignal(number) is signal.SIG_DFL:  # An ignored signal, as SIGHUP under nohup, stays ignored.
+            if signal.getsignal(number) is signal.SIG_DFL:  # An ignored signal stays ignored, as SIGHUP under nohup.
                 signal.signal(number, interrupt)
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
@@ -308,10 +310,10 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
 
 
 class _Progress:
-    """A progress bar of a run. Jobs are weighted by the seconds that earlier jobs of their rule took.
+    """A progress bar of a run. A job counts as much as the median of the seconds that earlier jobs of its rule took.
 
-    The seconds are read from the folder `benchmarks`. If a rule has none, the jobs of all rules count the same. With
-    `hidden`, nothing is shown.
+    The seconds are read from the folder `benchmarks`. If they are missing for a rule, all jobs count the same. If
+    `hidden` is true, nothing is shown.
     """
 
     def __init__(self, benchmarks: Path, hidden: bool) -> None:

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from pipeline.storage.verify import Examination, ImageTrace
 
 AUDIT = "audit"
-"""Folder of a run that `jointspace audit` writes. No Snakemake rule writes it."""
+"""Name of the folder of a run that `jointspace audit` writes. No Snakemake rule writes it."""
 
 
 @click.command("verify")
@@ -85,7 +85,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
 
 def _add_unsearchable(run: Path, found: "Examination") -> None:
-    """Add each index to the faults that `search` cannot open although its files match the index card."""
+    """Add an index to the faults in `found` if `search` refuses it although its files match the index card."""
     from pipeline.index.search import Searcher
     from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import ADDED
@@ -106,11 +106,11 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 
 
 def _set_former_apart(run: Run, found: "Examination") -> None:
-    """Move artefacts of an earlier configuration from the faults to `found.former`.
+    """Move the artefacts of an earlier configuration from `found.faults` to `found.former`.
 
-    These are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
-    is missing, its fault is only removed. An index is not listed as former, because it can still be searched. Raises
-    JointspaceError if the configuration cannot be read.
+    They are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
+    is missing, or is an index, it is removed from the faults but not listed in `found.former`. Such an index can still
+    be searched. Raises JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD

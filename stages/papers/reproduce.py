@@ -110,11 +110,11 @@ def reproduce(run: Run, job: Job) -> None:
 
 
 def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, Any]:
-    """Describe how a result was measured.
+    """Describe how a result was measured, in the form of the key `run` of a result.
 
     `configuration` is the digest of the resolved configuration, `data` the digest of the images and captions, and
-    `seeds` the seeds of each system. `commit` and `clean` describe the checkout, and are None outside of a checkout.
-    `seconds` are the wall seconds of all jobs.
+    `seeds` the seeds of each system. `commit` is the commit of the checkout, and `clean` says whether no file in it was
+    changed. Both are None outside of a checkout. `seconds` is the sum of the wall seconds of all jobs.
     """
     from importlib.metadata import version
 
@@ -193,8 +193,8 @@ def _word_models(config: "Config") -> list[str]:
 
 
 def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
-    """Return for each system the relations, the Frobenius norms of their matrices in each training, and the number of
-    training words that have the relation."""
+    """Return, for the label of each system, its relations: (name, Frobenius norm of its matrix in each training, number
+    of training words that have the relation)."""
     import numpy as np
 
     from pipeline.config.stored import restore
@@ -223,14 +223,16 @@ def _relation_models(config: "Config") -> list[str]:
 
 
 def _protocol(config: "Config") -> str:
-    """Return the protocol of the papers, all captions, if the run has it, and otherwise the first caption."""
+    """Return the protocol with all captions, which the papers use, if the run is evaluated by it. Otherwise return the
+    protocol with the first caption of each image."""
     from pipeline.config.section import PROTOCOLS
 
     return next((protocol for protocol in PROTOCOLS if protocol in config.evaluate.protocols), PROTOCOLS[0])
 
 
 def _trained(config: "Config") -> list[tuple[str, str, int]]:
-    """List the name, the registered name and the seed of each model, and of each generator that describes or ranks."""
+    """List (name, registered name, seed) for each model, each generator whose captions are evaluated, and each
+    generator that ranks captions."""
     models = [(name, config.model(name)) for name in config.models]
     generators = [(name, config.generator(name)) for name in _generators(config)]
     rankers = [(ranker(name), config.generator(name)) for name in config.evaluate.generators]
@@ -266,7 +268,7 @@ def _read_descriptions(run: Run, generator: str) -> dict[str, Any]:
 
 
 def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
-    """Measure the training `name` on the reported split by the sum of `columns`.
+    """Return a Draw of the model or generator `name`: the sum of its `columns` on samples of the reported split.
 
     The columns are all measures of retrieval, or a single metric of generated captions.
     """

@@ -24,9 +24,9 @@ BLOCK_ROWS = 4096
 def read_study(run: Run) -> "Study":
     """Return the inputs of the study.
 
-    They are the stored moments of the training pairs, and the stored moments of the images and weak texts for each of
-    DOCUMENTS, both by folds. The pairs of dev (at most `study.fit.dev_images` images) and of test have their features
-    and the vectors of their captions. The values to try for each parameter come from the keys `study.fit` and
+    They are the stored moments of the training pairs, and of the pairs of images and weak texts for each of DOCUMENTS,
+    in both cases one sum for each fold. For dev (at most `study.fit.dev_images` images) and test, they are the image
+    features and the vectors of the captions. The values to try for each parameter come from the keys `study.fit` and
     `transfer`, from the sections of the models, and from the weights of the text encoders.
     """
     from pipeline.config.registry import model_spec
@@ -39,7 +39,7 @@ def read_study(run: Run) -> "Study":
     sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
 
-    @lru_cache(maxsize=2)  # Two kinds of weak text are kept in memory, because their moments are large.
+    @lru_cache(maxsize=2)  # Only two kinds of weak text stay in memory, because their moments are large.
     def auxiliary(documents: str) -> FoldedMoments:
         texts = {name: layout.documents(documents, name) for name in names}
         folder = layout.moments(f"study/auxiliary/{documents}").folder
@@ -161,8 +161,9 @@ def _find_examples(
 ) -> Iterator[dict[str, Any]]:
     """Yield the examples of Figures 3 and 4 of Gong et al. 2014 for some test images.
 
-    An example has the captions that the target set alone and the better SAE find in the first draw, and the nearest
-    images of both training sets with their texts. `measured` maps each row of the `table` 5 to its first draw.
+    An example has the captions that two systems find in the first draw: the system that is trained on the target set
+    alone, and the SAE system with the best recalls on dev. It also has the nearest images of the target set and of the
+    auxiliary set with their texts. `table` is Table 5, and `measured` maps the label of each row to its first draw.
     """
     import numpy as np
     import pyarrow.compute as pc
@@ -215,7 +216,8 @@ def _find_examples(
 
 
 def _measure_lengths(run: Run, names: Iterable[str]) -> dict[str, float]:
-    """Return the mean number of words of each kind of weak text, over the images of the auxiliary splits with text."""
+    """Return, for each kind of weak text in `names`, the mean number of words over the images of auxiliary.splits that
+    have such a text."""
     import numpy as np
 
     from pipeline.encoders.tfidf import join_fields

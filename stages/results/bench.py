@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 PAIRS = (100, 300, 1000, 3000, 10_000, 25_000)
 """Default numbers of training pairs."""
 SEEDS = (0, 1, 2)
-"""Default seeds of the draws of pairs."""
+"""Default seeds. Each of them draws other training pairs."""
 
 
 @click.command("bench")
@@ -97,7 +97,8 @@ def command(
 
 
 def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -> "Bench":
-    """Read the vectors of the encoders, by default of all, for the splits train, dev and test.
+    """Read the vectors of train, dev and test by the given encoders. If no image encoder is given, all image encoders
+    of the run are read, and likewise the text encoders.
 
     Raises UsageError for an unknown encoder, and InputError if a split has no captions.
     """

@@ -132,7 +132,8 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
 def _read_snippets(
     run: StageRun, settings: "RegionRecurrentSettings | RankedSnippetsSettings", people: "DescribedImages"
 ) -> "dict[str, TrainingPairs]":
-    """Pair regions with snippets of their images' captions, as the model `settings.snippets` aligns them."""
+    """Return split -> pairs of regions and the snippets of captions that the model `settings.snippets` has aligned with
+    them."""
     import numpy as np
 
     from pipeline.generate.snippets import Snippet, region_pairs
@@ -150,11 +151,10 @@ def _read_snippets(
 
 
 def _read_ranker(run: Run, model: str, alignments: Path) -> "Ranker":
-    """Return a model, and the sum of the word vectors of each snippet that it aligned with a region in train.
+    """Return a Ranker of snippets: the model, and the sum of the word vectors of each snippet in the file `alignments`.
 
-    The snippets are in the file `alignments`.
-
-    Raises UsageError for a model that also reads whole images or the positions of regions.
+    The model has aligned these snippets with regions of train. Raises UsageError for a model that also reads whole
+    images or the positions of regions.
     """
     import numpy as np
 
@@ -372,8 +372,8 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
 def _read_box_texts(
     run: Run, boxes: "Sequence[ShownBox]", analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return the words of the reference texts of each box: texts that people wrote for it, or noun phrases that name
-    it."""
+    """Return the reference texts of each box, each as a list of words: the texts that people wrote for the box or, if
+    the configuration names no such texts, noun phrases that name it."""
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
     path = region_texts_path(run.config)
@@ -386,7 +386,7 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return the words of each caption that people wrote for each of the `images`."""
+    """Return the captions that people wrote for each of the `images`, each caption as a list of words."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

@@ -100,8 +100,8 @@ def _learned_photos(run: Run) -> set[str]:
 def _read_figures(path: Path) -> "list[ComparedSystem]":
     """Read the systems of a CSV table of published results.
 
-    A cell is a recall in percent, or `-` if there is none. Raises InputError for a table without the needed columns,
-    and for a row without a name or with another cell, whose line it names.
+    A cell is a recall in percent, or `-` if there is none. Raises InputError if a needed column is missing, if a row
+    has no name, or if a cell is not a recall. The message about a row has its line number.
     """
     from pipeline.report.tables import HEADINGS, ComparedSystem
 

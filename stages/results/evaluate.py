@@ -19,7 +19,7 @@ log = logging.getLogger(__name__)
 
 
 def _every(names: Iterable[str]) -> Iterator[Names]:
-    """Yield each combination of a name, a split and a protocol."""
+    """Yield (name, split, protocol) for each of the `names`, each split that can be evaluated, and each protocol."""
     from pipeline.config.section import DESCRIBED, PROTOCOLS
 
     return product(names, DESCRIBED, PROTOCOLS)
@@ -140,7 +140,7 @@ def rank_sentences(run: StageRun, job: Job, generator: str, split: str, protocol
     from pipeline.storage.records import write_evaluation
 
     settings = run.config.evaluate
-    # The configuration checks that the generators of evaluate.generators can rank sentences.
+    # When the configuration was read, it was checked that the generators of evaluate.generators can rank sentences.
     language_model = cast("RankingGenerator", read_generator(run, generator).generator)
     people = read_described(run, language_model.encoders, ("train", split))
     train, pairs = people.pairs["train"], people.pairs[split]

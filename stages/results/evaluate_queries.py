@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 RESAMPLES = 1000
 """Number of resamples of the queries for the intervals."""
 DEPTH = 1000
-"""Number of results for each query that are measured, as in the tracks of TREC."""
+"""Number of results of each query that are measured, as in the tracks of TREC."""
 QUERIES_AT_ONCE = 64
 """Number of queries that are answered together."""
 
@@ -130,7 +130,11 @@ def _measure_index(
 
 
 def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
-    """Return the judgements with the ids of the photos in place of their names. Unknown names get numbers."""
+    """Return the judgements with the ids of photos in the index, such as `id:12`, in place of their names. A name that
+    does not mean exactly one photo of the index becomes `unknown N`.
+
+    Raises InputError if no name means one photo, or if a photo has two grades for a query under different names.
+    """
     from pipeline.foreign.image_names import find_stored
     from pipeline.storage.index_changes import photos_of
 

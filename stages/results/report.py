@@ -41,8 +41,8 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
 
 
 def _may_read(config: "Config", layout: Layout) -> Inputs:
-    """Return inputs that the report shows if they exist: image features, and current findings of `audit` with the
-    decisions about them."""
+    """Return the inputs that the report uses only if they exist: image features, the findings of `audit` if they are
+    up to date, and the decisions about them."""
     features = feature_shards([encoder.name for encoder in config.encoders], layout)
     return {
         "features": {name: shards for name, shards in features.items() if shards.folder.is_dir()},

@@ -1,6 +1,6 @@
-# Functions for all rules. The inputs of a rule are the inputs that the stage declares. The parameter `decides` has the
-# version of the stage and the keys of the configuration that decide its result. If it changes, Snakemake reruns the job
-# and the jobs that depend on it.
+# Functions for all rules. The inputs of a rule are the inputs that its stage declares. The parameter `decides` has the
+# version of the stage and the keys of the configuration that decide its result. If `decides` changes, Snakemake reruns
+# the job and the jobs that depend on it.
 
 import json
 import re
@@ -24,7 +24,7 @@ from stages.catalogue import declared
 
 try:
     for path in workflow.configfiles:
-        read_mapping(path)  # Snakemake accepts a key that is given twice
+        read_mapping(path)  # raises an error if a key is given twice, which Snakemake accepts
     allow(named_places(config))
     config.update(accept_former_spelling(config))  # jobs then do not repeat the warning about former spellings
     CONFIG = validate(config)

@@ -22,7 +22,8 @@ WORD2VEC_KEYS = {"dim", "predicts"}
 
 
 def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
-    """Return the keys that decide the vectors of a text encoder. Only encoders from a library have a precision."""
+    """Return the keys that decide the vectors of a text encoder: the form of storage and, only for encoders from a
+    library, the precision."""
     entry = config.text_encoder(encoder)
     precision = {"precision": config.extract.precision} if entry.spec.library else {}
     return {"storage": entry.storage, **precision}

@@ -110,7 +110,7 @@ def _files(config: "Config") -> dict[str, Path]:
 
 
 def _engine_keys(config: "Config") -> dict:
-    """Return the settings that decide the parses, apart from the captions and the parser."""
+    """Return the settings that decide the parses, in addition to the captions and the parser."""
     if config.parse.engine == "files":
         return {"engine": "files"}
     from pipeline.text.parsing import MAX_WORDS
@@ -227,8 +227,8 @@ def _run_spacy(run: StageRun) -> Engine:
 
 
 ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
-"""Value of parse.engine -> function that opens the engine for a run. An engine maps the rows and captions of a shard to
-the parses of the captions."""
+"""Value of parse.engine -> function that opens this engine for a run. An engine is a function that yields the parses of
+the captions of a shard, in their order."""
 
 
 @stage(
