@@ -20,9 +20,9 @@ def _name_column(value: str) -> str:
 
 
 def _join_choices(value: object) -> object:
-    """Convert a list of columns to `A | B`, the form of the readers of tables. The first column with a value counts.
+    """Convert a list of the columns A and B to the text `A | B`, which the readers of tables expect.
 
-    Other values are returned unchanged.
+    They use the first of these columns that has a value. Values that are not lists of texts are returned unchanged.
     """
     if not isinstance(value, list | tuple):
         return value

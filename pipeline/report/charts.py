@@ -8,9 +8,9 @@ from html import escape
 from pipeline.storage.json_files import JsonObject
 
 WIDTH = 360
-"""Width of a chart of lines in its own units."""
+"""Width of a chart of lines. This and all sizes below are in the units of the SVG element, which is scaled."""
 HEIGHT = 220
-"""Height of a chart of lines in its own units."""
+"""Height of a chart of lines."""
 LEFT = 44
 """Left margin of the plot of lines, for the tick labels."""
 RIGHT = 14
@@ -145,8 +145,9 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
     """Draw a chart of values with their intervals, from 0 to 100 percent, with one row per name.
 
-    Each of the values in a row has a dot and an interval in the colour of one of `lines`. The names of the lines are
-    used in the text that is shown when the pointer rests on a dot. The chart has no legend.
+    All rows have as many values as there are names in `lines`, such as the names of the directions. Value k of each row
+    is drawn as a dot and an interval in colour k. If the pointer rests on a dot, a text with the names of its row and
+    of its line is shown. The chart has no legend.
     """
     height = HEAD_HEIGHT + ROW_HEIGHT * len(rows)
     across = _scale([0, 100], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)

@@ -143,8 +143,8 @@ class CollectionSample:
 
 
 def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) -> list[CollectionSample]:
-    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only their shards are
-    read."""
+    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only the shards of the
+    manifest with these images are read. `picture(row)` returns the picture for a row of the images' table."""
     samples = []
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)

@@ -64,7 +64,7 @@ class Jobs:
         """Return the provenance of a job, and the digest of each of its inputs by name.
 
         `shards` are the shards on which the job depends, or None for all of them. `columns` has the digests of the
-        columns of the manifest on which it depends, by their places.
+        columns of the manifest on which the job depends, by keys such as `manifest/shards/00000.json#images`.
         """
         run = self.run
         digests: dict[str, str] = {}
@@ -104,8 +104,8 @@ class Jobs:
     def _commit_paths(self, source: Input, shards: range | None) -> list[str]:
         """Return the paths of the commit records of an input, relative to the run's folder.
 
-        For shards these are the records of the numbers in `shards`, or the pattern of all records if `shards` is None.
-        An input outside the run's folder has none.
+        For an artefact of shards these are the records of the numbers in `shards`, or the pattern of all records if
+        `shards` is None. The list is empty for the demo collection and for an input outside the run's folder.
         """
         if isinstance(source, Outside):
             return []
