@@ -390,7 +390,10 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 
 
 def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
-    """Return the name of the base with the same encoders from which the training of a model starts, or None."""
+    """Return the name of the base from which the training of `model` starts, or None if there is no such base.
+
+    It is the first base of the required registered model that has the same encoders and the same training.
+    """
     if isinstance(model, Model):
         for name, base in bases.items():
             if isinstance(base, Model) and base.spec.name == model.spec.starts_from and base.learns_like(model):

@@ -54,7 +54,10 @@ class Jobs:
         return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
-        """Whether the outputs of a job exist, were made from its present inputs and settings, and are unchanged."""
+        """Return whether the outputs of a job exist, are unchanged, and are made from its present inputs and settings.
+
+        Outputs whose only file is not a commit record, such as HTML pages, never count as made.
+        """
         commits = [path for path in job.commits if path.suffix == ".json"]  # a page for people has no commit record
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 

@@ -334,7 +334,7 @@ def _near_run(folder: Path) -> str | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder is a run.
+    """Return whether the folder is a run.
 
     A file with the name of the configuration is not enough, since other programs write such files too.
     """

@@ -73,7 +73,7 @@ class NamedInputs:
         self.values = values
 
     def __contains__(self, name: str) -> bool:
-        """Whether this job has the input."""
+        """Return whether this job has the input `name`."""
         return self.values.get(name) is not None
 
     def artefact(self, name: str) -> Artefact:

@@ -126,7 +126,7 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
 
 
 def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Read the vectors (n, c) of the background, and the row (m,) of each of the images `ids` (m,) in it.
+    """Read the vectors (n, c) of the background, and find the row (m,) in it of each of the images `ids` (m,).
 
     Raises UsageError if the type of the index cannot return its vectors.
     """
@@ -144,9 +144,10 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of the background: `own`, followed by a sample of the other `rows` drawn with `rng`.
+    """Return the rows of an index that form the background of a calibration.
 
-    They are BACKGROUND_IMAGES in all, or fewer if there are not so many `rows`. If `own` has more, there is no sample.
+    These are the rows `own` of photos with captions, followed by a sample of the other `rows`, drawn with `rng`. The
+    background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more, there is no sample.
     """
     others = np.setdiff1d(rows, own)
     count = min(len(others), max(0, BACKGROUND_IMAGES - len(own)))
@@ -156,7 +157,7 @@ def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generato
 def training_photos(index: StoredIndex) -> set[int]:
     """Return the ids of the photos of an index with which its model was trained.
 
-    There are none if the model was trained in another run than the one from which the index comes.
+    The set is empty if the model was trained in another run than the run that built the index.
     """
     trained = index.card.trained_on
     splits = trained.splits if trained and trained.run == index.card.name else []

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
-    """Return the sentences that a model reads, by form: the vectors of its text encoders, or tokens, or trees."""
+    """Return the sentences that a model reads, by form: by text encoder if it reads vectors, or as tokens or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
@@ -31,8 +31,8 @@ def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shard
 def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    They are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
-    generator uses, or None if it uses none.
+    The inputs are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
+    generator uses. The entry `space` of this index is None if the generator uses no joint space.
     """
     space = None
     if config.generator(generator).settings.in_space:

@@ -96,7 +96,10 @@ def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
 
 
 def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
-    """Match precomputed features to all images of the run. Raises InputError if an image has none."""
+    """Match precomputed features to all images of the run.
+
+    Raises InputError if an image has no vector, or if two rows with the same name have different vectors.
+    """
     features, images = open_foreign(source), _image_names(run)
     # A collection of vectors has no photos, and its manifest has relative names.
     without_photographs = run.config.collection.format == FORMAT
@@ -112,8 +115,8 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
     """Inspect the images `paths` of a collection of precomputed vectors, for `ingest`.
 
-    Yield for each the SHA-256 of its first vector, which takes the place of the hash of a file, or a Failure if the
-    vector is not finite.
+    Yield an Inspection for each image, with the SHA-256 of the first vector of its name in place of the SHA-256 of a
+    file, or a Failure if this vector is not finite.
     """
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
@@ -165,7 +168,7 @@ def _image_names(run: Run) -> list[str]:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Put the path of a file before the message of an InputError that the block raises."""
+    """Put `path`, the path of a file, before the message of an InputError that the block raises."""
     try:
         yield
     except InputError as error:
