@@ -107,7 +107,10 @@ class CollectionSettings(Section):
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
-        """The new name of each of the user's own columns to keep, by its name in the collection. None keeps all."""
+        """Name of a column of the user's own in the collection -> the name under which it is kept.
+
+        None keeps all of these columns under the names that they have.
+        """
         own = self.own_columns
         if isinstance(own, dict):
             return {name: new_name for new_name, name in own.items()}

@@ -96,7 +96,7 @@ def compare_draws(
         return {"difference": difference, "ci95": np.percentile(resamples, INTERVAL).tolist()}
     own, other = scores(ones)
     independent = [own - other] if same_draws else [own, other]
-    variances = [(float(np.var(resamples)), len(images) - 1)]  # Each with its degrees of freedom.
+    variances = [(float(np.var(resamples)), len(images) - 1)]  # Pairs of a variance and its degrees of freedom.
     variances += [
         (float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in independent if len(values) > 1
     ]

@@ -53,7 +53,7 @@ def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, m
     """Rank images (n, c) and sentences (m, c) by their scores with each other.
 
     Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a row
-    is not finite, and InputError if an image has no sentence. Both name the row.
+    is not finite, and InputError if an image has no sentence. Both errors name the row.
     """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
@@ -211,8 +211,9 @@ def _among_sentences(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
     """Score all pairs of m sentences, block by block.
 
-    Yields the rows (b,) of a block, their scores (b, m) with all sentences, whether both sentences belong to the same
-    image (b, m), and the largest difference of scores that count as equal.
+    Yields for each block the row numbers (b,) of its sentences, the scores (b, m) of these with all sentences, an array
+    (b, m) bool that says whether the two sentences belong to the same image, and the largest difference of scores that
+    count as equal.
     """
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(sentences, sentences, metric)

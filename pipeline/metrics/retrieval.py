@@ -167,7 +167,7 @@ def split_into_folds(owners: np.ndarray, count: int) -> list[Fold]:
 
 
 def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Bootstrap) -> dict[str, Any]:
-    """Measure each fold by its ranks, and return `mean_of_folds` and `each_fold`.
+    """Measure each fold, and return `mean_of_folds` and `each_fold`. `ranks` has the ranks within each of the `folds`.
 
     `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
     each fold separately, and the chance level. Sentence similarity is measured only if all `ranks` have it. `each_fold`

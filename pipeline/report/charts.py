@@ -112,11 +112,11 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
-    """Draw charts of the training logs, which are given by model.
+    """Draw charts of training logs. `logs` maps the name of a model to its log.
 
-    There are up to three kinds of charts, if the logs have their numbers: the best recall sum on dev for each image
-    ridge, the correlation of each dimension on training pairs and held-out pairs (one chart per model), and the recall
-    sum on dev after each epoch.
+    The charts show the best recall sum on dev for each image ridge, the correlation of each dimension on training pairs
+    and held-out pairs (one chart per model), and the recall sum on dev after each epoch. A chart without data in the
+    logs is left out.
     """
     charts, ridges, curves = [], [], []
     for name, log in logs.items():

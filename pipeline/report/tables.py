@@ -61,8 +61,8 @@ class ReportCell:
 class Comparison:
     """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
-    Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking if
-    they were recorded.
+    Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking.
+    `chance` is empty if the evaluations do not have them.
     """
 
     split: str

@@ -54,11 +54,13 @@ class Jobs:
         return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
-        """Return whether the outputs of a job exist, are unchanged, and are made from its present inputs and settings.
+        """Return whether all outputs of a job exist in their recorded sizes and were made from its present inputs.
 
-        Outputs whose only file is not a commit record, such as HTML pages, never count as made.
+        The present inputs include the version of the stage and the settings on which the outputs depend.
+
+        A job whose outputs have no commit record, such as an HTML page, is never done.
         """
-        commits = [path for path in job.commits if path.suffix == ".json"]  # a page for people has no commit record
+        commits = [path for path in job.commits if path.suffix == ".json"]  # other suffixes are pages
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(

@@ -93,7 +93,7 @@ class OpenStage:
 
     def __init__(self, task: ShardTask) -> None:
         # Python does not let a daemon start processes, and Dask's workers are daemons. Stages start processes that
-        # decode images, so this process is no longer marked as a daemon. The decoding processes end when it ends.
+        # decode images, so this process is no longer marked as a daemon. Those processes end when this process ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)

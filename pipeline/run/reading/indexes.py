@@ -129,8 +129,8 @@ def write_index_shard(
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
     """Return the names of those encoders of a model that this run has prepared.
 
-    For each other encoder a warning is logged. Its vectors are precomputed, as its entry in `origins` shows, so queries
-    cannot be encoded.
+    A warning is logged for each other encoder. The vectors of such an encoder are precomputed, as its entry in
+    `origins` shows, so that it cannot encode queries.
     """
     prepared = []
     for name in names:

@@ -64,7 +64,7 @@ def region_texts_path(config: "Config") -> Path | None:
 def label_names(config: "Config") -> Outside | None:
     """Return the file `phrases.names`, which lists names for the labels of boxes, or None if it does not exist.
 
-    For a generated demo, this is its commit record `demo.json`, because the file is written together with it.
+    For a generated demo, return the commit record `demo.json` of the demo instead. `make-demo` writes both files.
     """
     root = Path(config.data_root)
     if config.demo.generate:  # make-demo writes the table with the rest of the collection

@@ -126,7 +126,7 @@ class MigrationTask:
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # of each old row in the sample
+        position = np.full(len(self.old), -1)  # The position of each old row in the sample, if it is there.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -137,7 +137,7 @@ class MigrationTask:
         return _fit_and_measure(x, y, captioned, texts.mean(axis=0), texts[owners >= 0], owners[owners >= 0])
 
     def write(self, migration: Migration, folder: Path) -> None:
-        """Write a new folder: images.npy with the vector of each old row, their names in images.txt, and maps.npz.
+        """Write a new folder: images.npy with a vector per old row, images.txt with the names of the rows, and maps.npz.
 
         Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
         their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line

@@ -88,5 +88,5 @@ def follow_training(
 
         yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
     checkpoints.clear()
-    with suppress(OSError):  # It does not exist, or has the checkpoints of other parts.
+    with suppress(OSError):  # The folder does not exist, or has the checkpoints of other trainings of the job.
         (job.path / "checkpoints").rmdir()

@@ -66,7 +66,7 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
-    if settings.batch_size is None and view.describe is None:  # it takes pixels
+    if settings.batch_size is None and view.describe is None:  # the encoder takes pixels
         grow(extractor)
     precision = {"precision": extractor.plan.precision}
     return OpenedEncoder(extractor, view, {"name": name, "sha256": stored.sha256, **stored.settings, **precision})
@@ -149,7 +149,7 @@ class FeatureExtraction:
         self._encoders = {name: open_encoder(run, name) for name in encoders}
 
     def describe(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
-        """Yield each part with the features (n, dim) of each of its encoders.
+        """Yield each part with a list of the features (n, dim) of its n images, one array for each encoder in `names`.
 
         Consecutive parts whose features are missing for the same encoders share one pipeline, so that decoding does not
         pause between these parts.

@@ -145,7 +145,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = names or nameless(open_foreign(photos).names or ())
-        finite = vectors.finite()  # `ingest` has rejected the other captions, so their rows get no name
+        finite = vectors.finite()  # `ingest` has rejected captions with other vectors, so these rows get no name
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):
@@ -203,7 +203,7 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
 def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
     """Raise InputError if two rows for the same image or caption have different vectors.
 
-    `what` is the noun for the message: the rows have the same `name` or the same `words`.
+    `what` says in the message what the two rows have in common: `name` or `words`.
     """
     for start in range(0, len(matching.repeats), BLOCK_ROWS):
         pairs = np.array(matching.repeats[start : start + BLOCK_ROWS])

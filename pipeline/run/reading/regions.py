@@ -124,7 +124,7 @@ class RegionExtraction:
             yield from missing_parts(job.number, {self._encoder: shard}, requests)
 
     def describe(self, parts: "Iterable[Part[Request]]") -> "Iterator[tuple[Part[Request], DescribedRegions]]":
-        """Yield each part with its regions and their features."""
+        """Yield each part together with the regions of its images and the features of these regions."""
         return describe_parts(parts, self._prepare, self._describe_each, "extract-regions")
 
     def _prepare(self, requests: "Iterator[Request]", stopwatch: "Stopwatch") -> "Generator[PreparedImage | Failure]":
@@ -330,9 +330,9 @@ def read_boxes(
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each box, the noun phrases in the captions of its image that name its label, as lists of words.
+    """Return, for each box, the noun phrases in the captions of its image that name the label of the box.
 
-    `analyze` splits a caption into words.
+    A phrase is a list of words. `analyze` splits a caption into words.
     """
     from pipeline.run.reading.texts import read_sentence_trees
 
