@@ -181,7 +181,7 @@ def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]
 
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about one model."""
+    """Yield messages about the model `name` of the configuration."""
     known_texts = [entry.name for entry in config.text_encoders]
     yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, known_texts)
     yield from _weights(name, model.text_weights)
@@ -229,7 +229,7 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about encoders whose regions the model needs but does not get."""
+    """Yield messages about regions that the model needs but does not get, and about regions that it cannot use."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)

@@ -206,8 +206,8 @@ class Row(NamedTuple):
     title: str | None
     """The title of the group of keys that begins with this key, if it begins one."""
     entry: bool
-    """Whether the key belongs to the entries of a list or a mapping. config/default.yaml shows such keys as comments,
-    because it has no such entry."""
+    """Whether the key belongs to the entries of a list or a mapping, such as `encoders`. config/default.yaml shows such
+    keys as comments."""
 
 
 def rows() -> Iterator[Row]:
@@ -291,7 +291,11 @@ def _kinds(annotation: object) -> list[type[EncoderEntry]]:
 
 
 def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
-    """Return the path and the section of the entries of a list or mapping. The section is None if they have none."""
+    """Return the path and the section of the keys below `path`.
+
+    For a list or a mapping of sections, the path ends in `[]` or has the further part `NAME`. For any other
+    `annotation` that is not a section, the section is None.
+    """
     if get_origin(annotation) in (Annotated, Union, UnionType):
         found = [_entries(path, kind) for kind in get_args(annotation)]
         return next((one for one in found if one[1]), (path, None))

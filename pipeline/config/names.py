@@ -361,7 +361,10 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
         names.setdefault(model, name)
 
     def name_of(base_name: str, steps: Steps) -> str:
-        """Return the first name of a model. A model without a name gets a name and is added to the queue."""
+        """Return the first name of the model with this base and these steps.
+
+        If the model has no name yet, it gets a name and is added to the queue.
+        """
         if (base_name, steps) not in names:
             name = _unused("-".join([base_name, *steps.endings]), models)
             names[base_name, steps] = name

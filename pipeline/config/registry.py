@@ -34,7 +34,7 @@ class Spec:
     section: str | None = None
     """The import path of the class of the settings, or None if the registered class has no settings of its own."""
     extra: str | None = None
-    """The extra of the distribution that the class needs, or None."""
+    """The extra that the class needs, as in `pip install 'jointspace[EXTRA]'`, or None."""
 
     @property
     def key(self) -> str:

@@ -123,7 +123,7 @@ def _thread_pools() -> ThreadpoolController:
 
 
 def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Convert x (n, c) and y (m, c) to vectors whose inner products are their scores by `metric`.
+    """Convert x (n, c) and y (m, c) to vectors whose inner products are the scores of x and y by `metric`.
 
     Returns the vectors (n, c') and (m, c') float64, and the largest difference of scores that count as equal.
     """

@@ -1,4 +1,4 @@
-"""Charts as SVG elements for an HTML page. They use the colours of its style sheet, and need no font or script."""
+"""Charts as SVG elements for an HTML page. They use the colours of the page's style sheet, and no font or script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -171,8 +171,10 @@ def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Se
 
 
 def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
-    """Draw a bar for each name, whose length is proportional to its value. `rows` have the value and a text that is
-    written at the end of the bar."""
+    """Draw a chart with a bar for each name in `rows`, which maps a name to a value and a text.
+
+    The length of the bar is proportional to the value, and the text is written at the end of the bar.
+    """
     across = _scale([0, *(value for value, _ in rows.values())], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
     parts = []
     for row, (name, (value, text)) in enumerate(rows.items()):

@@ -123,7 +123,7 @@ class SplitGallery:
         )  # fmt: skip
 
     def _one_per_image(self, rows: np.ndarray) -> np.ndarray:
-        """Return the first of the captions `rows` of each image, in the given order."""
+        """Return for each image the first of its captions in `rows`, in the order of `rows`."""
         _, first = np.unique(self.owners[rows], return_index=True)
         return rows[np.sort(first)]
 
@@ -200,7 +200,7 @@ def compare_generators(
     pick: Callable[[np.ndarray], Sequence[Row]],
     picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
-    """Choose photos for which all generators have generated captions.
+    """Choose photos for which all generators have generated captions, and show the best caption of each generator.
 
     `descriptions` are the JSON objects that `describe` writes, one per generator. `pick(ids)` returns the rows of
     images by their ids, and `picture(row)` the picture for a row.

@@ -41,7 +41,7 @@ FINDINGS = {
 }
 """Kind of finding of an audit -> the text that the report shows for it."""
 MAX_MINUTES = 600
-"""Number of minutes from which `duration` gives a duration in hours."""
+"""Number of minutes from which `duration` formats a duration in hours. Shorter durations have minutes and seconds."""
 
 
 @dataclass(frozen=True)

@@ -13,7 +13,7 @@ from pipeline.storage.json_files import read_json
 
 
 class Jobs:
-    """Finds the inputs of the jobs of a run. Each digest is looked up once, and each check is made once."""
+    """Finds the inputs of the jobs of a run. The digests and the checks of inputs are cached for further jobs."""
 
     def __init__(self, run: Run) -> None:
         self.run = run

@@ -83,7 +83,8 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose pattern has {names} in braces: a method that takes the names as arguments."""
+    """An entry of the layout whose pattern has {names} in braces. It is used as a method that takes these names as
+    arguments and returns the artefact."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -134,7 +135,7 @@ class Layout:
     require: Callable[[Artefact | Shards], None] = field(default=_permit_all, compare=False)
 
     def permit(self, made: Made) -> Made:
-        """Return an artefact, after `require` has permitted it."""
+        """Call `require` with an artefact, and return the artefact if this raises no error."""
         self.require(made)
         return made
 

@@ -215,9 +215,9 @@ MOMENTS_COPIES = 12
 EMBEDDINGS_COPIES = 3
 """Maximum number of copies of a model's embeddings in the memory of `build-index`."""
 TERM_BYTES = 12
-"""Bytes of one term of a sentence in a sparse row."""
+"""Bytes that a term of a sentence takes in a stored sparse row of a text encoder."""
 TERMS_PER_SENTENCE = 10
-"""Assumed number of terms of a sentence."""
+"""Assumed number of different terms of a sentence that a text encoder stores."""
 
 
 @dataclass(frozen=True)

@@ -114,7 +114,11 @@ class OpenStage:
             yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
 
     def make_one(self, number: int) -> None:
-        """Make one shard. The call of the function that made the last shard is continued if it still takes jobs."""
+        """Make one shard.
+
+        If the call of the stage's function that made the previous shard still takes jobs, it makes this shard too.
+        Otherwise the function is called anew.
+        """
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:
             self._making = self.make(self._take())
@@ -125,7 +129,10 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of all missing shards. `opened` is called before the first job is yielded."""
+        """Yield the jobs of the missing shards among `numbers`.
+
+        `opened` is called before the first job is yielded, or at the end if no shard is missing.
+        """
         for number in numbers:
             jobs = [self.jobs.shard_job(self.stage, names, number) for names in self.task.every]
             missing = [job for job in jobs if self.task.again or not self.jobs.is_done(job)]

@@ -150,7 +150,8 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Job):
-    """A job that makes the shard `number`. `rows` describes its images and sentences, and `path` is its file.
+    """A job that makes the shard `number`. `rows` has the rows of the images and sentences of the shard, and `path` is
+    the file of the shard.
 
     If the artefact is chunked, the job makes the chunk `number`, which covers the `shards` of the manifest. Otherwise
     `shards` has `number` alone.
@@ -199,7 +200,8 @@ class Stage:
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     """Function of `(layout, *names)` that returns the outputs of a job. The first is the main output."""
     reads: Callable[..., Inputs] = lambda *_: {}
-    """Function of `(config, layout, *names)` that returns the inputs of a job by name. `run.inputs` has them."""
+    """Function of `(config, layout, *names)` that returns the inputs of a job by name. The function of the stage gets
+    these inputs as `run.inputs`."""
     may_read: Callable[..., Inputs] = lambda *_: {}
     """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows those that exist.
 

@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 RECORD = "applied.json"
-"""Name of the file with the folder of the photos. It marks the run as made by `apply` or `add`."""
+"""Name of the file that records the folder of the new photos. A run with this file was made by `apply` or `add`."""
 MAX_LISTED_REJECTS = 20
 """Number of rejected files that are logged if no photo can be used."""
 log = logging.getLogger(__name__)

@@ -59,9 +59,9 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
 
 
 def match_pairs(index: StoredIndex, pairs: Sequence[SentenceRecord]) -> list[StoredPhoto]:
-    """Return the photo of each pair.
+    """Return the photo of the index that each pair of a photo's name and a caption means.
 
-    Raises InputError if a name does not match exactly one photo, and if two rows have the same photo and caption.
+    Raises InputError if a name does not match exactly one photo, and if two pairs have the same photo and caption.
     """
     found, reasons = find_stored([pair.key for pair in pairs], partial(photos_of, index))
     first_rows: dict[tuple[StoredPhoto, str], int | None] = {}
@@ -169,7 +169,8 @@ def training_photos(index: StoredIndex) -> set[int]:
 def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], seed: int) -> list[StoredPhoto]:
     """Return the photos that are not `described` and did not train the model, in a random order that `seed` decides.
 
-    The first is the photo after the last described photo, so that skipped photos come again only at the end.
+    `described` are the photos that have captions already. The first returned photo follows the last described photo in
+    this order, so that photos that the user has skipped come again only at the end.
     """
     trained = training_photos(index)
     photos = [photo for photo in photos_of(index) if photo.image_id not in trained]

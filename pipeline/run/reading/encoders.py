@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.encoders.text_encoder import TextEncoder
 
 N_COMPARED = {"image": 4, "text": 16}
-"""Number of precomputed vectors, by modality, that are compared with newly computed vectors of the same encoder."""
+"""Modality -> number of precomputed vectors that are compared with vectors that the encoder `made_by` computes anew."""
 
 
 @dataclass(frozen=True)

@@ -144,7 +144,7 @@ def _write_rows(path: Path, table: pa.Table) -> None:
 def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
     """Write the table with an additional column of vectors (n, c) to `path`.parquet.
 
-    A column of the user's own with the name VECTOR_COLUMN is renamed by OWN_PREFIX.
+    The prefix OWN_PREFIX is added to the name of a column of the user's own that is called VECTOR_COLUMN too.
     """
     new_name = VECTOR_COLUMN
     while new_name in table.column_names:

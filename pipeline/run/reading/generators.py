@@ -49,7 +49,7 @@ class StoredGenerator(NamedTuple):
 
     @property
     def encoders(self) -> Mapping[str, Origin]:
-        """The origins of the features that the generator was trained on, by encoder."""
+        """Name of an encoder -> the origin of its features on which the generator was trained."""
         return self.parameters.details["encoders"]
 
     @property
@@ -113,7 +113,7 @@ class DescribedImages(NamedTuple):
 
 
 def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
-    """Read the images of some splits that have sentences, with their features and sentences."""
+    """Read the images with sentences of some splits: their features by `encoders`, and their sentences."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
     tokens = read_sentences(run, "tokens")

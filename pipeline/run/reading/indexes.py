@@ -313,7 +313,7 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """Return for each image (n,) the encoder from whose features `map-features` computed the features of the model.
+    """Return for each image (n,) the encoder from whose features `map-features` has mapped the features of the image.
 
     `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
     """

@@ -19,12 +19,12 @@ def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
 
 
 def region_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
-    """Return the regions of some encoders, by encoder."""
+    """Return the stored regions, with their features, of each of some encoders, by the name of the encoder."""
     return {name: layout.regions(name) for name in encoders}
 
 
 def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
-    """Return the features of some encoders, by encoder."""
+    """Return the stored features of each of some encoders, by the name of the encoder."""
     return {name: layout.features(name) for name in encoders}
 
 

@@ -23,11 +23,12 @@ from pipeline.storage.index_folder import is_index
 from pipeline.storage.stored_index import open_index
 
 MIN_ROWS = MIN_PHOTOS * FOLDS // (FOLDS - 1) + 1
-"""Minimum number of rows with both vectors, so that enough rows are left when a fold is held out."""
+"""Minimum number of rows with an old and a new vector, so that enough rows are left when a fold is held out."""
 MAX_ROWS = 20_000
-"""Maximum number of rows with both vectors to which the maps are fitted. If there are more, this number is drawn."""
+"""Maximum number of rows with an old and a new vector to which the maps are fitted. If there are more, this number is
+drawn at random."""
 MAX_CAPTIONS = 100_000
-"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn."""
+"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn at random."""
 MAX_QUERIES = 2000
 """Maximum number of queries with which the kept recall is measured."""
 CUTOFF = 10
@@ -103,7 +104,7 @@ class MigrationTask:
         return cls(gallery, sample, rows, captions, _pair(captions, owners or names, gallery))
 
     def fit(self, seed: int) -> Migration:
-        """Fit the maps, and measure the recall that they keep. `seed` draws the rows.
+        """Fit the maps, and measure the recall that they keep. `seed` decides which rows and captions are drawn.
 
         Raises InputError for fewer than MIN_ROWS rows, and for vectors that are not finite, zero, constant,
         uncorrelated, or of the wrong length.
@@ -137,7 +138,7 @@ class MigrationTask:
         return _fit_and_measure(x, y, captioned, texts.mean(axis=0), texts[owners >= 0], owners[owners >= 0])
 
     def write(self, migration: Migration, folder: Path) -> None:
-        """Write a new folder: images.npy with a vector per old row, images.txt with the names of the rows, and maps.npz.
+        """Write a new folder with images.npy (a vector for each old row), images.txt (the row names) and maps.npz.
 
         Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
         their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line

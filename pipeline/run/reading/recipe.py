@@ -114,7 +114,10 @@ def describe_model(stored: StoredIndex, model: JointModel) -> tuple[dict[str, An
 
 
 def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
-    """Raise UsageError unless the recipe in a folder embeds random vectors like the model `name`, if it is linear."""
+    """Raise UsageError if the recipe in `folder` embeds random vectors differently than the model `name`.
+
+    Only linear models are checked.
+    """
     linear = model.model if isinstance(model, HubCorrected) else model
     if not isinstance(linear, LinearModel):
         return
@@ -166,7 +169,7 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean and the matrix of each text encoder that centres its vectors."""
+        """Add the mean and the matrix by which text encoders centre their vectors. Many text encoders have neither."""
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])
             for part in ("mean", "matrix"):

@@ -62,7 +62,7 @@ MAX_AUDIT_FINDINGS = 24
 SAMPLED_SHARDS = 4
 """Largest number of shards of features that are sampled, evenly spaced."""
 SAMPLED_ROWS = 512
-"""Largest number of rows that are sampled from each of these shards."""
+"""Largest number of rows that are sampled from each sampled shard of features."""
 EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
 """The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
@@ -218,7 +218,7 @@ class RunReport:
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """The worst findings of the audit for each kind, with images, or None if there is no current audit.
+        """The worst findings of each kind in the audit, with images, or None if there is no current audit.
 
         Captions about which a person has decided are left out.
         """

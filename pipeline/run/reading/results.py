@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_QUERY_CHARACTERS = 80
-"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer ones are
-not suggested."""
+"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer captions
+and paths are not suggested."""
 QUERY_CANDIDATES = 20
 """Number of captions, or of photos, from which the suggested search is chosen."""
 FALLBACK_QUERY = "a dog on the grass"
@@ -161,7 +161,7 @@ def search_command(folder: Path) -> str | None:
 
 
 def _short_values(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
-    """Yield values of a text column that are short and safe in a command, from its first QUERY_CANDIDATES values."""
+    """Yield those of the first QUERY_CANDIDATES values of a text column that are short and safe in a command."""
     table = index.packed_table(modality)
     texts = [record[column] or "" for record in table.records(range(min(QUERY_CANDIDATES, table.num_rows)))]
     for text in texts:
