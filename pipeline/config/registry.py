@@ -311,7 +311,7 @@ def generator_spec(name: str) -> GeneratorSpec:
 
 
 def ranker(name: str) -> str:
-    """Return the name under which a generator is evaluated like a model, by the perplexity of captions for images."""
+    """Return the name under which the generator `name` is evaluated like a model, by the perplexity of captions."""
     return f"{name}-perplexity"
 
 

@@ -56,9 +56,8 @@ class Jobs:
     def is_done(self, job: Job) -> bool:
         """Return whether all outputs of a job exist in their recorded sizes and were made from its present inputs.
 
-        The present inputs include the version of the stage and the settings on which the outputs depend.
-
-        A job whose outputs have no commit record, such as an HTML page, is never done.
+        The present inputs include the version of the stage and the settings on which the outputs depend. A job whose
+        outputs have no commit record, such as an HTML page, is never done.
         """
         commits = [path for path in job.commits if path.suffix == ".json"]  # other suffixes are pages
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
