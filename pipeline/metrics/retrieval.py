@@ -127,7 +127,10 @@ class _Sample:
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """Compute the measures if the queries of image i count `weights[i]` times. `weights` (n_images,) are whole."""
+        """Compute the measures of a resample, in which image i and its queries count `weights[i]` times.
+
+        `weights` (n_images,) are whole numbers.
+        """
         below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j] is the weight of the first j ranks.
         total = below[-1]
         middle = np.searchsorted(below, [(total - 1) // 2, total // 2], "right") - 1
