@@ -1,4 +1,4 @@
-"""Checks of a configuration whose keys are valid: choices that would fail, or have no effect, hours later."""
+"""Checks of a configuration whose keys are valid. They find choices that would fail hours later, or have no effect."""
 
 import os
 from collections.abc import Iterable, Iterator, Mapping
@@ -171,16 +171,17 @@ def _models(config: Config) -> Iterator[str]:
 
 
 def _weights(name: str, weights: Mapping[str, Iterable[float]]) -> Iterator[str]:
-    """Yield a problem if no text encoder has a positive weight.
+    """Yield a message if no text encoder has a positive weight.
 
-    `weights` has the weights to try for each text encoder. `name` is the model, or `study`, in the message.
+    `weights` has the weights to try for each text encoder. `name` is the name of the model, or `study`, for the
+    message.
     """
     if not any(weight > 0 for tried in weights.values() for weight in tried):
         yield f"{name}: no text encoder has a positive weight. Give {' or '.join(weights)} a positive weight"
 
 
 def _model(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about one model."""
+    """Yield messages about the model `name` of the configuration."""
     known_texts = [entry.name for entry in config.text_encoders]
     yield from _unknown(f"{name}: fit.text_weights", "text encoder", model.fit.text_weights, known_texts)
     yield from _weights(name, model.text_weights)
@@ -228,7 +229,7 @@ def _correction(config: Config, name: str, model: Model) -> Iterator[str]:
 
 
 def _model_regions(config: Config, name: str, model: Model) -> Iterator[str]:
-    """Yield messages about encoders whose regions the model needs but does not get."""
+    """Yield messages about regions that the model needs but does not get, and about regions that it cannot use."""
     needed = model.spec.regions
     described = config.regions.encoders
     without_regions = set(model.encoders) - set(described)
@@ -287,7 +288,11 @@ def _phrases(config: Config, models: Mapping[str, Model]) -> Iterator[str]:
 
 
 def _generators(config: Config) -> Iterator[str]:
-    """Yield messages about generators that lack an input, or that cannot be evaluated as the configuration asks."""
+    """Yield messages about caption generators.
+
+    They are about an input that a generator lacks, a generator in `evaluate.generators` that cannot compute the
+    probability of a caption, and a model in `describe.space` that does not compare an image and words by cosine.
+    """
     generators = {name: config.generator(name) for name in config.generators}
     models = {name: config.model(name) for name in config.models}
     for name in config.evaluate.generators:
@@ -320,7 +325,7 @@ def _generators(config: Config) -> Iterator[str]:
 
 
 def _places(config: Config) -> Iterator[str]:
-    """Yield a problem if the folder of the run is in the collection, or the collection is in the run."""
+    """Yield a message if the folder of the run is in the folder of the collection, or contains it."""
     run = os.path.realpath(os.path.join(config.results_root, config.name))
     data = os.path.realpath(config.data_root)
     if Path(data).is_relative_to(run):

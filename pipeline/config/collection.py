@@ -20,9 +20,9 @@ def _name_column(value: str) -> str:
 
 
 def _join_choices(value: object) -> object:
-    """Convert a list of columns to `A | B`, the form of the readers of tables. The first column with a value counts.
+    """Convert a list of the columns A and B to the text `A | B`, which the readers of tables expect.
 
-    Other values are returned unchanged.
+    They use the first of these columns that has a value. Values that are not lists of texts are returned unchanged.
     """
     if not isinstance(value, list | tuple):
         return value
@@ -107,7 +107,10 @@ class CollectionSettings(Section):
 
     @property
     def kept_columns(self) -> dict[str, str] | None:
-        """The new name of each of the user's own columns to keep, by its name in the collection. None keeps all."""
+        """Name of a column of the user's own in the collection -> the name under which it is kept.
+
+        None keeps all of these columns under the names that they have.
+        """
         own = self.own_columns
         if isinstance(own, dict):
             return {name: new_name for new_name, name in own.items()}

@@ -46,7 +46,7 @@ class EncoderEntry(Section):
 
     @property
     def prepared(self) -> bool:
-        """Whether the encoder can encode new images or texts. Precomputed vectors need the encoder that made them."""
+        """Whether the encoder can encode new images or texts. If its vectors are precomputed, this needs `made_by`."""
         return self.spec.reads != "vectors" or self.base is not None
 
     @property
@@ -70,14 +70,14 @@ class EncoderEntry(Section):
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the paths of the user's files from which the encoder is made, by their names in the commit record.
+        """Return the paths of the user's files from which the encoder is made.
 
-        `weights_root` is the folder of weight files.
+        The keys are the names of the files in the commit record. `weights_root` is the folder of weight files.
         """
         return {}
 
     def folder(self, weights_root: str) -> Path | None:
-        """Return the folder of the model from which the encoder is made, if it is under `weights_root`, or None."""
+        """Return the folder under `weights_root` with the model from which the encoder is made, or None without one."""
         return None
 
     def without_weights(self) -> "EncoderEntry | None":
@@ -87,7 +87,7 @@ class EncoderEntry(Section):
     def max_dim(self, word_dim: int) -> int | None:
         """Return the largest possible number of dimensions of the vectors, or None if it is not known.
 
-        `word_dim` is the number of dimensions of word vectors.
+        `word_dim` is the number of dimensions of the word vectors that an encoder of texts uses.
         """
         return None
 
@@ -114,7 +114,7 @@ NETWORKS = re.compile(
     r"|resnext(50_32x4d|101_32x8d|101_64x4d)|shufflenet_v2_x(0_5|1_0|1_5|2_0)|squeezenet1_[01]|swin_(v2_)?[bst]"
     r"|vgg1[1369](_bn)?|vit_([bl]_(16|32)|h_14)|wide_resnet(50|101)_2"
 )
-"""Classification networks of torchvision. They are listed here because the import of torchvision takes seconds."""
+"""Pattern of the names of torchvision's classification networks, written here because its import takes seconds."""
 
 NETWORKS_WITH_HIDDEN_LAYERS = ("alexnet", "vgg")
 """Prefixes of the names of networks that have the layers fc6 and fc7."""
@@ -191,7 +191,7 @@ class ImageWeights(Section):
 WIDTHS = {"squeezenet": 512, "resnet18": 512, "resnet34": 512, "mobilenet_v2": 1280, "vgg": 512, "alexnet": 256}
 """Number of channels of the last average pooling, by the prefix of the name of a network of torchvision."""
 UNTRAINED = {"weights": "untrained", "file": None, "sha256": None}
-"""The keys of an entry with untrained weights."""
+"""The keys, with their values, that give an entry untrained weights."""
 
 
 class NetworkEntry(ImageWeights, ImageEntry):
@@ -596,9 +596,9 @@ def _kind_of(value: object) -> object:
 
 
 def _tag_of(modality: Modality) -> Discriminator:
-    """Return a discriminator that chooses the class of an entry by its kind.
+    """Return pydantic's discriminator for the entries of a modality, which chooses the class of an entry by its kind.
 
-    The entry of an image encoder without a kind is a network.
+    An entry of an image encoder that has no kind counts as a network.
     """
 
     def tag(value: object) -> str | None:
@@ -617,7 +617,7 @@ def _tag_of(modality: Modality) -> Discriminator:
 
 
 def _require_kind(modality: Modality) -> BeforeValidator:
-    """Return a validator that refuses an unknown kind, with the most similar name."""
+    """Return a validator that refuses an unknown kind of encoder, with a message that names the most similar kind."""
     known = [spec.name for spec in encoder_specs(modality)]
 
     def require(value: object) -> object:

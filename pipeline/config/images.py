@@ -23,8 +23,8 @@ from pipeline.config.section import (
 )
 
 DETECTORS = re.compile(r"fasterrcnn_(resnet50_fpn(_v2)?|mobilenet_v3_large_(320_)?fpn)")
-"""The names of torchvision's Faster R-CNN detectors. They are listed here because the import of torchvision takes
-seconds."""
+"""Pattern of the names of torchvision's Faster R-CNN detectors. They are listed here because the import of torchvision
+takes seconds."""
 
 
 class ExtractSettings(Section):
@@ -122,7 +122,7 @@ class RegionsSettings(Section):
     )
 
     def decisive(self) -> dict[str, Any]:
-        """Return the keys on which the regions and their features depend."""
+        """Return the keys on which the regions and their features depend, with their values."""
         return self.model_dump(mode="json", exclude={"encoders", "boxes", "geometry", "checkpoint_images"})
 
 

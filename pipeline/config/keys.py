@@ -53,7 +53,7 @@ SHOWN_BELOW = {
     "train_defaults": [spec.key for spec in MODELS if spec.section and spec.defaults == "train_defaults"],
     "language_defaults": [spec.key for spec in GENERATORS],
 }
-"""The sections of registered models and generators that config/default.yaml shows below a key."""
+"""Key of shared settings -> the sections of registered models or generators that config/default.yaml shows after it."""
 COMMENT_COLUMN = 40
 """Column in which comments begin in config/default.yaml."""
 YAML_HEAD = """\
@@ -196,7 +196,7 @@ OwnKeys = with_kinds(Keys, OWN.values())
 class Row(NamedTuple):
     """A key in config/default.yaml, with its description `sentence`.
 
-    `path` has the keys of its sections and its own.
+    `path` has the keys of the sections that contain the key, followed by the key itself.
     """
 
     path: tuple[str, ...]
@@ -206,12 +206,12 @@ class Row(NamedTuple):
     title: str | None
     """The title of the group of keys that begins with this key, if it begins one."""
     entry: bool
-    """Whether the key belongs to the entries of a list or a mapping. config/default.yaml shows such keys as comments,
-    because it has no such entry."""
+    """Whether the key belongs to the entries of a list or a mapping, such as `encoders`. config/default.yaml shows such
+    keys as comments."""
 
 
 def rows() -> Iterator[Row]:
-    """Yield all keys in their order."""
+    """Yield the rows of config/default.yaml in order."""
     shown: dict[type, str] = {}
     for name, field in Keys.model_fields.items():
         yield from _rows((name,), field, shown)
@@ -220,10 +220,11 @@ def rows() -> Iterator[Row]:
 
 
 def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry: bool = False) -> Iterator[Row]:
-    """Yield a key and the keys below it.
+    """Yield the row of the key at `path`, and the rows of the keys below it.
 
-    `shown` has the paths of the sections that were yielded before. For a section that extends one of them, only the
-    additional keys are yielded, and its description lists the defaults that differ.
+    `shown` maps the class of each section that was yielded before to its path, and gets the new sections. For a section
+    that extends a class in `shown`, only the additional keys are yielded, and the description of the section lists the
+    defaults that differ.
     """
     if kinds := _kinds(field.annotation):
         yield Row(path, _written(field.default), field.description or "", field.title, entry)
@@ -257,9 +258,10 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
 
 
 def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: dict[type, str]) -> Iterator[Row]:
-    """Yield the kinds of an entry, and then each of their keys once.
+    """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each of their keys.
 
-    The description of a key begins with the kinds that have it, unless all kinds have it.
+    Kinds share a row if the default and the description of the key are the same. The description then begins with the
+    names of these kinds, unless they are all kinds.
     """
     variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
     for kind in kinds:
@@ -289,7 +291,11 @@ def _kinds(annotation: object) -> list[type[EncoderEntry]]:
 
 
 def _entries(path: tuple[str, ...], annotation: object) -> tuple[tuple[str, ...], type[Section] | None]:
-    """Return the path and the section of the entries of a list or mapping. The section is None if they have none."""
+    """Return the path and the section of the keys below `path`.
+
+    For a list or a mapping of sections, the path ends in `[]` or has the further part `NAME`. For any other
+    `annotation` that is not a section, the section is None.
+    """
     if get_origin(annotation) in (Annotated, Union, UnionType):
         found = [_entries(path, kind) for kind in get_args(annotation)]
         return next((one for one in found if one[1]), (path, None))

@@ -155,7 +155,10 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each variant that has `seeds` by one variant per seed, also in all lists that name the variant."""
+    """Replace each variant that has `seeds` by one variant per seed.
+
+    In all lists that name the variant, the names of the variants for its seeds replace its name.
+    """
     full = dict(values)
     ensembles = full.get("ensembles")
     members = [("ensembles", name, "members") for name in ensembles] if isinstance(ensembles, Mapping) else []

@@ -105,7 +105,10 @@ def suggest(name: str, legal: Sequence[str], heading: str) -> str:
 
 
 def _is_given(values: object, location: Sequence[str | int]) -> bool:
-    """Whether `values` has a value at a location. Parts with brackets are branches of a union, not keys."""
+    """Return whether `values` has a value at `location`, a path of keys and list positions of pydantic.
+
+    Parts of the path with brackets are not keys, but branches of a union, and are skipped.
+    """
     for part in location:
         below: Mapping[object, object] = {}
         if isinstance(values, Mapping):

@@ -221,7 +221,7 @@ class TrainSettings(Section):
 
     @property
     def rates(self) -> tuple[float, ...]:
-        """The learning rates to try."""
+        """The learning rates to try, also if `learning_rate` is a single number."""
         return self.learning_rate if isinstance(self.learning_rate, tuple) else (self.learning_rate,)
 
     @model_validator(mode="after")
@@ -452,20 +452,20 @@ class Model:
     training: str
     """The training, a key of TRAININGS in pipeline.config.registry."""
     documents: str
-    """The entry of `documents` with the weak texts that its training uses."""
+    """The entry of `documents` with the weak texts that the training of the model uses."""
     seed: int
     settings: Section | None
-    """The settings that only its registered model has, or None if it has none."""
+    """The section of the registered model, with the changes of the variant, or None if there is no such section."""
     fit: FitSettings
     transfer: TransferSettings
     word_vectors: WordVectorsSettings
-    """The settings of the first word vectors, for a model that reads words."""
+    """The settings of the word vectors from which the training of a model that reads words starts."""
     named: Mapping[str, Any] = field(compare=False)
     """The settings that the variant itself has, by their keys, such as `fit.dimensions`."""
 
     @property
     def train_settings(self) -> TrainSettings:
-        """The settings of a model that the stage `train` makes. Other models do not have them."""
+        """The settings of the model as TrainSettings. Only a model that the stage `train` makes has this property."""
         assert isinstance(self.settings, TrainSettings)
         return self.settings
 

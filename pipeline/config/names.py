@@ -38,6 +38,7 @@ AnySection = TypeVar("AnySection", bound=Section)
 
 
 Base = Model | EnsembleSettings
+"""A model or an ensemble before the optional steps that follow its fit."""
 
 
 class Steps(NamedTuple):
@@ -59,7 +60,8 @@ class Recipe:
     """The way in which a model is made: its base, its steps, and the names of the models that it needs.
 
     `members` are the members of an ensemble, `refitted` is the model whose parameters a refit uses, `uncorrected` is
-    the model whose scores are corrected for hubs, and `start` is the model from which the training starts.
+    the model whose scores are corrected for hubs, and `start` is the model from which the training starts. For a model
+    that needs no such model, `members` is empty, and the others are None.
     """
 
     base: Base
@@ -71,9 +73,9 @@ class Recipe:
 
     @property
     def starts_from(self) -> str | None:
-        """The registered model from which the training starts.
+        """The name of the registered model from which the training starts.
 
-        It is None if the training starts from scratch, and for a correction for hubs, which needs no training.
+        It is None if the training starts from scratch, and for a model corrected for hubs, which is not trained.
         """
         return self.base.spec.starts_from if isinstance(self.base, Model) and self.steps.hubness == "none" else None
 
@@ -170,9 +172,10 @@ class Config(OwnKeys):
         return recipe.start
 
     def rate_source(self, name: str) -> str | None:
-        """Return the model whose learning rate, which dev chose, the training of `name` uses, or None if there is none.
+        """Return the name of the model from which the training of `name` takes the learning rate, or None.
 
-        It is the first of the trainings that differ only in their seeds.
+        If `name` has several learning rates to try, this is the first of the models that differ from it only in the
+        seed, for which dev chooses the rate. It is None if `name` itself is the first, and for a refit.
         """
         model = self.model(name)
         if not isinstance(model.settings, TrainSettings) or len(model.settings.rates) == 1 or self.refits(name):
@@ -205,7 +208,7 @@ class Config(OwnKeys):
         return [name for name in every if self.model(name).spec.made_by == stage and not self.uncorrected(name)]
 
     def section(self, spec: ModelSpec | GeneratorSpec) -> Section | None:
-        """Return the section of a registered model or generator, or None if it has no settings of its own."""
+        """Return the section with the settings of a registered model or generator, or None if it has no section."""
         return getattr(self, spec.key) if spec.key in OWN else None
 
     def generator(self, name: str) -> ChosenGenerator:
@@ -272,7 +275,10 @@ class Config(OwnKeys):
         return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return each pair of a split and a model that embeds noun phrases, as (model, split)."""
+        """Return each pair of a split and a model that embeds noun phrases, as (model, split).
+
+        The models are `phrases.models`, or all models that learn from phrases if this key is null.
+        """
         learned = [name for name in self.models if self.model(name).spec.phrases]
         return list(product(learned if self.phrases.models is None else self.phrases.models, splits))
 
@@ -295,8 +301,8 @@ class Config(OwnKeys):
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
-        """Return the transforms of the features of each encoder, or a single tuple of transforms if all are the
-        same."""
+        """Return a tuple of the transforms of features for each encoder name in `encoders`, or a single tuple if all
+        are the same."""
         chosen = self.image_view.normalise
         specs = [self.encoder(self._maker(name)).spec for name in encoders]
         steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
@@ -321,7 +327,8 @@ class Config(OwnKeys):
         return find("text encoder", name, (*self.text_encoders, *self.query_text_encoders))
 
     def entry(self, path: str) -> EncoderEntry:
-        """Return the entry of the encoder whose artefact, or vectors, are in the folder `path` of the run."""
+        """Return the entry of the encoder NAME for `path`: `encoders/NAME` or `features/NAME` for an image encoder, and
+        `text/encoders/NAME` or `text/NAME` for a text encoder."""
         folder, _, name = path.rpartition("/")
         return self.encoder(name) if folder in ("encoders", "features") else self.text_encoder(name)
 
@@ -354,7 +361,10 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
         names.setdefault(model, name)
 
     def name_of(base_name: str, steps: Steps) -> str:
-        """Return the first name of a model. A model without a name gets a name and is added to the queue."""
+        """Return the first name of the model with this base and these steps.
+
+        If the model has no name yet, it gets a name and is added to the queue.
+        """
         if (base_name, steps) not in names:
             name = _unused("-".join([base_name, *steps.endings]), models)
             names[base_name, steps] = name
@@ -383,7 +393,10 @@ def make_recipes(written: Mapping[str, tuple[Base, Steps]]) -> dict[str, Recipe]
 
 
 def _find_start(model: Base, bases: Mapping[str, Base]) -> str | None:
-    """Return the name of the base with the same encoders from which the training of a model starts, or None."""
+    """Return the name of the base from which the training of `model` starts, or None if there is no such base.
+
+    It is the first base of the required registered model that has the same encoders and the same training.
+    """
     if isinstance(model, Model):
         for name, base in bases.items():
             if isinstance(base, Model) and base.spec.name == model.spec.starts_from and base.learns_like(model):
@@ -404,10 +417,10 @@ def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[st
 
 
 def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
-    """Return a section that is changed by `values`.
+    """Return a copy of `section` in which `values` replace the present values, and nested mappings are merged.
 
-    `where` is the key of the section for messages, and `beside` are further legal keys for messages. Raises UsageError,
-    with the key, if a value is wrong.
+    For messages, `where` is the key of the section, and `beside` are legal keys that the section does not have. Raises
+    UsageError, with the key, if a value is wrong.
     """
     if not values:
         return section

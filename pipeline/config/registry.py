@@ -1,8 +1,8 @@
 """The registry of all models, trainings, encoders and generators.
 
-No other module lists them. Other code uses the properties of a spec, which imports neither the class nor pydantic. A
-model, encoder or collection reader that is not registered is named by its import path, `module:Class`. Such code is
-imported only if the user has named its import path (`allow`) in a configuration or for an index.
+No other module lists them. Each has a spec with its properties, which can be read without importing its class or
+pydantic. A model, encoder or collection reader that is not registered is named by its import path, `module:Class`. Such
+code is imported only if the user has named its import path (`allow`) in a configuration or for an index.
 """
 
 import importlib
@@ -23,7 +23,7 @@ class Spec:
     """A registered model, encoder or generator, or a class of the user at an import path.
 
     `name` is the registered name or the import path. If a class of the user is a subclass of a registered class, it has
-    the settings of the registered spec `like`.
+    the settings of the registered class, and `like` is the `key` of the registered spec. Otherwise `like` is None.
     """
 
     name: str
@@ -32,20 +32,20 @@ class Spec:
     _: KW_ONLY
     like: str | None = None
     section: str | None = None
-    """The import path of the class of its settings, or None if it has no settings of its own."""
+    """The import path of the class of the settings, or None if the registered class has no settings of its own."""
     extra: str | None = None
-    """The extra of the distribution that the class needs, or None."""
+    """The extra that the class needs, as in `pip install 'jointspace[EXTRA]'`, or None."""
 
     @property
     def key(self) -> str:
-        """The key of its settings in a configuration."""
+        """The key of the settings in a configuration: the name (or `like`), with underscores in place of hyphens."""
         return (self.like or self.name).replace("-", "_")
 
     @property
     def stored_kind(self) -> dict[str, str]:
-        """The entry `kind` in the stored settings of an encoder at an import path.
+        """The setting `kind`, as a mapping, that is stored with an encoder whose class is at an import path.
 
-        It is empty for a registered kind.
+        The mapping is empty for a registered kind.
         """
         return {"kind": self.name} if ":" in self.name else {}
 
@@ -76,7 +76,7 @@ AnyNamed = TypeVar("AnyNamed", bound=Named)
 
 
 def find(what: str, name: str, entries: Iterable[AnyNamed]) -> AnyNamed:
-    """Return the entry with this name. `what` is the noun for messages.
+    """Return the entry that has the `name`. `what` is the noun for an entry in messages, such as `encoder`.
 
     Raises UsageError, with the known names, if there is no such entry.
     """
@@ -97,7 +97,8 @@ MAX_SIDE = 4096
 IMPORT_PATH = r"^[A-Za-z_][\w.]*:[A-Za-z_]\w*$"
 """The pattern of an import path, `module:Class`."""
 ALLOWED = "JOINTSPACE_ALLOW"
-"""The environment variable with the import paths that the user has named. Child processes inherit it."""
+"""Name of the environment variable that lists the import paths that `allow` permits, separated by commas. Child
+processes inherit this variable."""
 
 
 def allow(places: Iterable[str]) -> None:
@@ -135,12 +136,12 @@ FORMER_MODULES = {
     "pipeline.images.image_encoder": "pipeline.encoders.image_encoder",
     "pipeline.text.text_encoder": "pipeline.encoders.text_encoder",
 }
-"""The new names of modules that encoders of users may import by their former names. Former names work for one
-release."""
+"""Former name of a module -> its new name. Encoder classes of users may still import these modules by their former
+names, for one release."""
 
 
 def _import_with_former_names(place: str) -> Any:
-    """Import the object at an import path. Its module may import modules of jointspace by their former names."""
+    """Import the object at an import path, whose module may import modules of jointspace by their former names."""
     try:
         return import_place(place)
     except ModuleNotFoundError as error:
@@ -157,10 +158,11 @@ def _import_with_former_names(place: str) -> Any:
 
 
 def find_spec(what: str, name: str, specs: Sequence[AnySpec], other: AnySpec | None = None) -> AnySpec:
-    """Return the registered spec with this name, or make a spec for a class at an import path.
+    """Return the registered spec with this name, or make a spec if `name` is the import path of a class.
 
-    The spec of such a class is the spec of its registered base class, or else `other`, changed by the mapping SPEC of
-    the class. `what` is the noun for messages. Raises UsageError for an unknown name or a wrong class.
+    The made spec is a copy of the spec of the registered base class of the class, or else of `other`, if it is given.
+    The fields in the mapping SPEC of the class replace the fields of the copy. `what` is the noun for the class in
+    messages. Raises UsageError for an unknown name or a wrong class.
     """
     return _outside(what, import_allowed(what, name), name, specs, other) if ":" in name else find(what, name, specs)
 
@@ -193,8 +195,8 @@ class EncoderSpec(Spec):
 
     modality: Modality
     reads: Literal["pixels", "regions", "texts", "vectors"]
-    """The input of the encoder. `regions` are the features of regions by the encoder that its entry names in `of`, and
-    `vectors` are precomputed vectors."""
+    """The input of the encoder. `regions` are the features of regions that another encoder has computed, which the key
+    `of` of the entry names, and `vectors` are precomputed vectors."""
     library: bool = False
     """Whether the encoder is a model of another library, which is stored in the format of this library."""
     learned: bool = False
@@ -271,11 +273,11 @@ class GeneratorSpec(Spec):
     """A registered caption generator. Its class is a subclass of pipeline.generate.generator.Generator."""
 
     defaults: str | None = "language_defaults"
-    """The key of the configuration with the defaults of its settings."""
+    """The key of the configuration with the defaults of the generator's settings, or None."""
     regions: bool = False
     """Whether the generator learns from regions and from the snippets of captions that are aligned with them."""
     ranks: bool = False
-    """Whether the generator ranks such snippets with the model that aligned them."""
+    """Whether the generator ranks snippets of captions with the model that aligned them with regions."""
     text: bool = False
     """Whether the generator also learns from text without images."""
     treebank: bool = False
@@ -309,12 +311,12 @@ def generator_spec(name: str) -> GeneratorSpec:
 
 
 def ranker(name: str) -> str:
-    """Return the name under which a generator is evaluated like a model. It then ranks captions by perplexity."""
+    """Return the name under which the generator `name` is evaluated like a model, by the perplexity of captions."""
     return f"{name}-perplexity"
 
 
 STACKED = ("auxiliary_dimensions", "auxiliary_power", "auxiliary_eigenvalues")
-"""The keys of `transfer` on which the projection of the auxiliary pairs, a normalized CCA, depends."""
+"""The keys of `transfer` on which the auxiliary projection depends, a normalized CCA of the auxiliary pairs."""
 TRAININGS: dict[str, tuple[str, ...]] = {
     "target": (),
     "auxiliary": (),
@@ -324,11 +326,11 @@ TRAININGS: dict[str, tuple[str, ...]] = {
     "sae-linear": (*STACKED, "weight", "second_beta"),
     "sae": (*STACKED, "weight", "second_beta", "rule", "bandwidth", "scale", "features"),
 }
-"""The keys of `transfer` that each training uses."""
+"""Name of a training -> the keys of `transfer` that it uses."""
 STACKING = tuple(name for name, keys in TRAININGS.items() if keys[: len(STACKED)] == STACKED)
-"""The trainings that stack a normalized CCA of the auxiliary pairs."""
+"""The trainings that use the auxiliary projection."""
 UNSTACKED = tuple(name for name in TRAININGS if name not in STACKING)
-"""The other trainings."""
+"""The trainings that do not use the auxiliary projection."""
 GRID = ("dimensions", "image_ridge", "text_ridge", "eigenvalue_power", "eigenvalues")
 """The keys of `fit` whose values are tried on dev, besides `text_weights`."""
 
@@ -346,7 +348,7 @@ class ModelSpec(Spec):
     made_by: Literal["fit", "train", "adopt", "combine"]
     """The stage that makes the model."""
     defaults: str | None = None
-    """The key of the configuration with the defaults of its settings, or None."""
+    """The key of the configuration with the defaults of the model's settings, or None."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
     """The form in which the model reads captions. `vectors` are the vectors (n, dim) of its text encoders. An ensemble
     has `each`, because each member has its own form."""
@@ -370,7 +372,7 @@ class ModelSpec(Spec):
 
     @property
     def form(self) -> str:
-        """The form of the captions that the model reads, as the name of their folder, unless it reads vectors."""
+        """The form of the captions that the model reads. `tokens` and `trees` are also the names of their folders."""
         return "trees" if self.trees else self.sentences
 
     @property
@@ -379,12 +381,12 @@ class ModelSpec(Spec):
 
     @property
     def words(self) -> bool:
-        """Whether the model reads the words of captions, with the token vocabulary."""
+        """Whether the model reads captions as sequences or trees of words of the token vocabulary."""
         return self.trees or self.sentences == "tokens"
 
     @property
     def starts_from_terms(self) -> bool:
-        """Whether the model reads words and starts from a model that does not."""
+        """Whether the model reads words, but starts from a model that reads the vectors of text encoders."""
         return self.starts_from is not None and self.words and not model_spec(self.starts_from).words
 
     @property
@@ -469,7 +471,7 @@ def model_spec(name: str) -> ModelSpec:
 
 
 def made_by(stage: str) -> tuple[ModelSpec, ...]:
-    """Return the registered models that a stage makes."""
+    """Return the registered models that `stage` makes: `fit`, `train`, `adopt` or `combine`."""
     return tuple(spec for spec in MODELS if spec.made_by == stage)
 
 

@@ -335,7 +335,7 @@ class ChosenGenerator:
 
     @property
     def precision(self) -> str:
-        """The number type of its matrix products, as in the configuration."""
+        """The number type of the generator's matrix products: `auto`, `float32` or `bfloat16`."""
         return self.settings.precision if isinstance(self.settings, OptimisationSettings) else "float32"
 
     @property

@@ -147,7 +147,7 @@ class Section(BaseModel):
             cls.model_fields[name].default = value
 
     def changed(self, values: Mapping[str, object]) -> Self:
-        """Return a copy of this section in which `values` replace or are merged with the present values.
+        """Return a copy of this section in which `values` replace the present values, and nested mappings are merged.
 
         Raises pydantic's ValidationError if a value is wrong.
         """

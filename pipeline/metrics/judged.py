@@ -15,7 +15,7 @@ MEASURES = ("nDCG@10", "AP", "R@10")
 def measure_queries(
     qrels: Mapping[str, Mapping[str, int]], rankings: Mapping[str, Sequence[str]]
 ) -> dict[str, np.ndarray]:
-    """Measure the ranking of each query of `qrels`. Returns measure -> values (q,), in the order of `qrels`.
+    """Measure the ranking of each of the q queries in `qrels`. Return measure -> values (q,), in the same order.
 
     `qrels` maps a query and a photo to a grade, and `rankings` has the photos that were found for a query, the best
     first. By the rules of TREC, a photo is relevant if its grade is at least 1, a photo without a grade is not

@@ -15,17 +15,18 @@ MAX_PRODUCTS = 1 << 22
 """Maximum number of products of regions and words in memory at once (16 MB in float32). One image and one block of
 words may have more."""
 BLOCK_WORDS = 1 << 14
-"""Maximum number of words in a block of sentences. A single longer sentence is a block of its own. The block is large
-enough for fast products, and leaves room for several images."""
+"""Maximum number of words in a block of sentences. A single longer sentence is a block of its own. A block of this size
+is large enough for fast products, but so small that it can be multiplied with several images at once."""
 
 
 def multivector_scores(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> Tensor:
     """Score n images by m sentences, and return the scores (n, m) as a differentiable tensor.
 
     The scores have the dtype of the vectors, but at least float32. Blocks of regions and words are multiplied without
-    padding. `rule` then says how the products of an image's regions and a sentence's words are combined. If the rule
-    has a `global_weight`, the products of the globals are added. An image or a sentence without vectors has only this
-    product as its score, or zero.
+    padding. `rule` says how the products of an image's regions and a sentence's words are then combined to a score. If
+    the rule has a `global_weight`, the product of the global vectors of the image and the sentence (`globals` of
+    MultiVectors), times this weight, is added. The score of an image or a sentence without other vectors is this
+    product alone, or zero.
     """
     cpu = torch.device("cpu")
     images, sentences = (items if isinstance(items.vectors, Tensor) else items.on(cpu) for items in (images, sentences))

@@ -34,9 +34,10 @@ class Draw:
 
 
 def draw_of_ranks(ranks: Mapping[str, np.ndarray], images: Mapping[str, np.ndarray], columns: Columns) -> Draw:
-    """Return a Draw whose score is the sum of `columns`, pairs (direction, recall@K or mean_rank), recalls in percent.
+    """Return a Draw whose score is the sum of the measures in `columns`.
 
-    `ranks[direction]` (k,) are the ranks of k queries, and `images[direction]` (k,) are the ids of the queries' images.
+    A column is a pair of a direction and a measure: recall@K, which is in percent, or mean_rank. `ranks[direction]`
+    (k,) are the ranks of k queries, and `images[direction]` (k,) are the ids of the images to which they belong.
     """
     ids = np.unique(np.concatenate([images[direction] for direction, _ in columns]))
     sums = []
@@ -62,13 +63,13 @@ def compare_draws(
     are ignored.
 
     If each system has one draw, `ci95` are percentiles of the resampled differences. Otherwise the variance over the
-    draws of each system, divided by their number, is added to the variance over images. A system with a single draw
-    adds no such variance. The interval then follows Student's distribution with Welch's degrees of freedom. A bootstrap
-    of three draws would show only two thirds of their variance. If all these variances are zero, both ends of the
-    interval are the difference.
+    draws of each system, divided by the number of draws, is added to the variance of the resampled differences. A
+    system with a single draw adds no such variance. The interval then follows Student's distribution with Welch's
+    degrees of freedom. The draws are not resampled, because a bootstrap of three draws would show only two thirds of
+    their variance. If all these variances are zero, both ends of the interval are the difference.
 
-    With `same_draws`, draw k of both systems was trained on the same images, which no other draw has. The variance of
-    the differences between the draws is then added instead.
+    With `same_draws`, draw k of both systems was trained on the same images, which no other draw has. Instead of the
+    variances over the draws of each system, the variance over k of the difference between the two draws k is then used.
 
     Raises InputError if two draws were measured on different images.
     """
@@ -95,7 +96,7 @@ def compare_draws(
         return {"difference": difference, "ci95": np.percentile(resamples, INTERVAL).tolist()}
     own, other = scores(ones)
     independent = [own - other] if same_draws else [own, other]
-    variances = [(float(np.var(resamples)), len(images) - 1)]  # Each with its degrees of freedom.
+    variances = [(float(np.var(resamples)), len(images) - 1)]  # Pairs of a variance and its degrees of freedom.
     variances += [
         (float(np.var(values, ddof=1)) / len(values), len(values) - 1) for values in independent if len(values) > 1
     ]

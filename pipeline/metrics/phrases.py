@@ -38,8 +38,8 @@ class PhraseSet:
 class RegionSet:
     """r regions of the images of a split. No region is a whole image.
 
-    `images` (r,) are the row numbers of their images in ascending order, `boxes` (r, 4) are x1, y1, x2, y2, and
-    `vectors` (r, c) their embeddings of unit length.
+    `images` (r,) are the row numbers of their images in ascending order, `boxes` (r, 4) are x1, y1, x2, y2 in pixels,
+    and `vectors` (r, c) are their embeddings of unit length.
     """
 
     images: np.ndarray
@@ -49,10 +49,10 @@ class RegionSet:
 
 @dataclass(frozen=True)
 class Gold:
-    """g annotated boxes (g, 4), with the row number of the image (g,) and the label of each box. The boxes have the
-    coordinates of RegionSet.
+    """g annotated boxes (g, 4), with the row number of the image (g,) and the label of each box. The boxes are x1, y1,
+    x2, y2 in pixels.
 
-    `names` maps a label to the words or phrases that name it. A label that `names` lacks is named by itself.
+    `names` maps a label to the words or phrases that name it. A label that is not in `names` is its own only name.
     """
 
     images: np.ndarray
@@ -77,9 +77,9 @@ def measure_phrases(
 
     Each measure has its chance level. The measures also have the counts `n_phrases`, `n_named`,
     `n_without_right_region` (named phrases without a right region in their image), `n_texts` (different named phrases)
-    and `n_regions`. Also returns the ranks (k,) of each measure as `DIRECTION.SCOPE`, and the images (k,) of the ranked
-    queries as `DIRECTION.SCOPE.images`. For phrases in the scope `split`, which may belong to several images, the
-    number of the phrase takes the place of the image.
+    and `n_regions`. Returns the measures, and a mapping with the ranks (k,) of the k queries that have a right item as
+    `DIRECTION.SCOPE`, and with the images (k,) of these queries as `DIRECTION.SCOPE.images`. A phrase in the scope
+    `split` may belong to several images, so that the number of the phrase takes the place of the image.
 
     Raises UsageError if no region is right for any phrase, and IntegrityError if a vector is not finite.
     """
@@ -150,9 +150,9 @@ def measure_phrases(
 
 
 def _measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict[str, Any]:
-    """Measure the ranks that are not 0, and count them as `n`.
+    """Measure the `ranks` (q,) that are not 0, and count them as `n`. The other measures are described in `measure`.
 
-    `owners` are the images, or phrases, that are resampled.
+    `owners` (q,) are the images, or the phrases, to which the queries belong, and which the bootstrap resamples.
     """
     ranked = ranks > 0
     units = np.unique(owners[ranked], return_inverse=True)[1]
@@ -169,8 +169,9 @@ def named_boxes(
 ) -> np.ndarray:
     """Find the pairs (k, 2) of a phrase and a box of the same image whose label names the phrase, in ascending order.
 
-    A label names a phrase if the phrase's words (in `texts`) or its head (in `heads`) are among the label's `names`, or
-    equal the label if `names` lacks it. `images` (p,) and `box_images` (g,) are the images of phrases and boxes.
+    A label names a phrase if the words of the phrase (in `texts`) or its head word (in `heads`) are among the `names`
+    of the label. A label that is not in `names` is its own only name. `images` (p,) and `box_images` (g,) are the
+    images of the p phrases and of the g boxes, and `labels` are the labels of the boxes.
     """
     by_image: dict[int, list[int]] = {}
     for box, image in enumerate(box_images.tolist()):
@@ -265,9 +266,9 @@ def best_within(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the region of the same image that is most similar to each of p phrases.
 
-    `phrases` (p, c) belong to `images` (p,), and `regions` (r, c) belong to `region_images` (r,), which ascend. Returns
-    the rows of the regions (p,) and the inner products (p,). If an image has no region, these are -1 and minus
-    infinity.
+    `phrases` (p, c) belong to `images` (p,), and `regions` (r, c) belong to `region_images` (r,), which must ascend.
+    Returns the row of the region (p,) for each phrase, and the inner product (p,) of the two. If the image of a phrase
+    has no region, the row is -1 and the inner product is minus infinity.
     """
     pairs = pairs_within(images, region_images)
     scores = score_pairs(pairs, phrases, regions)

@@ -53,7 +53,7 @@ def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, m
     """Rank images (n, c) and sentences (m, c) by their scores with each other.
 
     Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a row
-    is not finite, and InputError if an image has no sentence. Both name the row.
+    is not finite, and InputError if an image has no sentence. Both errors name the row.
     """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
@@ -123,7 +123,7 @@ def _thread_pools() -> ThreadpoolController:
 
 
 def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray, float]:
-    """Convert x (n, c) and y (m, c) to vectors whose inner products are their scores by `metric`.
+    """Convert x (n, c) and y (m, c) to vectors whose inner products are the scores of x and y by `metric`.
 
     Returns the vectors (n, c') and (m, c') float64, and the largest difference of scores that count as equal.
     """
@@ -142,7 +142,8 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
 def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray:
     """Score n images by m sentences, and return (n, m).
 
-    The scores are inner products, negative squared distances (`euclidean`), or the scores of a ScoreRule.
+    `comparison` decides the scores: `inner_product`, `euclidean` (negative squared distances), or a ScoreRule for items
+    with several vectors.
     """
     if not isinstance(comparison, str):
         from pipeline.metrics.multivector_scores import multivector_scores  # It imports torch, which takes long.
@@ -157,10 +158,10 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
 
 
 def rank(images: Items, sentences: Items, owners: np.ndarray, comparison: Comparison) -> Ranks:
-    """Rank n images and m sentences, with one or several vectors per item, by their `comparison`.
+    """Rank n images and m sentences, with one or several vectors per item, by their scores with each other.
 
-    Sentence j belongs to image `owners[j]`. Raises IntegrityError if a vector or a score is not finite, and InputError
-    if an image has no sentence.
+    Sentence j belongs to image `owners[j]`. `comparison` decides the scores, as in `score`. Raises IntegrityError if a
+    vector or a score is not finite, and InputError if an image has no sentence.
     """
     if isinstance(comparison, str):
         return count_ranks(one_vector_each(images), one_vector_each(sentences), owners, comparison)
@@ -186,12 +187,12 @@ def similarity_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> 
 
 
 def pair_ranks(sentences: np.ndarray, owners: np.ndarray, metric: str) -> tuple[np.ndarray, np.ndarray]:
-    """Rank the second sentence of each pair of sentences of one image among the sentences of other images, as
-    neighbours of the first sentence.
+    """Rank the second sentence of each ordered pair of sentences of one image, where the first sentence is the query.
 
-    The sentences (m, c) belong to the images `owners` (m,). `metric` is `inner_product` or `euclidean`. Returns the row
-    numbers of the pairs (p, 2), each in both orders, and the ranks (p,) from 1. An image with a single sentence has no
-    pair. Ties count against the model. Raises IntegrityError if a row is not finite.
+    The second sentence competes with all sentences of other images. The sentences (m, c) belong to the images `owners`
+    (m,). `metric` is `inner_product` or `euclidean`. Returns the pairs (p, 2) of row numbers, in which two sentences
+    occur in both orders, and the ranks (p,) from 1. An image with a single sentence has no pair. Ties count against the
+    model. Raises IntegrityError if a row is not finite.
     """
     pairs = []
     ranks = []
@@ -210,8 +211,9 @@ def _among_sentences(
 ) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, float]]:
     """Score all pairs of m sentences, block by block.
 
-    Yields the rows (b,) of a block, their scores (b, m) with all sentences, whether both sentences belong to the same
-    image (b, m), and the largest difference of scores that count as equal.
+    Yields for each block the row numbers (b,) of its sentences, the scores (b, m) of these with all sentences, an array
+    (b, m) bool that says whether the two sentences belong to the same image, and the largest difference of scores that
+    count as equal.
     """
     require_finite("embeddings", "sentences", sentences)
     a, b, tie = _as_products(sentences, sentences, metric)

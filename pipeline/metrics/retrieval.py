@@ -37,8 +37,8 @@ def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
 class Bootstrap:
     """The settings of a bootstrap over images: the number of `resamples`, and the `seed`.
 
-    A resample draws as many images as there are, with replacement. Each image has its sentences. With 0 resamples, no
-    intervals are computed.
+    A resample draws as many images as there are, with replacement. An image is drawn together with all of its
+    sentences. With 0 resamples, no intervals are computed.
     """
 
     resamples: int
@@ -88,9 +88,10 @@ def measure(ranks: np.ndarray, owners: np.ndarray, bootstrap: Bootstrap) -> dict
 
 
 def average(galleries: Sequence[tuple[np.ndarray, np.ndarray]], bootstrap: Bootstrap) -> dict[str, float | list[float]]:
-    """Compute the means of the measures over several galleries, each given by its ranks (k,) and owners (k,).
+    """Compute the means of the measures over several galleries.
 
-    The measures are described in `measure`. The bootstrap resamples each gallery separately.
+    A gallery is given by the ranks (k,) of its k queries and the images (k,) to which these queries belong. The
+    measures are described in `measure`. The bootstrap resamples the images of each gallery separately.
     """
     samples = [_Sample(ranks, owners) for ranks, owners in galleries]
     means = _mean([sample.measures(np.ones(sample.n_images, np.int64)) for sample in samples])
@@ -113,7 +114,10 @@ def resample(rng: np.random.Generator, n: int) -> np.ndarray:
 
 
 class _Sample:
-    """The ranks of one gallery in ascending order, with their images. A resample is a weight for each image."""
+    """The ranks of the queries of one gallery in ascending order, with the images to which the queries belong.
+
+    `measures` computes the measures of a resample, which is given by a weight for each image.
+    """
 
     def __init__(self, ranks: np.ndarray, owners: np.ndarray) -> None:
         order = np.argsort(ranks, kind="stable")
@@ -123,7 +127,10 @@ class _Sample:
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """Compute the measures if image i counts `weights[i]` times. `weights` (n_images,) are whole numbers."""
+        """Compute the measures of a resample, in which image i and its queries count `weights[i]` times.
+
+        `weights` (n_images,) are whole numbers.
+        """
         below = np.concatenate([[0], np.cumsum(weights[self.owners])])  # below[j] is the weight of the first j ranks.
         total = below[-1]
         middle = np.searchsorted(below, [(total - 1) // 2, total // 2], "right") - 1
@@ -163,7 +170,7 @@ def split_into_folds(owners: np.ndarray, count: int) -> list[Fold]:
 
 
 def measure_folds(folds: Sequence[Fold], ranks: Sequence[Ranks], bootstrap: Bootstrap) -> dict[str, Any]:
-    """Measure each fold by its ranks, and return `mean_of_folds` and `each_fold`.
+    """Measure each fold, and return `mean_of_folds` and `each_fold`. `ranks` has the ranks within each of the `folds`.
 
     `mean_of_folds` has the means of the measures for each direction, with intervals from a bootstrap that resamples
     each fold separately, and the chance level. Sentence similarity is measured only if all `ranks` have it. `each_fold`
@@ -218,11 +225,12 @@ def chance(owners: np.ndarray) -> dict[str, dict[str, float]]:
 
 
 def random_measures(right: np.ndarray, total: int) -> dict[str, float]:
-    """Compute the expected measures of q queries if each gallery of `total` items is in random order.
+    """Compute the expected measures of q queries, for each of which the `total` items of the gallery are shuffled.
 
-    Query i has `right[i]` right items (q,), and its rank is the position of the first right item. P(rank > t) is the
-    probability that the first t items are wrong, which is the product of (total - right - j) / (total - j) over j from
-    0 to t - 1. The mean rank is the sum of P(rank > t) over t from 0 on, which equals (total + 1) / (right + 1).
+    Query i has `right[i]` right items (q,), and its rank is the position of the first right item, from 1. P(rank > t)
+    is the probability that the first t items are wrong, which is the product of (total - right - j) / (total - j) over
+    j from 0 to t - 1. The mean rank is the sum of P(rank > t) over all t from 0, which is (total + 1) / (right + 1).
+    The median rank is the smallest t at which the mean of P(rank > t) over the queries is at most 0.5.
     """
     kinds, counts = np.unique(right, return_counts=True)
     shares = counts / counts.sum()

@@ -58,8 +58,8 @@ def merge_seeds(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
     """Merge the evaluations of models that differ only in their seeds, for each split and protocol.
 
     A merged evaluation has the means of the measures, their standard deviations as `<measure>_sd`, and the number of
-    `seeds`. It has no intervals, because these are over images alone. The evaluation of a model with a single seed is
-    returned unchanged.
+    `seeds`. It has no intervals, because the intervals of a single training do not show the variation between seeds.
+    The evaluation of a model with a single seed is returned unchanged.
     """
     groups: dict[tuple[str, str, str], list[Evaluation]] = {}
     for evaluation in evaluations:
@@ -114,7 +114,8 @@ def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
 def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a heading, and a line with recall@1, @5 and @10 of both directions for each model, the best first.
 
-    Several seeds of a model are one line with means ± standard deviations. All evaluations must have the same gallery.
+    Only the evaluations of the first group of `reported_first` are shown, which have the same gallery. Several seeds of
+    a model are one line with means ± standard deviations.
     """
     ranked = ranking(merge_seeds(evaluations))
     first = ranked[0]
@@ -133,7 +134,8 @@ def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
 def markdown(evaluations: Iterable[Evaluation]) -> str:
     """Return a Markdown table for each split and protocol, with recalls in percent.
 
-    A model has its 95% intervals in brackets. Several seeds of a model are one row with means ± standard deviations.
+    A table has a row for each model and direction. The 95% intervals of a model are in brackets. Several seeds of a
+    model share a row with means ± standard deviations.
     """
     parts = []
     for (split, protocol), group in by_setting(merge_seeds(with_folds(evaluations))):

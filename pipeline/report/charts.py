@@ -1,4 +1,4 @@
-"""Charts as SVG elements for an HTML page. They use the colours of its style sheet, and need no font or script."""
+"""Charts as SVG elements for an HTML page. They use the colours of the page's style sheet, and no font or script."""
 
 import math
 from collections.abc import Mapping, Sequence
@@ -8,9 +8,9 @@ from html import escape
 from pipeline.storage.json_files import JsonObject
 
 WIDTH = 360
-"""Width of a chart of lines in its own units."""
+"""Width of a chart of lines. This and all sizes below are in the units of the SVG element, which is scaled."""
 HEIGHT = 220
-"""Height of a chart of lines in its own units."""
+"""Height of a chart of lines."""
 LEFT = 44
 """Left margin of the plot of lines, for the tick labels."""
 RIGHT = 14
@@ -112,11 +112,11 @@ def _decades(values: Sequence[float]) -> list[float]:
 
 
 def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
-    """Draw charts of the training logs, which are given by model.
+    """Draw charts of training logs. `logs` maps the name of a model to its log.
 
-    There are up to three kinds of charts, if the logs have their numbers: the best recall sum on dev for each image
-    ridge, the correlation of each dimension on training pairs and held-out pairs (one chart per model), and the recall
-    sum on dev after each epoch.
+    The charts show the best recall sum on dev for each image ridge, the correlation of each dimension on training pairs
+    and held-out pairs (one chart per model), and the recall sum on dev after each epoch. A chart without data in the
+    logs is left out.
     """
     charts, ridges, curves = [], [], []
     for name, log in logs.items():
@@ -145,8 +145,9 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
 def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Sequence[str]) -> str:
     """Draw a chart of values with their intervals, from 0 to 100 percent, with one row per name.
 
-    Each of the values in a row has a dot and an interval in the colour of one of `lines`. The names of the lines are
-    used in the text that is shown when the pointer rests on a dot. The chart has no legend.
+    All rows have as many values as there are names in `lines`, such as the names of the directions. Value k of each row
+    is drawn as a dot and an interval in colour k. If the pointer rests on a dot, a text with the names of its row and
+    of its line is shown. The chart has no legend.
     """
     height = HEAD_HEIGHT + ROW_HEIGHT * len(rows)
     across = _scale([0, 100], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
@@ -170,8 +171,10 @@ def draw_intervals(title: str, rows: Mapping[str, Sequence[Measured]], lines: Se
 
 
 def draw_bars(title: str, rows: Mapping[str, tuple[float, str]]) -> str:
-    """Draw a bar for each name, whose length is proportional to its value. `rows` have the value and a text that is
-    written at the end of the bar."""
+    """Draw a chart with a bar for each name in `rows`, which maps a name to a value and a text.
+
+    The length of the bar is proportional to the value, and the text is written at the end of the bar.
+    """
     across = _scale([0, *(value for value, _ in rows.values())], NAMES_WIDTH, ROW_WIDTH - VALUES_WIDTH)
     parts = []
     for row, (name, (value, text)) in enumerate(rows.items()):

@@ -106,7 +106,7 @@ class SplitGallery:
         self.owners: np.ndarray = pairs.owners
 
     def examples(self) -> Examples:
-        """Choose example queries: evenly spaced ones, the best ones, and the worst ones whose first result is wrong."""
+        """Choose evenly spaced example queries, captions that find their photo best, and captions that fail most."""
         n, m = self.images.num_rows, len(self.owners)
         if not m:
             return Examples(self.model, self.split, n, 0, (), (), (), ())
@@ -123,7 +123,7 @@ class SplitGallery:
         )  # fmt: skip
 
     def _one_per_image(self, rows: np.ndarray) -> np.ndarray:
-        """Return the first of the captions `rows` of each image, in the given order."""
+        """Return for each image the first of its captions in `rows`, in the order of `rows`."""
         _, first = np.unique(self.owners[rows], return_index=True)
         return rows[np.sort(first)]
 
@@ -141,9 +141,9 @@ class SplitGallery:
         return list(map(self.picture, self.images.take(rows).to_pylist()))
 
     def atlas(self) -> Atlas | None:
-        """Place the images by their first two principal components.
+        """Place the images on a map by the ranks of their first two principal components.
 
-        Returns None if there are fewer than three images or two dimensions, or if all images are equal.
+        Returns None if there are fewer than three images or two dimensions, or if all images have the same vector.
         """
         vectors = one_vector_each(self.image_vectors)
         n, dim = vectors.shape
@@ -200,7 +200,7 @@ def compare_generators(
     pick: Callable[[np.ndarray], Sequence[Row]],
     picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
-    """Choose photos for which all generators have generated captions.
+    """Choose photos for which all generators have generated captions, and show the best caption of each generator.
 
     `descriptions` are the JSON objects that `describe` writes, one per generator. `pick(ids)` returns the rows of
     images by their ids, and `picture(row)` the picture for a row.

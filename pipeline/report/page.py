@@ -14,10 +14,10 @@ from pipeline.storage.json_files import JsonObject
 
 
 def descriptions_as_text(value: JsonObject) -> str:
-    """Return the captions that a generator has generated as text, without control characters.
+    """Format generated captions as plain text without control characters.
 
-    Each image has a line with its name and box, and a line for each caption with its score and the nearest training
-    caption.
+    `value` is the JSON object that `describe` writes. Each image or box has a line with the name of the image and the
+    corners of the box, and a line for each caption with its score and the nearest training caption.
     """
     lines = []
     for image in value["images"]:

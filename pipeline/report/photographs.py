@@ -36,7 +36,7 @@ CELL = 256
 LINE = 14
 """Height in pixels of the line of text below an image on a contact sheet."""
 GOLDEN = 0.381966
-"""Step between the hues of successive colours, as a share of the colour circle. Neighbours then differ clearly."""
+"""Step between the hues of successive colours, as a share of the colour circle, so that they differ clearly."""
 DARK = (24, 24, 28)
 LIGHT = (235, 235, 235)
 
@@ -119,8 +119,8 @@ def _jpeg_address(image: Image.Image) -> str:
 def figure(read: Callable[[Row], bytes], limits: ImageLimits, row: Row, *lines: str) -> str:
     """Return HTML for a notebook: the thumbnail of a photo above lines of text.
 
-    `read` returns the bytes of the photo of a row, and `limits` limit its size. The photo is not shown if it cannot be
-    read, or if its content has changed since it was ingested.
+    `read(row)` returns the bytes of the photo of a row, and `limits` limit the size of its image. The photo is not
+    shown if it cannot be read, or if its content has changed since it was ingested.
     """
     image = ""
     with suppress(InputError):
@@ -143,8 +143,8 @@ class CollectionSample:
 
 
 def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) -> list[CollectionSample]:
-    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only their shards are
-    read."""
+    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only the shards of the
+    manifest with these images are read. `picture(row)` returns the picture for a row of the images' table."""
     samples = []
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)
@@ -166,8 +166,8 @@ def first_sentence(manifest: Manifest, image_id: int) -> str | None:
 class SheetPicture(NamedTuple):
     """An RGB image on a contact sheet, with the `boxes` (n, 4) and `scores` (n,) of its regions, the best first.
 
-    `line` is the text below the image. If the image could not be read, it is None, and `line` gives the reason. The
-    `labels` (n,) are drawn in place of the scores.
+    `line` is the text below the image. If the image could not be read, `image` is None, and `line` gives the reason. If
+    `labels` (n,) are given, they are drawn in place of the scores.
     """
 
     image: Image.Image | None

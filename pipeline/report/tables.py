@@ -25,14 +25,14 @@ from pipeline.storage.json_files import JsonObject
 from pipeline.storage.records import RuleCost
 
 COLUMNS = {"recall@1": "R@1", "recall@5": "R@5", "recall@10": "R@10", "median_rank": "median"}
-"""The heading of each measure, for each direction."""
+"""Key of a measure -> its heading in the tables of retrieval, which have these columns for each direction."""
 MAX_REJECT_FILES = 3
 """Maximum number of files that are named for each reason of rejection."""
 JUDGEMENTS = {
     **{f"bleu_{n}": f"BLEU-{n}" for n in range(1, 5)},
     **{"rouge_l": "ROUGE-L", "cider": "CIDEr", "meteor": "METEOR", "copied": "copied", "length": "words"},
 }
-"""The heading of each measure in the table of generated captions."""
+"""Key of a measure -> its heading in the table of generated captions."""
 FINDINGS = {
     "leak": "near-duplicates in different splits",
     "copy": "near-duplicates within a split",
@@ -41,7 +41,7 @@ FINDINGS = {
 }
 """Kind of finding of an audit -> the text that the report shows for it."""
 MAX_MINUTES = 600
-"""Number of minutes from which `duration` gives a duration in hours."""
+"""Number of minutes from which `duration` formats a duration in hours. Shorter durations have minutes and seconds."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class ReportCell:
 class Comparison:
     """The measures of models that were evaluated on the same queries: `cells[model][direction][measure]`.
 
-    Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking if
-    they were recorded.
+    Models that differ only in their seeds are one model. `chance[direction]` has the measures of a random ranking.
+    `chance` is empty if the evaluations do not have them.
     """
 
     split: str
@@ -73,7 +73,10 @@ class Comparison:
     chance: Mapping[str, Mapping[str, float]]
 
     def of(self, model: str) -> Mapping[str, Mapping[str, ReportCell]]:
-        """Return the cells of a model, or the cells of all its seeds."""
+        """Return the cells of a model as {direction: {measure: cell}}.
+
+        If `model` is one of several seeds, these are the cells of all seeds together.
+        """
         return self.cells[model if model in self.cells else without_seed(model)]
 
 
@@ -87,7 +90,7 @@ def is_probable(finding: JsonObject) -> bool:
 
 def compare_models(evaluations: Iterable[JsonObject]) -> list[Comparison]:
     """Return a comparison of the models for each split and protocol. The test split comes first, and the others follow
-    in the given order."""
+    in the given order. The mean of the folds and the first fold, if there are folds, count as further protocols."""
     comparisons = []
     for (split, protocol), group in reported_first(merge_seeds(with_folds(evaluations))):
         cells = {
@@ -111,9 +114,10 @@ def _cell(measures: JsonObject, others: Sequence[JsonObject], name: str) -> Repo
 
 
 def best_model(evaluations: Sequence[JsonObject], models: Collection[str]) -> str:
-    """Return the model with the greatest sum of recalls on dev, or on the first split if none was evaluated on dev.
+    """Return the one of `models` with the greatest sum of recalls on dev, by the protocol that was evaluated first.
 
-    Raises IntegrityError if none of `models` was evaluated.
+    If none of them was evaluated on dev, the split that was evaluated first counts. Raises IntegrityError if none of
+    `models` was evaluated.
     """
     known = [evaluation for evaluation in evaluations if evaluation["model"] in models]
     if not known:
@@ -146,10 +150,11 @@ def count_reasons(rejects: Iterable[JsonObject]) -> list[dict[str, Any]]:
 def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) -> list[dict[str, Any]]:
     """Describe the models whose training log has the settings that were chosen on dev.
 
-    `models` are the records of the trainings by name, and `kinds` has a line about each model type. Each description
-    has the `name`, the model type with the variant's own settings as text (`registered`), the line `about` this type,
-    the `chosen` settings as text, and the mean correlations of the dimensions, `train_correlation` and
-    `dev_correlation`. Both are None for a model without correlations, and the second also for a refitted model.
+    `models` are the stored details of the models by name, and `kinds` has a line about each registered model. Each
+    description has the `name`, the registered model followed by the variant's own settings as text (`registered`), the
+    line `about` the registered model, the `chosen` settings as text, and the mean correlations of the dimensions,
+    `train_correlation` and `dev_correlation`. Both are None for a model without correlations. `dev_correlation` is None
+    for a refitted model too.
     """
     notes = []
     for name, details in models.items():
@@ -174,8 +179,8 @@ def _mean(values: Sequence[float] | None) -> float | None:
 
 
 def describe_encoders(cards: Iterable[Card]) -> list[dict[str, Any]]:
-    """Describe the image encoders on the cards: the `name`, the `network` and its layer, the origin of the `weights`,
-    and whether the encoder is `untrained`."""
+    """Describe each image encoder on the `cards` of indexes: the `name`, the `network` with its layer, the origin of
+    the `weights`, and whether the encoder is `untrained`."""
     notes = []
     for name, encoder in {name: stored for card in cards for name, stored in card.encoders.items()}.items():
         weights = encoder.weights.to_json()
@@ -206,7 +211,8 @@ def measure_rows(rows: np.ndarray) -> dict[str, float]:
     """Measure n >= 1 sampled rows of features (n, dim).
 
     Returns their number `sampled`, the mean `length` of a row and its standard deviation `spread`, the number of rows
-    that are `zero`, the number of rows that are `equal` to another row, and the number of `constant` columns.
+    that are `zero`, the number of rows that repeat an earlier row (`equal`), and the number of `constant` columns,
+    which is 0 for a single row.
     """
     lengths = np.linalg.norm(rows.astype(np.float64), axis=1)
     return {
@@ -220,7 +226,7 @@ def measure_rows(rows: np.ndarray) -> dict[str, float]:
 
 
 def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
-    """Return the metrics that were not measured, grouped by the reason.
+    """Return pairs of a list of the headings of metrics that were not measured, and the reason that they share.
 
     `judged` are the JSON objects that `evaluate-descriptions` writes.
     """
@@ -232,7 +238,10 @@ def explain_dashes(judged: Sequence[JsonObject]) -> list[tuple[list[str], str]]:
 
 
 def with_total(costs: Sequence[RuleCost]) -> list[RuleCost]:
-    """Return the rows of pipeline.storage.records.cost_by_rule, at least one, followed by their total."""
+    """Return `costs`, the rows of pipeline.storage.records.cost_by_rule, followed by their total.
+
+    There must be at least one row. The memory of the total is the greatest memory of a row.
+    """
     total: RuleCost = {
         "rule": "total",
         "jobs": sum(cost["jobs"] for cost in costs),
@@ -287,10 +296,10 @@ class ComparedSystem:
         return sum(known) if len(known) == len(self.recalls) else None
 
     def minus(self, reference: "ComparedSystem", bootstrap: Bootstrap) -> dict[str, Any]:
-        """Return the difference of the sums of recalls of this system and of `reference`.
+        """Return the sum of recalls of this system minus the sum of `reference`, as `difference`.
 
-        If both were tested on the same photos, the result also has the paired 95% interval over photos. It is empty if
-        one of the sums is unknown.
+        If the ranks of both are stored, and both were tested on the same photos, the result also has `ci95`, the 95%
+        interval of a paired bootstrap over photos. The result is empty if one of the sums is unknown.
         """
         if self.sum is None or reference.sum is None:
             return {}
@@ -305,7 +314,8 @@ def measured_system(
 ) -> ComparedSystem:
     """Return a model of the run `source` as a system.
 
-    `evaluation` is its evaluation, `ranks` are its ranks, and `photos` (n,) are the sha256 of the photos of the split.
+    `evaluation` is the evaluation of the model on a split, and `photos` (n,) are the sha256 of the photos of the split.
+    `ranks` has the ranks of the queries for each direction, and in `owners` the number of the photo of each caption.
     """
     hashes, numbers = np.unique(np.asarray(photos), return_inverse=True)
     images = {"image_to_sentence": numbers, "sentence_to_image": numbers[ranks["owners"]]}
@@ -314,7 +324,7 @@ def measured_system(
 
 
 def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem]:
-    """Merge measured systems of one source whose names differ only in the seed."""
+    """Merge the systems of one source with stored ranks whose names differ only in the seed. Keep other systems."""
     groups: dict[tuple[str, str], list[ComparedSystem]] = {}
     for system in systems:
         groups.setdefault((system.source, without_seed(system.name) if system.draws else system.name), []).append(

@@ -13,7 +13,7 @@ from pipeline.storage.json_files import read_json
 
 
 class Jobs:
-    """Finds the inputs of the jobs of a run. Each digest is looked up once, and each check is made once."""
+    """Finds the inputs of the jobs of a run. The digests and the checks of inputs are cached for further jobs."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -54,8 +54,12 @@ class Jobs:
         return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
-        """Whether the outputs of a job exist, were made from its present inputs and settings, and are unchanged."""
-        commits = [path for path in job.commits if path.suffix == ".json"]  # a page for people has no commit record
+        """Return whether all outputs of a job exist in their recorded sizes and were made from its present inputs.
+
+        The present inputs include the version of the stage and the settings on which the outputs depend. A job whose
+        outputs have no commit record, such as an HTML page, is never done.
+        """
+        commits = [path for path in job.commits if path.suffix == ".json"]  # other suffixes are pages
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(
@@ -64,7 +68,7 @@ class Jobs:
         """Return the provenance of a job, and the digest of each of its inputs by name.
 
         `shards` are the shards on which the job depends, or None for all of them. `columns` has the digests of the
-        columns of the manifest on which it depends, by their places.
+        columns of the manifest on which the job depends, by keys such as `manifest/shards/00000.json#images`.
         """
         run = self.run
         digests: dict[str, str] = {}
@@ -104,8 +108,8 @@ class Jobs:
     def _commit_paths(self, source: Input, shards: range | None) -> list[str]:
         """Return the paths of the commit records of an input, relative to the run's folder.
 
-        For shards these are the records of the numbers in `shards`, or the pattern of all records if `shards` is None.
-        An input outside the run's folder has none.
+        For an artefact of shards these are the records of the numbers in `shards`, or the pattern of all records if
+        `shards` is None. The list is empty for the demo collection and for an input outside the run's folder.
         """
         if isinstance(source, Outside):
             return []

@@ -17,8 +17,8 @@ class Artefact:
     """A file or folder that one job makes.
 
     `name` is used in messages, and `path` is the file or folder. `commit` is the commit record, a JSON file that is
-    written last. Without it the artefact counts as missing. Jobs that read the artefact depend on its whole content, or
-    only on the value under `key` in the commit record if `key` is given.
+    written last. Without this file the artefact counts as missing. Jobs that read the artefact depend on its whole
+    content, or only on the value under `key` in the commit record if `key` is given.
     """
 
     name: str
@@ -52,7 +52,10 @@ class Shards:
 
     @property
     def every_commit(self) -> Path:
-        """The path pattern of the commit records of all shards. Commit records use it to name all shards as input."""
+        """The path pattern of the commit records of all shards.
+
+        The commit records of jobs that read all shards name the shards by this pattern.
+        """
         return self.folder / f"{self._label}-*{self.suffix}.json"
 
     @property
@@ -69,7 +72,7 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout without names in its path: a property with the artefact `make(root, pattern)`."""
+    """An entry of the layout without names in its path. As an attribute it is the artefact `make(root, pattern)`."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -80,7 +83,8 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose pattern has {names} in braces: a method that takes the names as arguments."""
+    """An entry of the layout whose pattern has {names} in braces. It is used as a method that takes these names as
+    arguments and returns the artefact."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -95,7 +99,7 @@ class NamedLine(Generic[Made]):
 
 
 def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
-    """Declare artefacts of shards whose pattern has {names} in braces. Shards describes `chunked`."""
+    """Declare artefacts of shards in the folder `pattern`, which has {names} in braces. Shards describes `chunked`."""
     return NamedLine(pattern, lambda root, name: Shards(name, root / name, chunked=chunked))
 
 
@@ -115,7 +119,7 @@ def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artef
 
 
 def _permit_all(made: Artefact | Shards) -> None:
-    """Permit every artefact. Commands use it, since they have no declared inputs."""
+    """Permit every artefact. This is `require` in the layout of commands, which have no declared inputs."""
 
 
 @dataclass(frozen=True)
@@ -131,7 +135,7 @@ class Layout:
     require: Callable[[Artefact | Shards], None] = field(default=_permit_all, compare=False)
 
     def permit(self, made: Made) -> Made:
-        """Return an artefact, after `require` has permitted it."""
+        """Call `require` with an artefact, and return the artefact if this raises no error."""
         self.require(made)
         return made
 
@@ -164,7 +168,7 @@ class Layout:
     word_vectors = artefact("text/word-vectors", ".json", ".safetensors")
     parser = artefact("parser", "/pipeline.json")
     sentences = shards("text/{form}")
-    """The sentences in one form: `tokens`, `trees`, or the name of the text encoder that made their vectors."""
+    """The sentences in the form `tokens` or `trees`, or their vectors by the text encoder whose name `form` is."""
     parses = Line("text/parses", lambda root, name: Shards(name, root / name, ".conllu"))
     documents = shards("text/documents/{documents}/{encoder}")
     """The vectors that a text encoder made from weak texts (title, tags, description)."""
@@ -173,8 +177,8 @@ class Layout:
     # --- models
 
     moments = shards("moments/{pairs}", chunked=True)
-    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. Those below `study/` are computed
-    for each fold."""
+    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. The same names below `study/`
+    have the matrices of each fold of the stage `study`."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")
     """The vocabularies of the members of an ensemble, in one file."""

@@ -211,13 +211,13 @@ WORD_VECTOR_DIM = 300
 PROCESS_BYTES = 1.5e9
 """Memory of a process that has loaded PyTorch and reads a shard of photos."""
 MOMENTS_COPIES = 12
-"""Maximum number of copies of the moments in the memory of `fit`."""
+"""Maximum number of copies of the moments (second-moment matrices of the features) in the memory of `fit`."""
 EMBEDDINGS_COPIES = 3
 """Maximum number of copies of a model's embeddings in the memory of `build-index`."""
 TERM_BYTES = 12
-"""Bytes of one term of a sentence in a sparse row."""
+"""Bytes that a term of a sentence takes in a stored sparse row of a text encoder."""
 TERMS_PER_SENTENCE = 10
-"""Assumed number of terms of a sentence."""
+"""Assumed number of different terms of a sentence that a text encoder stores."""
 
 
 @dataclass(frozen=True)
@@ -248,8 +248,8 @@ class Estimate:
 def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str, Speed]) -> Estimate:
     """Estimate the time, disk space and memory of a run with `config` on `images` photos and `sentences` captions.
 
-    `speeds` has the measured speed of each encoder, by name. The dimension of an encoder that was not measured is its
-    stated or greatest possible dimension.
+    `speeds` has the measured speeds of encoders, by name. For an encoder without a measured speed, the greatest
+    possible dimension is assumed.
     """
     import numpy as np  # `examine` must also work if NumPy is missing.
 
@@ -285,7 +285,11 @@ def estimate(config: "Config", images: int, sentences: int, speeds: Mapping[str,
 
 
 def _dim(config: "Config", encoder: "EncoderEntry", speeds: Mapping[str, Speed]) -> int:
-    """Return the dimension of an encoder's features: as measured, as stated, or the greatest possible dimension."""
+    """Return the measured dimension of an encoder's features, or else the greatest possible dimension.
+
+    Pooled or precomputed features have the dimension of the encoder that made them. If no dimension is known, return
+    ASSUMED_DIM.
+    """
     if encoder.name in speeds:
         return speeds[encoder.name].dim
     if encoder.base is not None:
@@ -294,7 +298,7 @@ def _dim(config: "Config", encoder: "EncoderEntry", speeds: Mapping[str, Speed])
 
 
 def _text_dim(config: "Config", encoder: "EncoderEntry") -> int:
-    """Return the greatest possible dimension of the vectors of a text encoder."""
+    """Return the greatest possible dimension of the vectors of a text encoder, or ASSUMED_DIM if it is not known."""
     return encoder.max_dim(config.word_vectors.dim if encoder.corpus else WORD_VECTOR_DIM) or ASSUMED_DIM
 
 

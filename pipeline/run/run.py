@@ -35,7 +35,7 @@ log = logging.getLogger(__name__)
 MIN_DECODERS = 2
 """Number of decoding processes if the encoder runs on the CPU, and their smallest number if it runs on a GPU."""
 GPU_THREADS = 2
-"""Number of threads of a job that are left to its processes that use GPUs. The other threads decode. For each photo, a
+"""Number of threads of a job that are not used for decoding, but left to the processes that use GPUs. For each photo, a
 process that uses a GPU needs a small fraction of the time that decoding takes, so the number does not grow with the
 number of GPUs."""
 
@@ -164,7 +164,7 @@ class Run:
         return read_parameters(artefact.path / "model.safetensors", kind)
 
     def restored(self, name: str) -> "tuple[JointModel, Parameters]":
-        """Return a model that is ready to embed images and sentences, and its stored parameters."""
+        """Return the model `name`, ready to embed images and sentences, and its stored parameters."""
         from pipeline.config.stored import restore
 
         stored = self.model(name)
@@ -172,9 +172,9 @@ class Run:
         return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def chosen(self, name: str) -> "Parameters | None":
-        """Read the base model of a refitted model. The base model has chosen the parameters on dev.
+        """Read the model from which the refit `name` takes its parameters, which were chosen on dev.
 
-        Return None if the model `name` is not refitted and chooses its parameters itself.
+        Return None if the model `name` is not a refit, because its fit then chooses its parameters.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None
@@ -184,8 +184,8 @@ class Run:
     ) -> None:
         """Publish the settings and tensors of a model or a generator in the folder of its job.
 
-        `details` are stored with them. If a `batch` is given, the file is published together with the other files of
-        the batch.
+        `details` are stored in the commit record. If a `batch` is given, the file is published together with the other
+        files of the batch.
         """
         from pipeline.storage.parameters import MODEL, write_parameters
 
@@ -203,7 +203,7 @@ class Run:
 
     @property
     def device(self) -> "torch.device":
-        """The device that networks run on."""
+        """The device on which networks run, which the key `device` of the configuration chooses."""
         return find_device(self.config.device)
 
     @property
@@ -229,10 +229,10 @@ class Run:
     def decoders(self) -> int:
         """Number of processes that decode images.
 
-        Without extract.decode_workers there are few if the encoder runs on the CPU, which it keeps busy. If the encoder
-        runs on a GPU, almost all threads of the job decode. If the job has several GPUs, its processes share the
-        decoders, and this is the number of decoders of this process. Raises UsageError if the environment variable
-        DECODERS_VARIABLE is not a number.
+        If extract.decode_workers is null, there are MIN_DECODERS if the encoder runs on the CPU, because the encoder
+        keeps the CPU busy. If the encoder runs on a GPU, there are almost as many as threads of the job. If the job has
+        several GPUs, its processes share the decoders, and the environment variable DECODERS_VARIABLE has the number
+        for this process. Raises UsageError if the variable is not a number.
         """
         if share := os.environ.get(runtime.DECODERS_VARIABLE):
             if not share.isdecimal():
@@ -250,10 +250,11 @@ class Run:
 class StageRun(Run):
     """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
 
-    `every` lists the names of the jobs in this call. `inputs` joins what the stage's `reads` and `may_read` return for
-    each of them. The layout raises UndeclaredInputError for any other artefact of the run. So does every reader, since
-    all readers take their paths from the layout. For a stage over shards, the manifest raises it for a table that is
-    not among the stage's `columns`, where `splits` includes the table `images`.
+    `every` lists the names of the jobs in this call. `inputs` joins the inputs that the stage's `reads` and `may_read`
+    return for each of these jobs. The layout raises UndeclaredInputError for any other artefact of the run. So does
+    every reader, since all readers take their paths from the layout. For a stage over shards, the manifest raises the
+    same error for a table that is not among the stage's `columns`. The table `images` is also allowed if `splits` is
+    among them.
     """
 
     def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:
@@ -333,7 +334,7 @@ def _near_run(folder: Path) -> str | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Whether the folder is a run.
+    """Return whether the folder is a run.
 
     A file with the name of the configuration is not enough, since other programs write such files too.
     """

@@ -54,9 +54,10 @@ NAMED_CLUSTERS = {
 class ShardTask:
     """A stage of a run, in a form that can be pickled and sent to a worker.
 
-    `module` is the name of the module that declares `stage`. `every` has the names of the artefacts to make: one tuple,
-    or several tuples if the stage makes them together. If `again` is true, existing shards are made anew. `call` is
-    unique for each call of the runner, so that a worker that outlives the call opens the stage anew for the next call.
+    `module` is the name of the module that declares `stage`. `every` has a tuple of names for each job, such as the
+    name of an encoder. There are several tuples if one call of the stage's function makes the shards of several jobs.
+    If `again` is true, existing shards are made anew. `call` is unique for each call of the runner, so that a worker
+    that outlives the call opens the stage anew for the next call.
     """
 
     module: str
@@ -88,11 +89,11 @@ class ShardTask:
 
 
 class OpenStage:
-    """An opened stage over shards, in the process that calls its function."""
+    """A stage that makes shards, opened in the process that calls the function of the stage."""
 
     def __init__(self, task: ShardTask) -> None:
         # Python does not let a daemon start processes, and Dask's workers are daemons. Stages start processes that
-        # decode images, so this process is no longer marked as a daemon. They end when it ends.
+        # decode images, so this process is no longer marked as a daemon. Those processes end when this process ends.
         multiprocessing.current_process().daemon = False
         self.task = task
         self.stage: Stage = getattr(importlib.import_module(task.module), task.stage)
@@ -103,9 +104,9 @@ class OpenStage:
         self._making: Iterator[int] = iter(())
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make shards in one call of the stage's function, and yield the number of each committed shard.
+        """Make the missing shards in one call of the stage's function, and yield the number of each committed shard.
 
-        The function may start the next shard before the last shard is committed.
+        The function may begin a shard before the shard before it is committed.
         """
         with ExitStack() as opening:
             # Garbage collection is off while the function imports torch, until it takes its first job.
@@ -113,7 +114,11 @@ class OpenStage:
             yield from self.stage.function(self.view, self._missing(numbers, opening.close), *self.task.names)
 
     def make_one(self, number: int) -> None:
-        """Make one shard. The call of the function that made the last shard is continued if it still takes jobs."""
+        """Make one shard.
+
+        If the call of the stage's function that made the previous shard still takes jobs, it makes this shard too.
+        Otherwise the function is called anew.
+        """
         self._waiting.append(number)
         if next(self._making, None) is None and self._waiting:
             self._making = self.make(self._take())
@@ -124,7 +129,10 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of all missing shards. `opened` is called before the first job is yielded."""
+        """Yield the jobs of the missing shards among `numbers`.
+
+        `opened` is called before the first job is yielded, or at the end if no shard is missing.
+        """
         for number in numbers:
             jobs = [self.jobs.shard_job(self.stage, names, number) for names in self.task.every]
             missing = [job for job in jobs if self.task.again or not self.jobs.is_done(job)]
@@ -156,7 +164,7 @@ def run_stage(
             return 0
         log.debug("%s: already made from the same inputs", " ".join([stage.command, *names]))
         for path, commit in ((output.path, output.commit) for output in job.outputs if isinstance(output, Artefact)):
-            os.utime(commit)  # Snakemake requires that it is newer than the inputs
+            os.utime(commit)  # Snakemake requires that the commit record is newer than the inputs
             # A killed process may have left temporary files of a second attempt.
             for folder, _, _ in os.walk(path if path.is_dir() else path.parent):
                 sweep(Path(folder))
@@ -164,10 +172,11 @@ def run_stage(
 
 
 def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None = None, again: bool = False) -> int:
-    """Run a stage over shards for the names of several jobs at once. Return the number of shards that were kept.
+    """Run a stage over shards for several jobs at once. Return the number of shards that were kept.
 
-    Only the part number `part` is made, or all parts if it is None. Existing shards are made anew only if `again` is
-    true. Raises JointspaceError if another process is making one of the parts, and UsageError for an unknown part.
+    `every` has the names of each job. Only the part number `part` is made, or all parts if it is None. Existing shards
+    are made anew only if `again` is true. Raises JointspaceError if another process is making one of the parts, and
+    UsageError for an unknown part.
     """
     kept = 0
     outputs = [_shards_of(stage, run, names) for names in every]
@@ -201,7 +210,7 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
 
 
 def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
-    """Return the output of a stage over shards."""
+    """Return the output of the job `names` of a stage over shards."""
     output = stage.outputs(run.layout, *names)[0]
     assert isinstance(output, Shards)
     return output
@@ -254,7 +263,8 @@ def _environments(run: Run, stage: Stage, shards: int) -> list[dict[str, str]]:
     """Return the environment variables of each worker process that makes some of `shards` shards.
 
     There is one process per GPU if the stage uses GPUs and several are visible, and else `workers` processes. They
-    share the threads of this process. Processes on GPUs also share the decoders of a job with one GPU.
+    share the threads of this process. Processes on GPUs also divide the number of decoding processes among themselves
+    that a job with a single GPU would start.
     """
     config = run.config
     gpus = visible_gpus()[:shards] if stage.gpu and config.device in ("auto", "cuda") else []
@@ -278,7 +288,7 @@ def _progress(task: ShardTask, made: Iterator[int], count: int) -> Iterator[int]
 
 @lru_cache(maxsize=1)
 def _opened(task: ShardTask) -> OpenStage:
-    """Return the opened stage, which a worker of a cluster keeps open from one shard to the next."""
+    """Return the opened stage of `task`, which a worker of a cluster keeps open from one shard to the next."""
     return OpenStage(task)
 
 

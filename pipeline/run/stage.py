@@ -73,7 +73,7 @@ class NamedInputs:
         self.values = values
 
     def __contains__(self, name: str) -> bool:
-        """Whether this job has the input."""
+        """Return whether this job has the input `name`."""
         return self.values.get(name) is not None
 
     def artefact(self, name: str) -> Artefact:
@@ -131,8 +131,9 @@ class Job:
     """A job of a stage: the artefacts that one call of its function makes.
 
     `names` identify the job, such as a model and a split. `outputs` are the artefacts that the stage's `writes`
-    returns, and `path` is the file or folder of the first of them. `provenance` is stored in their commit records.
-    `digests` maps the name of each input, and of each fingerprint that the stage's `also` returns, to its digest.
+    returns, and `path` is the file or folder of the first of them. `provenance` is stored in the commit records of the
+    outputs. `digests` maps the name of each input to the digest of its content, and also has the fingerprints that the
+    stage's `also` returns.
     """
 
     provenance: "Provenance"
@@ -149,7 +150,8 @@ class Job:
 
 @dataclass(frozen=True, kw_only=True)
 class ShardJob(Job):
-    """A job that makes the shard `number`. `rows` describes its images and sentences, and `path` is its file.
+    """A job that makes the shard `number`. `rows` has the rows of the images and sentences of the shard, and `path` is
+    the file of the shard.
 
     If the artefact is chunked, the job makes the chunk `number`, which covers the `shards` of the manifest. Otherwise
     `shards` has `number` alone.
@@ -198,11 +200,12 @@ class Stage:
     writes: Callable[..., Artefact | Shards | Sequence[Artefact]]
     """Function of `(layout, *names)` that returns the outputs of a job. The first is the main output."""
     reads: Callable[..., Inputs] = lambda *_: {}
-    """Function of `(config, layout, *names)` that returns the inputs of a job by name. `run.inputs` has them."""
+    """Function of `(config, layout, *names)` that returns the inputs of a job by name. The function of the stage gets
+    these inputs as `run.inputs`."""
     may_read: Callable[..., Inputs] = lambda *_: {}
-    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows them if they exist.
+    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows those that exist.
 
-    The workflow does not wait for them, and does not make the page again when they change.
+    The workflow does not wait for optional inputs, and does not make the page again when they change.
     """
     keys: Callable[..., Mapping[str, object]] = lambda *_: {}
     """Function of `(config, *names)` that returns the settings on which the result depends."""
@@ -214,8 +217,8 @@ class Stage:
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
-    """Function of the configuration that returns the names of the jobs of the rule `all`. A command without names runs
-    the same jobs."""
+    """Function of the configuration that returns the names of those jobs of the stage that Snakemake's rule `all`, a
+    whole run, makes. The command of the stage runs the same jobs if it gets no names."""
     gpu: bool = False
     """Whether a job computes on a GPU."""
     decodes: bool = False
@@ -226,7 +229,8 @@ class Stage:
     memory: int = 2000
     """Megabytes of memory that the workflow reserves for a job."""
     shown: tuple[str, str] | None = None
-    """Caption (a file of docs/captions) and category of the last output in Snakemake's own report. None: not shown."""
+    """The caption (a file of docs/captions) and the category under which Snakemake's own report shows the last output,
+    or None if it does not show the output."""
     has_rule: bool = True
     """Whether the stage has a Snakemake rule."""
     options: tuple[Any, ...] = ()  # Any: options of click, which only the commands import
@@ -255,7 +259,7 @@ class Stage:
 
     @property
     def names(self) -> Names:
-        """The kinds of the names of a job, such as ("model", "split")."""
+        """The nouns for the names of a job, such as ("model", "split")."""
         names = [parameter.name for parameter in self._parameters[1:]]
         return tuple(name.removesuffix("s") for name in names) if self.together else tuple(names)
 
@@ -300,7 +304,7 @@ class Stage:
         return [choice for choice in choices if choice in wanted] or choices
 
     def depends(self, config: "Config", *names: str) -> dict[str, object]:
-        """Return the version of the stage and the settings on which the result depends."""
+        """Return the `version` of the stage, and in `keys` the settings on which the result of a job depends."""
         return {"version": self.version, "keys": self.keys(config, *names)}
 
 

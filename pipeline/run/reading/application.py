@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 RECORD = "applied.json"
-"""Name of the file with the folder of the photos. It marks the run as made by `apply` or `add`."""
+"""Name of the file that records the folder of the new photos. A run with this file was made by `apply` or `add`."""
 MAX_LISTED_REJECTS = 20
 """Number of rejected files that are logged if no photo can be used."""
 log = logging.getLogger(__name__)
@@ -92,13 +92,15 @@ def apply_index(
     """Index new photos with the model of an existing index, and return the new index shard.
 
     `stages` has the declared stages `ingest` and `extract`. `source` is the folder of the existing index. `photographs`
-    is a folder, a tar shard or a table of photos. The new index is written into a run in the folder `output`, whose
-    index card has the name `name`. `changes` are keys that are merged into the configuration of this run.
+    is a folder, a tar shard or a table of photos. The new index is written into a run in the folder `output`. `name` is
+    the name on its index card, by default the name of `output`. `changes` are keys that are merged into the
+    configuration of this run.
 
     Finished work of an earlier call is kept. Photos whose sha256 is in `known`, or whose sha256 or absolute path is in
     `removed`, are skipped. Returns None if no photo remains. Raises UsageError if the model uses regions, if the folder
     has no photos, or if `output` contains an index of other photos or a run of another command. Raises InputError if no
-    photo can be used. Everything that the call has written is then removed.
+    photo can be used. After such an error, everything that the call has written is removed, unless an earlier call
+    began the run in `output`.
     """
     photographs = Path(os.path.abspath(photographs))
     shard = open_index(source, added=False).first
@@ -224,8 +226,9 @@ def _require_whole_images(asker: QueryEncoder) -> None:
 def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mapping[str, JsonValue]") -> Run:
     """Write the configuration of a run of the photos into `output`, and return the run.
 
-    The stored configuration also lists `encoders`, so that `audit` can read their features. Raises UsageError if
-    `output` contains an index of other photos that still exist, or a run of another command.
+    `changes` are keys that are merged into the configuration. The stored configuration also lists `encoders`, so that
+    `audit` can read their features. Raises UsageError if `output` contains an index of other photos that still exist,
+    or a run of another command.
     """
     folder = output.absolute()
     layout = Layout(folder)
@@ -273,7 +276,10 @@ def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
 
 
 def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:
-    """Write the index of the photos for which `new` (n_images,) is true, with the model of the index `source`."""
+    """Write the index of the photos of `run` for which `new` (n_images,) is true, with the model of the shard `source`.
+
+    `asker` embeds queries with this model. `name` is the name on the card of the index.
+    """
     card, manifest, settings = source.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)
     owners = manifest.sentence_images[ids["sentences"]]

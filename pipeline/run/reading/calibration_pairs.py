@@ -59,9 +59,9 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
 
 
 def match_pairs(index: StoredIndex, pairs: Sequence[SentenceRecord]) -> list[StoredPhoto]:
-    """Return the photo of each pair.
+    """Return the photo of the index that each pair of a photo's name and a caption means.
 
-    Raises InputError if a name does not match exactly one photo, and if two rows have the same photo and caption.
+    Raises InputError if a name does not match exactly one photo, and if two pairs have the same photo and caption.
     """
     found, reasons = find_stored([pair.key for pair in pairs], partial(photos_of, index))
     first_rows: dict[tuple[StoredPhoto, str], int | None] = {}
@@ -126,7 +126,7 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
 
 
 def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Read the vectors (n, c) of the background, and the row (m,) of each of the images `ids` (m,) in it.
+    """Read the vectors (n, c) of the background, and find the row (m,) in it of each of the images `ids` (m,).
 
     Raises UsageError if the type of the index cannot return its vectors.
     """
@@ -144,9 +144,10 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-    """Return the rows of the background: `own`, followed by a sample of the other `rows` drawn with `rng`.
+    """Return the rows of an index that form the background of a calibration.
 
-    They are BACKGROUND_IMAGES in all, or fewer if there are not so many `rows`. If `own` has more, there is no sample.
+    These are the rows `own` of photos with captions, followed by a sample of the other `rows`, drawn with `rng`. The
+    background has BACKGROUND_IMAGES rows, or all `rows` if there are fewer. If `own` has more, there is no sample.
     """
     others = np.setdiff1d(rows, own)
     count = min(len(others), max(0, BACKGROUND_IMAGES - len(own)))
@@ -156,7 +157,7 @@ def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generato
 def training_photos(index: StoredIndex) -> set[int]:
     """Return the ids of the photos of an index with which its model was trained.
 
-    There are none if the model was trained in another run than the one from which the index comes.
+    The set is empty if the model was trained in another run than the run that built the index.
     """
     trained = index.card.trained_on
     splits = trained.splits if trained and trained.run == index.card.name else []
@@ -168,7 +169,8 @@ def training_photos(index: StoredIndex) -> set[int]:
 def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], seed: int) -> list[StoredPhoto]:
     """Return the photos that are not `described` and did not train the model, in a random order that `seed` decides.
 
-    The first is the photo after the last described photo, so that skipped photos come again only at the end.
+    `described` are the photos that have captions already. The first returned photo follows the last described photo in
+    this order, so that photos that the user has skipped come again only at the end.
     """
     trained = training_photos(index)
     photos = [photo for photo in photos_of(index) if photo.image_id not in trained]

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from pipeline.encoders.text_encoder import TextEncoder
 
 N_COMPARED = {"image": 4, "text": 16}
-"""Number of precomputed vectors, by modality, that are compared with newly computed vectors of the same encoder."""
+"""Modality -> number of precomputed vectors that are compared with vectors that the encoder `made_by` computes anew."""
 
 
 @dataclass(frozen=True)
@@ -72,9 +72,9 @@ class RunTexts:
 def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
     """Collect what is needed to prepare the encoder of an entry.
 
-    This is the seed, the folder of the weights, the settings of regions, the training images of an image encoder that
-    learns, or the training texts of a text encoder. If the entry names another encoder, it is also that encoder, and,
-    if the entry has precomputed vectors, some of them.
+    The material always has the seed, the folder of the weights and the settings of regions. It has the training images
+    for an image encoder that learns, and the training texts for a text encoder. If the entry names another encoder, the
+    material has this encoder, and also some of the precomputed vectors if the entry has such vectors.
     """
     config = run.config
     is_image = entry.modality == "image"
@@ -129,8 +129,8 @@ def write_encoder(
 ) -> None:
     """Store an encoder in the folder of its job. A model of another library is stored with its files.
 
-    `details` are noted in the commit record. Raises InputError if these files have a form that is refused when the
-    encoder is read.
+    `details` are noted in the commit record. Raises InputError if the files of the model have a form that would be
+    refused when the encoder is read.
     """
     kind = ENCODER if entry.modality == "image" else TEXT_ENCODER
     about = {"settings": encoder.settings() | entry.spec.stored_kind, "provenance": job.provenance}

@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 VECTOR_COLUMN = "vector"
 """Name of the column of vectors in an exported Parquet file."""
 OWN_PREFIX = "own_"
-"""Prefix for a column of the user's own that is called VECTOR_COLUMN too."""
+"""Prefix by which a column of the user's own with the name VECTOR_COLUMN is renamed."""
 JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
@@ -36,10 +36,11 @@ JSON_BATCH_ROWS = 1000
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export an index to the new folder `output`, and return the numbers of its images and sentences.
 
-    `kind` is `npy`, `parquet` or `faiss`. The vectors of `faiss` have the `code` and the number of axes `dims` (see
-    pipeline.index.codes). The folder appears under its name only when all files in it are complete. Its file
-    export.json describes the model of the vectors. Raises UsageError if `output` exists, if the vectors cannot be
-    exported, or if they have fewer than `dims` dimensions, and JointspaceError if the files cannot be written.
+    `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
+    axes or the usual number of axes (see pipeline.index.codes). The folder appears under its name only when all files
+    in it are complete. The file export.json in it describes the model of the vectors. Raises UsageError if `output`
+    exists, if the vectors cannot be exported, or if they have fewer than `dims` dimensions, and JointspaceError if the
+    files cannot be written.
     """
     stored, counts = open_index(index), {}
     card = stored.card
@@ -143,7 +144,7 @@ def _write_rows(path: Path, table: pa.Table) -> None:
 def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
     """Write the table with an additional column of vectors (n, c) to `path`.parquet.
 
-    A column of the user's own with the name VECTOR_COLUMN is renamed by OWN_PREFIX.
+    The prefix OWN_PREFIX is added to the name of a column of the user's own that is called VECTOR_COLUMN too.
     """
     new_name = VECTOR_COLUMN
     while new_name in table.column_names:
@@ -154,4 +155,5 @@ def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 
 
 WRITERS: Mapping[str, Callable[[Path, np.ndarray, pa.Table], None]] = {"npy": _write_npy, "parquet": _write_parquet}
-"""The functions that write an export, by kind. They get the path without suffix, the vectors (n, c) and their rows."""
+"""Kind of export -> the function that writes it. The function gets the path without a suffix, the vectors (n, c) and
+the table of their rows."""

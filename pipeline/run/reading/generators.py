@@ -35,8 +35,9 @@ MAX_CAPTION_WORDS = 20
 class StoredGenerator(NamedTuple):
     """A trained generator of a run, ready to generate captions.
 
-    `name` is its name in the run, `folder` its folder, `spec` its entry in the registry, and `parameters` its stored
-    settings and tensors. `precision` is the dtype of its matrix products, or None if it has no such setting.
+    `name` is its name in the run, `folder` its folder, `spec` its entry in the registry, `generator` the restored
+    generator, and `parameters` the stored settings and tensors. `precision` is the name of the dtype of its matrix
+    products, or None if the generator has no such setting.
     """
 
     folder: Path
@@ -48,7 +49,7 @@ class StoredGenerator(NamedTuple):
 
     @property
     def encoders(self) -> Mapping[str, Origin]:
-        """The origins of the features that the generator was trained on, by encoder."""
+        """Name of an encoder -> the origin of its features on which the generator was trained."""
         return self.parameters.details["encoders"]
 
     @property
@@ -99,8 +100,9 @@ def train_tagger(config: "Config", spec: GeneratorSpec, seed: int) -> Tagger | N
 class DescribedImages(NamedTuple):
     """Images and their sentences for training and evaluating generators.
 
-    By split, `pairs` has the images with the tokens of their sentences, and `texts` has the same sentences as text.
-    `vocabulary` is the vocabulary of the tokens, and `encoders` has the origins of the features of each encoder.
+    For each split, `pairs` has the features of the images and the tokens of their sentences, and `texts` has the same
+    sentences as text. `vocabulary` is the vocabulary of the tokens, and `encoders` has the origin of the features of
+    each encoder.
     """
 
     pairs: dict[str, TrainingPairs]
@@ -111,7 +113,7 @@ class DescribedImages(NamedTuple):
 
 
 def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
-    """Read the images of some splits that have sentences, with their features and sentences."""
+    """Read the images with sentences of some splits: their features by `encoders`, and their sentences."""
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
     tokens = read_sentences(run, "tokens")
@@ -154,7 +156,9 @@ def count_trigrams(config: "Config", corpus: Corpus) -> Trigram:
 
 
 def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: StoredIndex | None) -> Sources:
-    """Collect the data that a stored generator needs to generate captions. `index` has its joint space, if it uses one.
+    """Collect the data that a stored generator needs to generate captions.
+
+    `index` is the index with the joint space that the generator uses, and is not needed if it uses no joint space.
 
     Raises IntegrityError if the generator was trained with another joint space than the joint space of `index`, and
     UsageError if the generator needs a joint space and `index` is None.

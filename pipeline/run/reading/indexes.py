@@ -43,8 +43,8 @@ log = logging.getLogger(__name__)
 
 
 class EncoderRole(NamedTuple):
-    """The words for a kind of encoders in messages: its `name`, the name of its `vectors`, and the `queries` that need
-    it."""
+    """The words for image encoders, or for text encoders, in messages: the `name` of such an encoder, the name of its
+    `vectors`, and the `queries` that need it."""
 
     name: str
     vectors: str
@@ -63,10 +63,10 @@ def write_index_shard(
     provenance: Provenance,
     part: Mapping[str, int] | None = None,
 ) -> None:
-    """Write the images and sentences `ids` of a run into `folder` as an index shard of the model `model`.
+    """Write some images and sentences of a run into `folder` as an index shard of the model `model`.
 
-    `provenance` is the origin that the card notes. If several index shards are built together, `part` has the number of
-    this shard, and in `of` how many there are.
+    `ids` has the ids of the `images` and of the `sentences`. `provenance` is the origin that the card notes. If the
+    index has several shards, `part` has the `number` of this shard, and in `of` the number of all shards.
     """
     settings = run.config.index
     embeddings = run.embeddings(model)
@@ -129,8 +129,8 @@ def write_index_shard(
 def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: EncoderRole) -> list[str]:
     """Return the names of those encoders of a model that this run has prepared.
 
-    For each other encoder a warning is logged. Its vectors are precomputed, as its entry in `origins` shows, so queries
-    cannot be encoded.
+    A warning is logged for each other encoder. The vectors of such an encoder are precomputed, as its entry in
+    `origins` shows, so that it cannot encode queries.
     """
     prepared = []
     for name in names:
@@ -186,10 +186,10 @@ def add_indexes(
 ) -> MeasuredIndexes:
     """Build the FAISS indexes of the images and sentences `ids`, add them to an index shard, and return their cards.
 
-    For a multi-vector model, outlines are added too. They say which vectors belong to which item. The index of the
+    For a multi-vector model, outlines are added too, which say which vectors belong to which item. The index of the
     images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
-    only the images are indexed. `share` returns for a modality what the index shards of one index share: the vectors or
-    the trained index that `choose_and_build` takes as `shared`, or None for an index with one shard.
+    only the images are indexed. `share(modality)` returns the vectors on which the FAISS indexes of all shards are
+    trained, or a trained index that they share, or None if this shard trains its own (see `_shared_training`).
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -224,7 +224,10 @@ def add_indexes(
 
 
 def read_sample(embeddings: Embeddings, modality: Modality, ids: np.ndarray) -> Items:
-    """Read the vectors of evenly spaced images or sentences among `ids`, as many as measure an index."""
+    """Read the vectors of evenly spaced images or sentences among `ids`, with which an index can be measured.
+
+    There are at most QUERIES items, or SET_QUERIES items of a multi-vector model.
+    """
     most = SET_QUERIES if embeddings.multi_vector else QUERIES
     return embeddings.read(modality, ids[evenly_spaced(len(ids), most)])
 
@@ -250,10 +253,11 @@ def find_queries(
 def _shared_training(
     run: Run, embeddings: Embeddings, part: Mapping[str, int] | None, modality: Modality
 ) -> Vectors | TrainedIndex | None:
-    """Return the vectors on which the index of the first of several shards is trained: the vectors of all shards.
+    """Return what the FAISS indexes of several index shards share, for the shard that `part` describes.
 
-    For the other shards, return the trained index of the first shard. Return None if there is only one shard, or if the
-    index of the first shard has no lists.
+    For the first shard, return the vectors of all shards, on which its index is trained. For the other shards, return
+    the trained index of the first shard, without vectors, or None if this index has no inverted lists. Return None if
+    `part` is None, because there is only one shard.
     """
     if part is None:
         return None
@@ -291,10 +295,10 @@ def _report_index(model: str, name: str, modality: Modality, card: IndexCard, se
 
 
 def describe_training(run: Run, model: str) -> dict[str, Json] | None:
-    """Return the entry `trained_on` of an index card: what a model was trained on.
+    """Return the entry `trained_on` of an index card, which describes the training data of the model.
 
-    It has the name of the run, the splits, the number of their images with sentences, the number of these sentences,
-    and the fingerprint of the manifest. Return None if the model was not trained on sentences of the run.
+    The entry has the name of the run, the splits, the number of their images with sentences, the number of these
+    sentences, and the fingerprint of the manifest. Return None if the model was not trained on sentences of the run.
     """
     config, manifest = run.config, run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
@@ -309,7 +313,7 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """Return for each image (n,) the encoder from whose features `map-features` computed the features of the model.
+    """Return for each image (n,) the encoder from whose features `map-features` has mapped the features of the image.
 
     `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
     """
@@ -326,9 +330,9 @@ def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.
 
 
 def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
-    """Calibrate the line between likely and less likely matches, on images of dev and all their sentences.
+    """Calibrate the line between likely and less likely matches, on the first fit.dev_images images of dev.
 
-    At most fit.dev_images images are used. Return None, and log the reason, if the model or dev is not suitable.
+    All sentences of these images are used. Return None, and log the reason, if the model or dev is not suitable.
     """
     if embeddings.multi_vector:
         reason = "the model has several vectors per photo"

@@ -13,26 +13,26 @@ if TYPE_CHECKING:
 
 
 def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
-    """Return the sentences that a model reads, by form: the vectors of its text encoders, or tokens, or trees."""
+    """Return the sentences that a model reads, by form: by text encoder if it reads vectors, or as tokens or trees."""
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
 
 def region_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
-    """Return the regions of some encoders, by encoder."""
+    """Return the stored regions, with their features, of each of some encoders, by the name of the encoder."""
     return {name: layout.regions(name) for name in encoders}
 
 
 def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shards]:
-    """Return the features of some encoders, by encoder."""
+    """Return the stored features of each of some encoders, by the name of the encoder."""
     return {name: layout.features(name) for name in encoders}
 
 
 def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    They are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
-    generator uses, or None if it uses none.
+    The inputs are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
+    generator uses. The entry `space` of this index is None if the generator uses no joint space.
     """
     space = None
     if config.generator(generator).settings.in_space:
@@ -64,7 +64,7 @@ def region_texts_path(config: "Config") -> Path | None:
 def label_names(config: "Config") -> Outside | None:
     """Return the file `phrases.names`, which lists names for the labels of boxes, or None if it does not exist.
 
-    For a generated demo, this is its commit record `demo.json`, because the file is written together with it.
+    For a generated demo, return the commit record `demo.json` of the demo instead. `make-demo` writes both files.
     """
     root = Path(config.data_root)
     if config.demo.generate:  # make-demo writes the table with the rest of the collection

@@ -23,11 +23,12 @@ from pipeline.storage.index_folder import is_index
 from pipeline.storage.stored_index import open_index
 
 MIN_ROWS = MIN_PHOTOS * FOLDS // (FOLDS - 1) + 1
-"""Minimum number of rows with both vectors, so that enough rows are left when a fold is held out."""
+"""Minimum number of rows with an old and a new vector, so that enough rows are left when a fold is held out."""
 MAX_ROWS = 20_000
-"""Maximum number of rows with both vectors to which the maps are fitted. If there are more, this number is drawn."""
+"""Maximum number of rows with an old and a new vector to which the maps are fitted. If there are more, this number is
+drawn at random."""
 MAX_CAPTIONS = 100_000
-"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn."""
+"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn at random."""
 MAX_QUERIES = 2000
 """Maximum number of queries with which the kept recall is measured."""
 CUTOFF = 10
@@ -76,7 +77,8 @@ class Migration:
 class MigrationTask:
     """Old vectors, new vectors of some of their rows, and optionally vectors of captions by the new encoder.
 
-    Row i of `new` belongs to row `rows[i]` of `old`, and row j of `texts` to row `owners[j]` of `old`.
+    Row i of `new` is of the same photo as row `rows[i]` of `old`, and row j of `texts` is of a caption of the photo of
+    row `owners[j]` of `old`.
     """
 
     old: ForeignFeatures
@@ -102,7 +104,7 @@ class MigrationTask:
         return cls(gallery, sample, rows, captions, _pair(captions, owners or names, gallery))
 
     def fit(self, seed: int) -> Migration:
-        """Fit the maps, and measure the recall that they keep. `seed` draws the rows.
+        """Fit the maps, and measure the recall that they keep. `seed` decides which rows and captions are drawn.
 
         Raises InputError for fewer than MIN_ROWS rows, and for vectors that are not finite, zero, constant,
         uncorrelated, or of the wrong length.
@@ -125,7 +127,7 @@ class MigrationTask:
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # of each old row in the sample
+        position = np.full(len(self.old), -1)  # The position of each old row in the sample, if it is there.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -136,7 +138,7 @@ class MigrationTask:
         return _fit_and_measure(x, y, captioned, texts.mean(axis=0), texts[owners >= 0], owners[owners >= 0])
 
     def write(self, migration: Migration, folder: Path) -> None:
-        """Write a new folder: images.npy with the vector of each old row, their names in images.txt, and maps.npz.
+        """Write a new folder with images.npy (a vector for each old row), images.txt (the row names) and maps.npz.
 
         Rows that have a new vector keep it. All other rows are mapped. The names of old vectors without names are
         their row numbers, from 0. Raises UsageError if the folder exists, and InputError if a name contains a line
@@ -201,7 +203,10 @@ def migrate(
 
 
 def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignFeatures:
-    """Open a file of vectors, or an index. A file that cannot contain names may be without names."""
+    """Open a file of vectors, or the vectors of the images of an index.
+
+    A file whose format has no names for rows may be without a file of names.
+    """
     if is_index(path):
         vectors, table = read_vectors(open_index(path), "images")
         names = [listed_name(image) for image in table.select(["path", "member"]).to_pylist()]
@@ -213,10 +218,10 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
 
 
 def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: ForeignFeatures) -> np.ndarray:
-    """Return the row of the `gallery` for each of the `vectors` (n,), by `names` or by order.
+    """Return the row (n,) of the `gallery` to which each of n `vectors` belongs, by `names`, or by order if it is None.
 
-    The names of a gallery without names are its row numbers. Raises InputError if a row has no partner, or if names
-    repeat in the gallery.
+    If the gallery has no names, its row numbers are used as names. Raises InputError if one of the vectors has no row
+    in the gallery, or if names repeat in the gallery.
     """
     counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
     if names is None:
@@ -246,9 +251,9 @@ def _gallery_names(gallery: ForeignFeatures) -> list[str]:
 
 
 def _read(vectors: ForeignFeatures, rows: np.ndarray) -> np.ndarray:
-    """Read `rows` (k,) as (k, d) float32 of unit length.
+    """Read the `rows` (k,) of some vectors, and scale them to unit length. Return (k, d) float32.
 
-    Raises InputError if a row is not finite or all zeros.
+    Raises InputError if a row is not finite or has only zeros.
     """
     block = vectors.take(rows)
     for row in rows[~(np.isfinite(block).all(axis=1) & block.any(axis=1))]:
@@ -264,10 +269,11 @@ Captioned = tuple[np.ndarray, np.ndarray]
 def _fit(
     x: np.ndarray, y: np.ndarray, captioned: Captioned | None, query_mean: np.ndarray, ridges: Sequence[float]
 ) -> Migration:
-    """Fit the maps to old vectors x (n, D) and new vectors y (n, d), and to captioned rows, without measuring them.
+    """Fit the maps to old vectors x (n, D) and new vectors y (n, d), and to `captioned` rows, but measure no recall.
 
-    Old vectors are mapped by ridge regression. Queries are mapped by the orthogonal map U V', where U S V' is the
-    singular value decomposition of Y'X (Schönemann 1966), because old vectors cannot be scaled after a query is mapped.
+    Old vectors are mapped by ridge regression, with the best of `ridges`. Queries, from which `query_mean` (d,) is
+    subtracted, are mapped by the orthogonal map U V', where U S V' is the singular value decomposition of Y'X
+    (Schönemann 1966). It does not scale, because old vectors cannot be scaled after a query is mapped.
     """
     gallery = fit_encoder_map(x, y, use_roots=False, captioned=captioned, ridges=ridges)
     views = [(x, y), captioned] if captioned else [(x, y)]
@@ -279,10 +285,11 @@ def _fit(
 def _fit_and_measure(
     x: np.ndarray, y: np.ndarray, captioned: Captioned | None, query_mean: np.ndarray, *captions: np.ndarray
 ) -> Migration:
-    """Fit the maps to all rows, and measure by cross-validation how much recall they keep.
+    """Fit the maps to all rows, and measure by cross-validation how much recall the maps keep.
 
-    `captions` are the vectors of captions (m, d) that search, and the rows of x (m,) to which they belong. If there are
-    none, the new vectors search for their neighbours.
+    `x`, `y`, `captioned` and `query_mean` are as in `_fit`. `captions` are the vectors (m, d) of the captions by which
+    recall is measured, and the rows of x (m,) to which they belong. If there are none, the new vectors search for their
+    neighbours.
     """
     has_captions = bool(captions and len(captions[0]))
     queries, owners = captions if has_captions else (y, np.arange(len(y)))

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
-    """Return the entry of a model in the configuration, in the form that is stored in the details of the model."""
+    """Return the registered model, the training and the settings of the model `name`, for its stored details."""
     model = run.config.model(name)
     return {
         "model": name,
@@ -62,7 +62,8 @@ def follow_training(
 
     Yield the checkpoint from which the training of the job resumes, or None, and a function to call after each step.
     The function saves a checkpoint every `checkpoint_seconds` of `settings`. The checkpoints are removed when the block
-    ends without an error. `part` is the name of the training if the job has several, which have separate checkpoints.
+    ends without an error. If the job has several trainings, `part` is the name of this training, whose checkpoints are
+    then in a folder of this name.
     """
     from tqdm import tqdm
 
@@ -87,5 +88,5 @@ def follow_training(
 
         yield Checkpoint(latest.tensors, latest.settings) if latest else None, after_step
     checkpoints.clear()
-    with suppress(OSError):  # It does not exist, or has the checkpoints of other parts.
+    with suppress(OSError):  # The folder does not exist, or has the checkpoints of other trainings of the job.
         (job.path / "checkpoints").rmdir()

@@ -47,7 +47,8 @@ def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tup
 
 
 class OpenedEncoder(NamedTuple):
-    """An image encoder on its device. `view` describes its input, and `details` describes it in commit records."""
+    """An image encoder on its device. `view` describes the input of the encoder, and `details` describes the encoder in
+    commit records."""
 
     extractor: "Extractor"
     view: View
@@ -55,7 +56,7 @@ class OpenedEncoder(NamedTuple):
 
 
 def open_encoder(run: Run, name: str) -> OpenedEncoder:
-    """Restore an image encoder of the run and put it on its device, with its precision and batch size."""
+    """Restore an image encoder of the run, with the device, the precision and the batch size that the run uses."""
     from pipeline.encoders.extraction import grow
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.restore import restore_encoder
@@ -65,7 +66,7 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
-    if settings.batch_size is None and view.describe is None:  # it takes pixels
+    if settings.batch_size is None and view.describe is None:  # the encoder takes pixels
         grow(extractor)
     precision = {"precision": extractor.plan.precision}
     return OpenedEncoder(extractor, view, {"name": name, "sha256": stored.sha256, **stored.settings, **precision})
@@ -106,10 +107,10 @@ def describe_parts(
 ) -> Iterator[tuple[Part[Item], Described]]:
     """Load and describe the images of each part, and yield the part with its result.
 
-    `load(images, stopwatch)` yields a loaded item for each image of all parts, such as pixels. It may begin to load the
-    images of later parts, also in other shards. `describe(loaded, lengths)` yields one result per part, such as
-    features. `lengths` has the number of images in each part. `title` labels the progress bar. For each shard, the
-    seconds of each step are logged.
+    `load(images, stopwatch)` yields a loaded item for each image of all parts, such as pixels. It may load images of
+    later parts in advance, also in other shards. `describe(loaded, lengths)` yields one result per part, such as
+    features, where `lengths` has the number of images in each part. `title` labels the progress bar. After each shard,
+    the seconds of each step are logged.
     """
     from tqdm import tqdm
 
@@ -148,9 +149,10 @@ class FeatureExtraction:
         self._encoders = {name: open_encoder(run, name) for name in encoders}
 
     def describe(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
-        """Yield each part with the features (n, dim) of each of its encoders.
+        """Yield each part with a list of the features (n, dim) of its n images, one array for each encoder in `names`.
 
-        Consecutive parts with the same encoders share one pipeline, so that decoding does not pause between them.
+        Consecutive parts whose features are missing for the same encoders share one pipeline, so that decoding does not
+        pause between these parts.
         """
         for names, group in groupby(parts, key=attrgetter("names")):
             yield from self._describe_with_encoders(names, group)

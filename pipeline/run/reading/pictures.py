@@ -40,13 +40,14 @@ MIN_WORD_COUNT = 5
 LISTED_WORDS = 20
 """Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
 MIN_PLANE_POINTS = 5
-"""Smallest number of phrases and regions for t-SNE. If there are fewer, no plane is drawn."""
+"""Smallest number of points for t-SNE, phrases and regions together. If there are fewer, no plane is drawn."""
 INK = "#222222"
 """Colour of text and outlines in the plane."""
 
 
 def draw_regions(run: Run, encoder: str) -> ReportPicture:
-    """Draw the regions with the highest scores in evenly spaced images of the first shard."""
+    """Draw a contact sheet of evenly spaced images of the first shard, with the regions of `encoder` that have the
+    highest scores."""
     regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, SHEET_IMAGES)
     image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # region 0 is the whole image
@@ -63,10 +64,11 @@ def draw_regions(run: Run, encoder: str) -> ReportPicture:
 def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPicture], dict[str, Any]]:
     """Draw the alignments of a multi-vector model, after Karpathy and Fei-Fei (2015).
 
-    Return two contact sheets and a table. The first sheet shows some images of the split, each with the sentence that
-    it retrieves. Each image appears twice: with every word at its best region and the scores, and with the segments of
-    the best chain (Figure 5). The second sheet shows the regions with the longest vectors (Figure 8). The table lists
-    the words with the longest and the shortest vectors (Table 4).
+    Return two contact sheets and a table. The first sheet shows some images of the split, each with the sentence of the
+    split that has the highest score with the image. Each image appears twice: with every word at its best region and
+    the scores, and with the segments of words that the alignment assigns to one region (Figure 5). The second sheet
+    shows the regions with the longest vectors (Figure 8). The table lists the words with the longest and the shortest
+    vectors (Table 4).
     """
     embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED_IMAGES)]
@@ -172,8 +174,9 @@ def _draw_plane(
     """Draw p phrases and r regions in a plane by t-SNE (after Niu et al. 2017, Figure 8).
 
     `vectors` (p + r, c) has the vectors of the phrases, then of the regions. t-SNE keeps neighbours together, but the
-    distances between groups of points are unreliable. `texts` (p,) are the phrases. `links` (p,) has the region of each
-    phrase, to which a line is drawn, and `groups` (p,) has the number of its image, which decides the colour.
+    distances between groups of points are unreliable. `texts` (p,) are the phrases. `links` (p,) has for each phrase
+    the number of the region to which a line is drawn, and `groups` (p,) the number of the image, which decides the
+    colour of the phrase and the region.
     """
     perplexity = min(30, (len(vectors) - 1) / 3)
     points = TSNE(perplexity=perplexity, init="random", random_state=seed).fit_transform(vectors).astype(np.float64)

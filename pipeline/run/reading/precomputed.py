@@ -96,7 +96,10 @@ def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
 
 
 def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
-    """Match precomputed features to all images of the run. Raises InputError if an image has none."""
+    """Match precomputed features to all images of the run.
+
+    Raises InputError if an image has no vector, or if two rows with the same name have different vectors.
+    """
     features, images = open_foreign(source), _image_names(run)
     # A collection of vectors has no photos, and its manifest has relative names.
     without_photographs = run.config.collection.format == FORMAT
@@ -112,8 +115,8 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
 def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Iterator[Inspection | Failure]:
     """Inspect the images `paths` of a collection of precomputed vectors, for `ingest`.
 
-    Yield for each the SHA-256 of its first vector, which takes the place of the hash of a file, or a Failure if the
-    vector is not finite.
+    Yield an Inspection for each image, with the SHA-256 of the first vector of its name in place of the SHA-256 of a
+    file, or a Failure if this vector is not finite.
     """
     source, _ = sources(CollectionFolder(root, options))
     features = open_foreign(source)
@@ -142,7 +145,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = names or nameless(open_foreign(photos).names or ())
-        finite = vectors.finite()  # `ingest` has rejected the other captions, so their rows get no name
+        finite = vectors.finite()  # `ingest` has rejected captions with other vectors, so these rows get no name
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):
@@ -165,7 +168,7 @@ def _image_names(run: Run) -> list[str]:
 
 @contextmanager
 def _naming(path: str) -> Iterator[None]:
-    """Put the path of a file before the message of an InputError that the block raises."""
+    """Put `path`, the path of a file, before the message of an InputError that the block raises."""
     try:
         yield
     except InputError as error:
@@ -200,7 +203,7 @@ def _require_all(matching: Matching, labels: Sequence[str], path: str, kind: str
 def _require_alike(matching: Matching, vectors: ForeignFeatures, path: str, what: str) -> None:
     """Raise InputError if two rows for the same image or caption have different vectors.
 
-    `what` is the noun for the message: the rows have the same `name` or the same `words`.
+    `what` says in the message what the two rows have in common: `name` or `words`.
     """
     for start in range(0, len(matching.repeats), BLOCK_ROWS):
         pairs = np.array(matching.repeats[start : start + BLOCK_ROWS])

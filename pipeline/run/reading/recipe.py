@@ -25,7 +25,7 @@ from pipeline.storage.parameters import Parameters
 from pipeline.storage.stored_index import StoredIndex, open_index
 
 CORRECTED_SIDES = {"images": "images", "texts": "sentences"}
-"""Side of a recipe -> side of a hubness correction."""
+"""Name of a side in a recipe -> name of the same side in a hubness correction."""
 SPARSE_PARTS = ("data", "indices", "indptr")
 """Names of the arrays of a stored sparse matrix, which is dense in a recipe."""
 CHECKED_ROWS = 8
@@ -74,7 +74,7 @@ def export_recipe(index: Path, output: Path) -> None:
 
 
 def describe_model(stored: StoredIndex, model: JointModel) -> tuple[dict[str, Any], dict[str, np.ndarray]]:
-    """Return the settings and the arrays of the model of an index, for a recipe.
+    """Return the settings for recipe.json and the arrays for recipe.npz that describe the model of an index.
 
     Raises UsageError if the model is not a linear model that comes with jointspace.
     """
@@ -114,7 +114,10 @@ def describe_model(stored: StoredIndex, model: JointModel) -> tuple[dict[str, An
 
 
 def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
-    """Raise UsageError unless the recipe in a folder embeds random vectors like the model `name`, if it is linear."""
+    """Raise UsageError if the recipe in `folder` embeds random vectors differently than the model `name`.
+
+    Only linear models are checked.
+    """
     linear = model.model if isinstance(model, HubCorrected) else model
     if not isinstance(linear, LinearModel):
         return
@@ -141,7 +144,8 @@ def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
 class RecipeSide:
     """The settings and the arrays of the images or the texts in a recipe.
 
-    `steps` normalise the vectors of each encoder, and `weights` multiply them. `arrays` are the projection, if any.
+    `steps` are the transforms that normalise the vectors of each encoder, and `weights` has the factor on the vectors
+    of each encoder. `arrays` has the projection, if there is any. `feature_map` computes nonlinear columns before it.
     """
 
     def __init__(
@@ -165,7 +169,7 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean and the matrix of each text encoder that centres its vectors."""
+        """Add the mean and the matrix by which text encoders centre their vectors. Many text encoders have neither."""
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])
             for part in ("mean", "matrix"):
@@ -174,7 +178,10 @@ class RecipeSide:
                     self.arrays[encoder["centring"][-1]] = stored.tensors[f"{CENTRED}/{part}"]
 
     def add_correction(self, correction: HubnessCorrection, side: str) -> None:
-        """Add a hubness correction, which compares the items of a side with a bank of items of the other side."""
+        """Add a hubness correction, which compares the items of this side with a bank of items of the other side.
+
+        `side` is the name of this side in the correction, `images` or `sentences`.
+        """
         tensors = correction.tensors()
         self.arrays["bank"] = tensors["images"] if side == "sentences" else tensors.get("queries", tensors["sentences"])
         if f"balance/{side}" in tensors:

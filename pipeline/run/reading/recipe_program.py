@@ -71,8 +71,8 @@ def fill(rows: np.ndarray, side: str) -> np.ndarray:
 
 def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray:
     """Centre, normalise and weight the vectors (n, dim) of an encoder."""
-    rows = np.asarray(rows, np.float32)  # as jointspace, so that both round in the same way
-    for name in encoder["centring"]:  # a mean to subtract, or a matrix
+    rows = np.asarray(rows, np.float32)  # as in jointspace, so that both round in the same way
+    for name in encoder["centring"]:  # First the mean is subtracted. Then the rows may be multiplied by a matrix.
         rows = rows @ arrays[name] if arrays[name].ndim == 2 else rows - arrays[name]
     for step in encoder["steps"]:
         rows = unit(rows) if step == "l2" else np.copysign(np.sqrt(np.abs(rows)), rows)

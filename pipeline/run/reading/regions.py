@@ -110,7 +110,10 @@ class RegionExtraction:
             self._classifier = Classifier(weight, bias, settings.iou, settings.count)
 
     def list_parts(self, jobs: Iterable[ShardJob]) -> "Iterator[Part[Request]]":
-        """Yield the parts of the shards of some jobs whose regions are missing. The items of a part are requests."""
+        """Yield the parts of the shards of `jobs` for which regions are missing.
+
+        The items of a part are requests, each of which has a photo and its known boxes.
+        """
         from pipeline.encoders.preparation import Request
 
         for job in jobs:
@@ -121,7 +124,7 @@ class RegionExtraction:
             yield from missing_parts(job.number, {self._encoder: shard}, requests)
 
     def describe(self, parts: "Iterable[Part[Request]]") -> "Iterator[tuple[Part[Request], DescribedRegions]]":
-        """Yield each part with its regions and their features."""
+        """Yield each part together with the regions of its images and the features of these regions."""
         return describe_parts(parts, self._prepare, self._describe_each, "extract-regions")
 
     def _prepare(self, requests: "Iterator[Request]", stopwatch: "Stopwatch") -> "Generator[PreparedImage | Failure]":
@@ -188,9 +191,10 @@ def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
 def _open_detector(
     run: Run, preparation: "Preparation", weights: Path | None
 ) -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
-    """Return a function that adds the boxes of a detector to requests, or None if the run does not use a detector.
+    """Return a function that replaces the known boxes of requests by the boxes that a detector finds in their photos.
 
-    `weights` is the path of the detector's weights if the user supplied them, and else None.
+    Return None if the run does not use a detector. `weights` is the path of the detector's weights if the user supplied
+    them, and else None.
     """
     from pipeline.encoders import weights as states
     from pipeline.encoders.detectors import build_detector, detect
@@ -221,9 +225,10 @@ def _open_detector(
 
 
 def read_gold(run: Run, texts: Path | None = None) -> Gold:
-    """Read labelled boxes: the labelled boxes of the manifest, with the names for their labels.
+    """Read the labelled boxes of the manifest, and the names of their labels in the file `phrases.names`.
 
-    If `texts` is given, read the boxes of that file instead. The first text of a box is then its label.
+    If `texts` is given, read the boxes of this file instead. The first text of a box is then its label, and the labels
+    have no names.
     """
     if texts:
         by_box = read_region_texts(run, texts)
@@ -267,7 +272,7 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Read the stored regions of the images `image_id` (n,), which must be ascending, for each encoder."""
+    """Read the stored regions, and their features by each encoder, of the images `image_id` (n,) in ascending order."""
     from pipeline.generate.snippets import SnippetRegions
 
     regions = {}
@@ -325,9 +330,9 @@ def read_boxes(
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each box, the noun phrases in the captions of its image that name its label, as lists of words.
+    """Return, for each box, the noun phrases in the captions of its image that name the label of the box.
 
-    `analyze` splits a caption into words.
+    A phrase is a list of words. `analyze` splits a caption into words.
     """
     from pipeline.run.reading.texts import read_sentence_trees
 

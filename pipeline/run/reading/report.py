@@ -62,7 +62,7 @@ MAX_AUDIT_FINDINGS = 24
 SAMPLED_SHARDS = 4
 """Largest number of shards of features that are sampled, evenly spaced."""
 SAMPLED_ROWS = 512
-"""Largest number of rows that are sampled from each of these shards."""
+"""Largest number of rows that are sampled from each sampled shard of features."""
 EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
 """The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
@@ -73,8 +73,8 @@ class RunReport:
     """The content of the report of a run, read from the inputs of the stage `report`. The template page.html shows it.
 
     `manifest` is the summary of the manifest, and `indexes` has the index of each model. `best` is the index whose
-    search results are shown. `picture` draws the image of a row of the image table. `published` has the tables of
-    papers about this collection.
+    search results are shown. `picture(row)` returns the thumbnail for a row of the images' table. `published` has the
+    tables of papers about this collection.
     """
 
     def __init__(self, run: StageRun) -> None:
@@ -156,7 +156,10 @@ class RunReport:
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
-        """The share of words in the dev sentences that each vocabulary of the training sentences knows."""
+        """The shares of the words in the dev sentences that the text encoders and the vocabulary `tokens` know.
+
+        Encoders and vocabularies for which the share was not measured are left out.
+        """
         learned = self.run.inputs.artefacts("text_encoders")
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
         if "vocabulary" in self.run.inputs:
@@ -166,9 +169,9 @@ class RunReport:
 
     @cached_property
     def gallery(self) -> SplitGallery:
-        """The split that is evaluated first, with the embeddings of the best model.
+        """The split whose results come first in the report, with the embeddings of the best model.
 
-        Without evaluations it is the first split of the manifest.
+        Without evaluations it has at most MAX_MAP_PHOTOS photos of the first split of the manifest.
         """
         manifest = self.run.manifest
         if self.comparisons:
@@ -215,7 +218,7 @@ class RunReport:
 
     @cached_property
     def audit(self) -> dict[str, Any] | None:
-        """The worst findings of the audit for each kind, with images, or None if there is no current audit.
+        """The worst findings of each kind in the audit, with images, or None if there is no current audit.
 
         Captions about which a person has decided are left out.
         """
@@ -252,8 +255,8 @@ class RunReport:
     def health(self) -> list[dict[str, Any]]:
         """Statistics of the stored features of each encoder.
 
-        Up to SAMPLED_ROWS rows are taken from each of up to SAMPLED_SHARDS shards, whose SHA-256 is checked. The bytes
-        of all features are extrapolated from these shards.
+        Up to SAMPLED_ROWS rows are taken from each of up to SAMPLED_SHARDS shards, whose SHA-256 is checked. `bytes` is
+        the size of the features of all shards, which is extrapolated from the sampled shards.
         """
         run = self.run
         n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
@@ -277,7 +280,10 @@ class RunReport:
 
     @cached_property
     def tradeoffs(self) -> dict[str, dict[str, Any]]:
-        """The measurements by which each index of the best model was chosen, if several types of index were tried."""
+        """The measurements by which the type of each FAISS index of the best model was chosen.
+
+        The keys are the names of the indexes, such as `images`. Indexes without such measurements are left out.
+        """
         suffix = ".tradeoff.json"
         names = sorted(name for name in self.best.card.files if name.endswith(suffix))
         return {name.removesuffix(suffix): json.loads(self.best.first.read(name)) for name in names}
@@ -358,7 +364,7 @@ class RunReport:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Return three results of an example. The best right result is one of them."""
+    """Return at most three results of an example, the best right result among them."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]

@@ -90,7 +90,8 @@ def _require_demo_folder(config: "Config") -> None:
 
 
 def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names]]":
-    """Return the jobs of the rule `all` as pairs of a stage and names. A job follows the jobs that make its inputs."""
+    """Return the jobs of a whole run (the rule `all`) as pairs (stage, names). A job follows the jobs that make its
+    inputs."""
     every = [(stage, tuple(names)) for stage in stages.values() for names in stage.choices(run.config)]
     makers = {output.name: job for job in every for output in job[0].outputs(run.layout, *job[1])}
     jobs = {}
@@ -133,7 +134,7 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
 
 
 def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[str]:
-    """Yield a line with the extra that a job needs if the library of the extra is not installed."""
+    """Yield a line with the extra of jointspace that a job needs, if the library of this extra is not installed."""
     match stage.name:
         case "prepare_encoder" | "extract" | "encode_sentences":
             folder = {"extract": "features/", "encode_sentences": "text/"}.get(stage.name, "")

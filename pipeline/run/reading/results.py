@@ -19,8 +19,8 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_QUERY_CHARACTERS = 80
-"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer ones are
-not suggested."""
+"""Largest number of characters of the caption, or of the path of the photo, in the suggested search. Longer captions
+and paths are not suggested."""
 QUERY_CANDIDATES = 20
 """Number of captions, or of photos, from which the suggested search is chosen."""
 FALLBACK_QUERY = "a dog on the grass"
@@ -50,8 +50,8 @@ def close(run: Run, started: float) -> Iterator[str]:
 def closing_lines(run: Path) -> list[str]:
     """Return the lines that are printed at the end of the run in the folder `run`.
 
-    They have the recalls of each model, the warnings of `ingest`, the path of the report, and a search with the best
-    model, as far as the run has these. Raises IntegrityError if a file is damaged.
+    The lines show the recalls of each model, the warnings of `ingest`, the path of the report, and a search with the
+    best model, as far as the run has these. Raises IntegrityError if a file is damaged.
     """
     from pipeline.metrics.summary import compare_briefly
 
@@ -71,11 +71,11 @@ def closing_lines(run: Path) -> list[str]:
 def results_of(run: Path) -> dict[str, Any]:
     """Collect the results of the run in the folder `run`, as JSON.
 
-    `evaluations` has the evaluations of the reported split and protocol, the best first, and `warnings` the warnings of
-    `ingest`. `report` is the path of the report, or None. `search` has the arguments of a `jointspace` command that
-    searches the index of the best model on dev, or on another split if none was evaluated on dev. Without evaluations,
-    this is the first index of the run by name. It is None if there is no index, or if the index cannot answer a
-    search. Raises IntegrityError if a file is damaged.
+    `run` is the folder. `evaluations` has the evaluations of the reported split and protocol, the best first, and
+    `warnings` has the warnings of `ingest`. `report` is the path of the report, or None. `search` has the arguments of
+    a `jointspace` command that searches the index of the best model on dev, or on another split if none was evaluated
+    on dev. Without evaluations, the command searches the first index of the run by name. `search` is None if there is
+    no index, or if the index cannot answer a search. Raises IntegrityError if a file is damaged.
     """
     from pipeline.metrics.summary import ranking
     from pipeline.report.tables import best_model
@@ -161,7 +161,7 @@ def search_command(folder: Path) -> str | None:
 
 
 def _short_values(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
-    """Yield values of a text column that are short and safe in a command, from its first QUERY_CANDIDATES values."""
+    """Yield those of the first QUERY_CANDIDATES values of a text column that are short and safe in a command."""
     table = index.packed_table(modality)
     texts = [record[column] or "" for record in table.records(range(min(QUERY_CANDIDATES, table.num_rows)))]
     for text in texts:

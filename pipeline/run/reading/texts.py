@@ -95,8 +95,8 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
 def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """Learn the vocabulary of the training sentences for the text encoder `name`, or for `tokens`.
 
-    Terms are counted chunk by chunk, where the run computes sums. `sizes` are the other parameters of
-    `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if there is no room on the disk.
+    Terms are counted chunk by chunk, on the machines on which the run computes sums. `sizes` are the other parameters
+    of `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if the counts cannot be written to disk.
     """
     chunks = run.manifest.chunks or [range(0)]
     # Workers on other machines share only the folder of the run.
@@ -114,8 +114,8 @@ def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpac
 
 
 def count_chunk(chunk: range, root: Path, settings: TermSettings, folder: Path) -> TermCounts:
-    """Count the terms of the training sentences in a chunk, which is a range of shards. The counts are files in
-    `folder`."""
+    """Count the terms of the training sentences in a chunk, which is a range of shards. `root` is the folder of the
+    run, and the counts are stored as files in `folder`."""
     return count_terms(Run(root).manifest.texts_of("train", chunk), settings, folder)
 
 
@@ -205,7 +205,7 @@ def open_text_encoder(run: Run, name: str) -> TextEncoder:
 
 
 class RunTextEmbedder:
-    """The text side of a model whose text encoders the run has. The encoders are opened when they are first needed."""
+    """Embeds texts with a model and its text encoders, which the run must have. They are opened when first needed."""
 
     def __init__(self, run: Run, model: JointModel) -> None:
         self.run = run
@@ -247,9 +247,9 @@ def read_corpus_vectors(run: Run) -> np.ndarray:
 class Sentences:
     """All sentences of a run in the form that a model takes.
 
-    `take(sentence_id)` returns some of them. `learned` is stored in the details of the model: the fingerprint of the
-    `vocabulary`, or the origins of the vectors of `text_encoders`. `labels` is the fingerprint of the table of tree
-    labels, or None for a model without trees.
+    `take(sentence_id)` returns the sentences with these ids. `learned` is stored in the details of the model: the
+    fingerprint of the `vocabulary`, or the origins of the vectors of `text_encoders`. `labels` is the fingerprint of
+    the table of tree labels, or None for a model without trees.
     """
 
     take: Callable[[Any], Any]
