@@ -59,7 +59,10 @@ def main() -> None:
 
 
 def camera_photograph() -> bytes:
-    """Return a JPEG with the size of a camera's photo, which shows noise at every scale."""
+    """Return a JPEG with as many pixels as a camera's photo (CAMERA).
+
+    It shows a probe image of 512 x 512 pixels, enlarged, so it has no detail finer than about 6 pixels.
+    """
     probe = Image.fromarray(make_probes(512)[0]).resize(CAMERA, Image.Resampling.BICUBIC)
     data = io.BytesIO()
     probe.save(data, "JPEG", quality=92)

@@ -123,7 +123,8 @@ NETWORKS_WITHOUT_MAPS = ("vit_",)
 """Prefixes of the names of networks without an activation map."""
 
 Deviation = Annotated[Number, Field(ge=0.001)]
-"""Standard deviation of a channel with values in [0, 1]. With a smaller deviation, features would not be finite."""
+"""Standard deviation of a channel with values in [0, 1]. Deviations near 0 are refused, because features could
+overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
 """Keys that may be null only for models of other libraries."""

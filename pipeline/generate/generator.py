@@ -117,8 +117,8 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
 
 class Ranker(NamedTuple):
     """The inputs of the generator `ranked-snippets`. `name` is the registered name of the alignment `model`. `vectors`
-    (k, c) has the sum of the word vectors of each of k snippets. The training snippet j is row `names[j]` of `vectors`,
-    where `names` belongs to the training pairs."""
+    (k, c) has the sum of the word vectors of each of the k aligned snippets of train, with repetitions. The attribute
+    `names` of the training pairs has the row of `vectors` for each training snippet."""
 
     name: str
     model: "AlignedModel"

@@ -236,9 +236,9 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
 
 
 def written_description(data: bytes, limits: ImageLimits) -> str:
-    """Return the description that a person has written into a photo by EXIF or IPTC, or "" if there is none.
+    """Return the description that a person has written into a photo, in EXIF or else in IPTC, or "" if there is none.
 
-    Descriptions by cameras and programs do not count.
+    Descriptions with fewer than MIN_DESCRIPTION_WORDS words, and descriptions by cameras and programs, do not count.
     """
     with suppress(Exception), opening.pillow_limits(limits.max_pixels):
         image = opening.open_image(data)

@@ -169,7 +169,10 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean and the matrix by which text encoders centre their vectors. Many text encoders have neither."""
+        """Add the mean that text encoders subtract from their vectors, and the matrix that then whitens them.
+
+        An encoder may have both, only the mean, or neither.
+        """
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])
             for part in ("mean", "matrix"):

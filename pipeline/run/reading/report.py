@@ -1,4 +1,4 @@
-"""The sections of a run's report. Each section is read and drawn when the page uses it."""
+"""The content of a run's report. Each cached property is computed when it is first used."""
 
 import json
 import shlex
