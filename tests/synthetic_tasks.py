@@ -27,7 +27,7 @@ from pipeline.text.trees import Trees, pack
 from pipeline.text.vocabulary import Tokens
 from pipeline.text.wordvectors import random_vectors
 
-FIT_VIEW = ImageView(("one", "two"), (10, 6), (("sqrt", "l2"), ("l2",)))
+FIT_VIEW = ImageView(("one", "two"), (10, 6), (("sqrt", "l2"), ("l2", "times 1.5")))
 VIEW = ImageView(("one", "two"), (10, 6), ("sqrt", "l2"))
 REGION_VIEW = RegionView(ImageView(("one", "two"), (10, 6), ("l2",)), geometry=True)
 TERMS = WORDS = 20

@@ -13,6 +13,7 @@ from pydantic import BeforeValidator, Discriminator, Field, Tag, model_validator
 from pipeline.config.messages import suggest
 from pipeline.config.registry import IMPORT_PATH, EncoderSpec, Modality, encoder_spec, encoder_specs
 from pipeline.config.section import (
+    AboveZero,
     Count,
     ImportPath,
     Name,
@@ -96,7 +97,7 @@ class EncoderEntry(Section):
 
         `kind: network` is omitted.
         """
-        keys = self.model_dump()
+        keys = self.model_dump(exclude={"weight"})
         return {name: value for name, value in keys.items() if (name, value) != ("kind", "network")}
 
     @property
@@ -144,10 +145,16 @@ def require_torchvision(name: str, kind: str) -> None:
         raise ValueError(f"unknown {kind} {name}. {suggest(name, installed, 'torchvision has')}")
 
 
-class ImageEntry(EncoderEntry):
-    """Base class of the entries of image encoders that read pixels."""
+class ImageVectorsEntry(EncoderEntry):
+    """Base class of the entries of all image encoders."""
 
     modality = "image"
+
+    weight: AboveZero = key(1, "Factor on the features, after their transforms by `image_view.normalise`.")
+
+
+class ImageEntry(ImageVectorsEntry):
+    """Base class of the entries of image encoders that read pixels."""
 
     resize: Side | None = key(256, "Shorter side in pixels to which an image is resized, before the crop.")
     crop: Side | None = key(
@@ -305,10 +312,8 @@ class ColoursEntry(ImageEntry, resize=64, crop=None):
         return self.levels**3 + self.bands * self.band_levels**3
 
 
-class PooledEntry(EncoderEntry):
+class PooledEntry(ImageVectorsEntry):
     """Features that are pooled over the regions of an image."""
-
-    modality = "image"
 
     kind: Literal["pooled"] | ImportPath = key(...)
     of: Name = key(..., "Encoder among regions.encoders whose regions are pooled.")
@@ -339,10 +344,8 @@ class PrecomputedKeys(Section):
         return self.made_by
 
 
-class ImportedImagesEntry(PrecomputedKeys, EncoderEntry):
+class ImportedImagesEntry(PrecomputedKeys, ImageVectorsEntry):
     """Precomputed features of the run's images."""
-
-    modality = "image"
 
     kind: Literal["imported"] | ImportPath = key(...)
 

@@ -9,7 +9,7 @@ from typing import NamedTuple, TypeVar
 
 from pydantic import ValidationError
 
-from pipeline.config.encoders import EncoderEntry, TextEntry
+from pipeline.config.encoders import EncoderEntry, ImageVectorsEntry, TextEntry
 from pipeline.config.keys import OWN, OwnKeys
 from pipeline.config.messages import explain
 from pipeline.config.models import ChosenHubness, EnsembleSettings, Model, TrainSettings, Variant
@@ -34,6 +34,13 @@ ROOTS = ("sqrt", "l2")
 """Default transforms of features with few negative values. On Flickr8k, signed square roots raise the sum of the
 recalls of a normalized CCA by 8 to 10 points if no feature is negative, and lower it by 1 to 7 points if half of the
 features are negative (docs/vectors.md)."""
+
+
+def weighted(steps: tuple[str, ...], weight: float) -> tuple[str, ...]:
+    """Return the transforms `steps`, followed by the product with `weight` unless it is 1."""
+    return steps if weight == 1 else (*steps, f"times {weight!r}")
+
+
 AnySection = TypeVar("AnySection", bound=Section)
 
 
@@ -296,17 +303,23 @@ class Config(OwnKeys):
         return {one.name: one.weight for one in self.text_encoders} | self.study.fit.text_weights
 
     @property
-    def every_encoder(self) -> tuple[EncoderEntry, ...]:
+    def every_encoder(self) -> tuple[ImageVectorsEntry, ...]:
         """The image encoders of the run, and the image encoders that only the study uses."""
         return (*self.encoders, *self.study.encoders)
 
     def image_steps(self, encoders: Iterable[str]) -> tuple[str, ...] | tuple[tuple[str, ...], ...]:
         """Return a tuple of the transforms of features for each encoder name in `encoders`, or a single tuple if all
-        are the same."""
-        chosen = self.image_view.normalise
-        specs = [self.encoder(self._maker(name)).spec for name in encoders]
-        steps = tuple(chosen if chosen is not None else ROOTS if spec.roots else UNIT for spec in specs)
-        return steps[0] if len(set(steps)) == 1 else steps
+        are the same.
+
+        The last transform of an encoder with a `weight` other than 1 is the product with the weight, `times WEIGHT`.
+        """
+        steps = []
+        for name in encoders:
+            chosen = self.image_view.normalise
+            if chosen is None:
+                chosen = ROOTS if self.encoder(self._maker(name)).spec.roots else UNIT
+            steps.append(weighted(chosen, self.encoder(name).weight))
+        return steps[0] if len(set(steps)) == 1 else tuple(steps)
 
     def _maker(self, name: str) -> str:
         """Return the encoder that makes the features of `name`. For precomputed features it is `made_by`, if set."""
@@ -314,11 +327,11 @@ class Config(OwnKeys):
         return entry.base or name if entry.spec.reads == "vectors" else name
 
     @property
-    def prepared_encoders(self) -> tuple[EncoderEntry, ...]:
+    def prepared_encoders(self) -> tuple[ImageVectorsEntry, ...]:
         """The image encoders that can encode new images, including the encoders that only encode queries."""
         return tuple(entry for entry in (*self.every_encoder, *self.query_encoders) if entry.prepared)
 
-    def encoder(self, name: str) -> EncoderEntry:
+    def encoder(self, name: str) -> ImageVectorsEntry:
         """Return the entry of an image encoder. Raises UsageError, with the known names, if it does not exist."""
         return find("encoder", name, (*self.every_encoder, *self.query_encoders))
 

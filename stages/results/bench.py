@@ -98,12 +98,13 @@ def command(
 
 def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -> "Bench":
     """Read the vectors of train, dev and test by the given encoders. If no image encoder is given, all image encoders
-    of the run are read, and likewise the text encoders.
+    of the run are read, and likewise the text encoders. If a text encoder has several weights, its first is used.
 
     Raises UsageError for an unknown encoder, and InputError if a split has no captions.
     """
     import numpy as np
 
+    from pipeline.config.names import weighted
     from pipeline.models.bench import Bench
     from pipeline.models.linear.tuning import PairArrays
     from pipeline.models.linear.views import ImageView, TextView
@@ -128,5 +129,5 @@ def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -
         splits[split] = PairArrays(features, sentences, owners)
     dims = tuple(splits["train"].features[name].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))
-    steps = {text.name: text.normalise for text in texts}
+    steps = {text.name: weighted(text.normalise, text.weight[0]) for text in texts}
     return Bench(view, TextView.of(splits["train"].sentences, steps), splits)

@@ -1,6 +1,7 @@
 """Text views of sparse and dense blocks side by side: moments, weights and models are compared with dense float64."""
 
-from dataclasses import replace
+import json
+from dataclasses import asdict, replace
 
 import numpy as np
 import pytest
@@ -125,6 +126,19 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
         view.stack({**texts, "more": texts["words"]})
     with pytest.raises(IntegrityError, match="does not use the vectors of text encoder other, but only"):
         view.select(["other"])
+
+
+def test_steps_of_a_view_multiply_by_a_weight() -> None:
+    features = {"one": np.array([[3.0, -4.0]], np.float32), "two": np.array([[4.0]], np.float32)}
+    weighted = ImageView(("one", "two"), (2, 1), (("l2", "times 1.5"), ("sqrt", "times 1e-05")))
+    np.testing.assert_allclose(weighted.stack(features), [[0.9, -1.2, 2e-5]], rtol=1e-6)
+    assert ImageView.from_dict(json.loads(json.dumps(asdict(weighted)))) == weighted
+    texts = {"terms": sparse.csr_array(features["one"]), "words": features["two"]}
+    view = TextView.of(texts, {"terms": ("l2", "times 2.5"), "words": ("times 3",)})
+    np.testing.assert_allclose(as_sparse(view.stack(texts)).toarray(), [[1.5, -2.0, 12.0]], rtol=1e-6)
+    for step in ("times", "times x", "times -1", "times nan", "times 1 2", "times 1\n"):
+        with pytest.raises(ValueError, match="unknown step"):
+            ImageView.from_dict({**asdict(weighted), "steps": [[step], []]})
 
 
 def make_task(name: str, training: str, weights: dict[str, float], names: tuple[str, ...]) -> FitTask:

@@ -23,6 +23,7 @@ from pipeline.models.linear.views import (
     ImageView,
     Rows,
     ViewBlock,
+    factor_of,
     is_sparse,
     map_matrices,
     matrices_of,
@@ -52,7 +53,12 @@ def stack_on(view: ImageView, features: Features, device: torch.device, rows: sl
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
     """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, in a new tensor."""
     for step in steps:
-        x = x.abs().sqrt_().copysign_(x) if step == "sqrt" else unit_length(x)
+        if step == "sqrt":
+            x = x.abs().sqrt_().copysign_(x)
+        elif step == "l2":
+            x = unit_length(x)
+        else:
+            x = x * factor_of(step)
     return x
 
 

@@ -5,6 +5,7 @@ The vectors of each encoder are normalised separately. Image features are then c
 text encoders stay separate matrices, which may be sparse or dense.
 """
 
+import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields, replace
 from functools import reduce
@@ -112,14 +113,18 @@ def as_sparse(rows: Rows) -> "csr_array":
 
 
 STEPS = ("sqrt", "l2")
-"""Names of the steps of `normalise`: signed square roots, and scaling to unit length."""
+"""Names of the steps of `normalise`: signed square roots, and scaling to unit length. A third kind of step is a product
+with a number, such as `times 1.5`."""
+TIMES = "times "
+"""Beginning of the name of a step that multiplies."""
 Steps = tuple[str, ...]
 
 
 def _require_known(steps: Sequence[Steps]) -> None:
     """Check the steps of a stored view, which may come from another machine. Raises ValueError for an unknown step."""
-    if unknown := {name for names in steps for name in names} - {*STEPS}:
-        raise ValueError(f"unknown step {min(unknown)}. The known steps are {', '.join(STEPS)}")
+    for step in sorted({name for names in steps for name in names} - {*STEPS}):
+        if not re.fullmatch(re.escape(TIMES) + r"\d{1,17}(\.\d{1,20})?(e[-+]?\d{1,2})?", step):
+            raise ValueError(f"unknown step {step}. The known steps are {', '.join(STEPS)} and {TIMES}NUMBER")
 
 
 @dataclass(frozen=True)
@@ -236,16 +241,23 @@ def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
     """Apply `steps` to the rows of x (n, d), in place and in this order, and return x.
 
     `sqrt` takes the root of the absolute value and keeps the sign. `l2` scales rows to unit length, except rows of
-    zeros.
+    zeros. `times F` multiplies all values by the number F.
     """
     for step in steps:
         if step == "sqrt":
             root = np.abs(x)
             np.sqrt(root, out=root)
             np.copysign(root, x, out=x)
-        else:
+        elif step == "l2":
             scale_to_unit_length(x)
+        else:
+            x *= np.float32(factor_of(step))
     return x
+
+
+def factor_of(step: str) -> float:
+    """Return the number by which the step `times F` multiplies."""
+    return float(step.removeprefix(TIMES))
 
 
 @dataclass(frozen=True)
@@ -329,7 +341,10 @@ def _normalise_block(block: "TextVectors", steps: Sequence[str], weight: float) 
     """Normalise the vectors (n, d) of one encoder by `steps`, and multiply them by `weight`."""
     if is_sparse(block):
         for step in steps:
-            block = unit_rows(block) if step == "l2" else _signed_roots(block)
+            if step in STEPS:
+                block = unit_rows(block) if step == "l2" else _signed_roots(block)
+            else:
+                block = block * np.float32(factor_of(step))
         return block if weight == 1 else block * np.float32(weight)
     if not steps and weight == 1 and block.dtype == np.float32:
         return block

@@ -75,7 +75,10 @@ def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray
     for name in encoder["centring"]:  # First the mean is subtracted. Then the rows may be multiplied by a matrix.
         rows = rows @ arrays[name] if arrays[name].ndim == 2 else rows - arrays[name]
     for step in encoder["steps"]:
-        rows = unit(rows) if step == "l2" else np.copysign(np.sqrt(np.abs(rows)), rows)
+        if step.startswith("times "):
+            rows = rows * np.float32(step.removeprefix("times "))
+        else:
+            rows = unit(rows) if step == "l2" else np.copysign(np.sqrt(np.abs(rows)), rows)
     return encoder["weight"] * rows
 
 
