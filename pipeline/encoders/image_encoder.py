@@ -89,7 +89,7 @@ class ImageEncoder(nn.Module):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """Return a copy for fast inference on `device`, in `dtype`."""
-        return copy.deepcopy(self).to(device, dtype)
+        return copy.deepcopy(self).eval().to(device, dtype)
 
 
 AnyModule = TypeVar("AnyModule", bound=nn.Module)
@@ -138,7 +138,8 @@ class ModuleEncoder(ImageEncoder):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> "ModuleEncoder":
         """Return a copy for fast inference on `device`, in `dtype`, with weights in channels-last format."""
-        body = to_channels_last(self.folded().to(dtype=dtype))
+        # A copy of a graph of torch.fx is in training mode, in which batch norms would depend on the batch.
+        body = to_channels_last(self.folded().eval().to(dtype=dtype))
         return ModuleEncoder(self.preprocessing, body, self.flip).to(device)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:

@@ -113,7 +113,12 @@ def test_an_inner_layer_of_timm_gives_its_mean_over_the_image(tmp_path: Path) ->
         with torch.inference_mode():
             theirs(torch.stack(list(map(transform, IMAGES))))
         encoder = prepare(tmp_path, "timm", architecture=name, layer=layer)
+        side = encoder.preprocessing.side
         require_alike(encoder.encode(IMAGES), found[0].mean(dim=pooled))
+        pixels = torch.stack([torch.from_numpy(np.array(image.resize((side, side)))) for image in IMAGES])
+        with torch.inference_mode():
+            fast = encoder.optimised(torch.device("cpu"), torch.float32)(pixels)
+        require_alike(fast.numpy(), encoder(pixels))
     with pytest.raises(InputError, match="test_vit"):
         prepare(tmp_path, "timm", architecture="test_vit", layer="blocks.99")
 

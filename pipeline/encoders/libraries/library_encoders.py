@@ -199,7 +199,7 @@ class LibraryTexts(TextEncoder):
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
         """Return a copy of the body on `device`, in `dtype`."""
-        return Float32Output(copy.deepcopy(self.body).to(device, dtype))
+        return Float32Output(copy.deepcopy(self.body).eval().to(device, dtype))
 
     def probe(self) -> tuple[torch.Tensor, ...]:
         """Return the input tensors of a few texts, for comparing precisions."""
