@@ -11,10 +11,10 @@ of the photos are replaced, for each seed anew:
 - `noun`: in a share of the single captions, a noun of NOUNS is replaced by another noun of NOUNS.
 
 Each line has means over the seeds. `wrong` is the number of replaced items, `estimate` is the number of wrong items
-that the audit estimates, and `listed` is the number of items that its list leaves out at the rate 0.1. `rate` is the
-share of listed items that were not replaced, and `power` is the share of replaced items that are listed. `area` is the
-area under the ROC curve of the audit's scores, and `lemon` is this area for the score of LEMoN (Zhang et al. 2025) on
-the same embeddings, for the first LEMON_SEEDS seeds.
+that the audit estimates, and `listed` is the number of items in the audit's list of wrong items at the false discovery
+rate 0.1. `rate` is the share of listed items that were not replaced, and `power` is the share of replaced items that
+are listed. `area` is the area under the ROC curve of the audit's scores, and `lemon` is this area for the score of
+LEMoN (Zhang et al. 2025) on the same embeddings, for the first LEMON_SEEDS seeds.
 
 Features and text vectors are reduced to their leading principal components, so that ten seeds take minutes.
 
@@ -249,8 +249,8 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np
 
 
 def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a `share` of the captions wrong by the kind of `noise`, which is one of those in the docstring of this
-    module.
+    """Make a `share` of the captions wrong by the kind of `noise`: `photos`, `captions`, `nearest` or `noun`, which the
+    docstring of this module describes.
 
     Return the text vectors (m, d). Also return whether each caption (m,) is wrong or, for `photos`, whether the
     captions of each photo (n,) are wrong.

@@ -132,7 +132,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4000, help="Number of terms.")
     given = parse_options(parser, globals(), run=None, size=50)
     if not given.captions and not given.tiny:
-        parser.error("name the folder of the run and the file with captions")
+        parser.error("two arguments are needed: the folder of the run, and the file with its captions.")
     with TemporaryDirectory() as folder:
         if given.run:
             run = Run(given.run)

@@ -112,7 +112,8 @@ def make(folder: Path, pairs: int) -> float:
 
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
-    """Run a command, and return its wall and CPU seconds, the peak memory of its processes, and its output."""
+    """Run a command in `folder`, and return its wall and CPU seconds, the peak memory of its processes, and its output.
+    Ends this program if the command fails. `cores` is the number of threads of the command, or None for its default."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
@@ -129,7 +130,9 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
     output, _ = process.communicate()
     watcher.join()
     if process.returncode:
-        raise SystemExit(f"{words} has failed")
+        raise SystemExit(
+            f"The command {' '.join(words)} ended with the exit code {process.returncode}. Its messages are above."
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = time.perf_counter() - start
@@ -137,7 +140,8 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
 
 
 def memory(top: int) -> int:
-    """Return the KiB of the process `top` and of all processes below it. Shared memory counts once."""
+    """Return the memory in KiB of the process `top` and of all its descendants, as Linux counts proportional set sizes.
+    Shared memory counts once."""
     parents = {}
     total = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -159,7 +163,8 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `init`, `run` and `search`, with the times of the jobs of the run."""
+    """Measure `jointspace init` and `jointspace run`, with the seconds of the jobs of the run by stage, and return the
+    figures with the folder of the index."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -180,7 +185,8 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `fit`, `index` and `search` in one program."""
+    """Measure PROGRAM, which fits, indexes and searches in one process, and return the figures with the folder of the
+    index."""
     shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()

@@ -84,7 +84,8 @@ def loop(
 
 
 def run(*pairs: Any) -> None:
-    """Run the training of jointspace with the arguments of `train`, which last one epoch here."""
+    """Train Wsabie to the end by jointspace. `pairs` are the arguments of `train`, whose schedule has a single epoch
+    here."""
     for _ in train(*pairs):
         pass
 

@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.metrics.retrieval import Bootstrap, measure
 
 CHANCE_DIM = 16
-"""Dimensions of the random vectors with which the chance level is measured."""
+"""Number of dimensions of the random vectors with which the chance level is measured."""
 BLOCK_QUERIES = 256
 """Number of queries whose scores with the whole gallery are computed at once."""
 TIE_TOLERANCE = 1e-12

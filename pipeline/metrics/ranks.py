@@ -86,7 +86,8 @@ def _count(
     """
     if (without := np.bincount(owners, minlength=n) == 0).any():
         raise InputError(
-            f"The image in row {without.argmax()} has no caption. Leave images without captions out of the evaluation."
+            f"The image in row {without.argmax()} has no caption (rows are counted from 0). Leave images without"
+            " captions out of the evaluation."
         )
     m = len(owners)
     best = np.full(n, -np.inf)

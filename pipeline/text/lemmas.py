@@ -56,8 +56,9 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
     The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
     ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
     that is a stop word or that at least `min_count` sentences have. If there is no such candidate, the lemma is the
-    candidate that most other words have as lemma in the dictionary. If a lemma is not a word of the collection, its
-    term is the shortest of its words: if only `geese` occurs, the query `goose` finds it.
+    candidate that most other words have as lemma in the dictionary, where a candidate that is itself a word of the
+    collection has one more word. If a lemma is not a word of the collection, its term is the shortest of its words: if
+    only `geese` occurs, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)
@@ -95,7 +96,8 @@ def _candidates(word: str, lemma: str) -> Iterator[str]:
     """Yield candidates for the lemma of a word: first `lemma`, its lemma in the dictionary.
 
     If the word is inflected, so that `lemma` differs from it, also yield the word with each matching ending of ENDINGS
-    replaced.
+    replaced. If an ending is only removed, and the rest ends with a doubled letter as in `running`, the rest without
+    the last letter follows.
     """
     yield lemma
     if lemma == word:

@@ -23,7 +23,8 @@ MAX_WORDS = 100
 
 
 def require_spacy() -> Any:
-    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it."""
+    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it. From
+    then on, spaCy logs only errors."""
     try:
         import spacy
     except ImportError:
@@ -158,9 +159,10 @@ SCORES = ("dep_uas", "dep_las", "tag_acc")
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:
-    """Write a treebank to a file in spaCy's training format, and return its number of words.
+    """Write the sentences of a treebank to a file in spaCy's training format, without empty sentences, and return the
+    number of words.
 
-    Raises InputError if the treebank has no sentences.
+    Raises InputError, which names `path.stem` as the key of parse.treebank, if no sentence has words.
     """
     require_spacy()
     from spacy.tokens import Doc, DocBin
@@ -175,7 +177,10 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
             words, spaces, tags = list(parse.words), list(parse.spaces), list(parse.xpos)
             corpus.add(Doc(vocab, words=words, spaces=spaces, tags=tags, heads=heads, deps=relations))
     if not len(corpus):
-        raise InputError(f"The treebank for {path.stem} has no sentences. Name a CoNLL-U file with sentences.")
+        raise InputError(
+            f"The file of the key parse.treebank.{path.stem} has no sentence with words. Set this key to a CoNLL-U file"
+            " that has sentences."
+        )
     corpus.to_disk(path)
     return sum(map(len, parses))
 

@@ -83,7 +83,7 @@ CLAUSE_LAYERS = {
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
 """Relations to its head in which a noun or pronoun without dependents is not a phrase."""
 EMPTY = "no words"
-"""The value of `Parsed.fallback` for a text without words."""
+"""The value of `Parsed.fallback` for a text without words or without letters."""
 
 
 @dataclass(frozen=True)
@@ -267,7 +267,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "QP": ("CD", r"\$|NN.?"),
 }
 """Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If none matches,
-the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction."""
+the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction, or the first
+child if all are."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -293,7 +294,8 @@ RELATIONS: tuple[tuple[str, str, str], ...] = (
     (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
 )
 """Triples of a pattern for the label of a phrase, a pattern for the label of a child that is not the head of the
-phrase, and the relation of this child to the head. The first triple whose patterns match counts."""
+phrase, and the relation of this child to the head. The first triple whose patterns match counts. If none matches, the
+relation is UNSPECIFIED."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14

@@ -31,8 +31,8 @@ if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 MAX_IDF = float(np.finfo(np.float32).max)
-"""Largest absolute value of an inverse document frequency that float32 can store. A stored vocabulary with a larger
-value is refused."""
+"""Largest number that float32 can store. A stored vocabulary is refused if the absolute value of an inverse document
+frequency is not smaller."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5
@@ -82,7 +82,7 @@ class KnownTerms:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The position of every term in `terms`."""
+        """The position of every term in `terms`: term -> position."""
         return {term: row for row, term in enumerate(self.terms)}
 
     @cached_property
@@ -91,7 +91,8 @@ class KnownTerms:
 
     @cached_property
     def cut(self) -> Callable[[str], list[str]]:
-        """The function that returns the pieces of a word that are terms. An unknown word has no pieces."""
+        """The function that returns the pieces of a word that are among the known terms. For a word that counts as
+        unknown (see `_cut`), it returns no pieces."""
         pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
         letters = {letter for piece in pieces for letter in list_letters(piece)}
         lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
@@ -119,7 +120,7 @@ class KnownTerms:
         return make_reader(self.split)
 
     def rows(self, text: str) -> list[int]:
-        """Return the rows of the known terms in `text`."""
+        """Return the positions in `terms` of the known terms in `text`, as often as the terms occur."""
         return [self.index[term] for term in self.analyze(text) if term in self.index]
 
     def knows(self, text: str) -> bool:
@@ -235,20 +236,23 @@ class Vocabulary(KnownTerms):
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
         """Return the vocabulary that `to_dict` has described. Other keys are ignored.
 
-        Raises ValueError if the terms and their weights do not have the right form.
+        Raises ValueError, or KeyError for a missing key, if the vocabulary does not have the form that `to_dict`
+        writes.
         """
         settings = TermSettings.from_dict(value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
-            raise ValueError("every term must be a text, and normalise must be true or false")
+            raise ValueError(
+                "the stored vocabulary is damaged: every term must be a text, and normalise must be true or false"
+            )
         if (
             len(idf) != len(terms)
             or len(set(terms)) != len(terms)
             or not (np.abs(np.array(idf, float)) < MAX_IDF).all()
         ):
             raise ValueError(
-                f"the {len(terms)} terms must be different and have one finite idf weight each, but there are"
-                f" {len(set(terms))} different terms and {len(idf)} weights"
+                f"the stored vocabulary is damaged: the {len(terms)} terms must be different and have one finite idf"
+                f" weight each, but there are {len(set(terms))} different terms and {len(idf)} weights"
             )
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
@@ -297,7 +301,8 @@ def learn_vocabulary(
     common.sort(key=lambda term: (-term[1], term[0]))
     if not common:
         raise InputError(
-            f"no term occurs in {min_count} or more of the {counts.n} training sentences. Lower text.min_count."
+            f"The vocabulary would be empty, because no term occurs in {min_count} or more of the {counts.n} training"
+            " captions. Lower text.min_count or, if a model that reads words needs the vocabulary, tokens.min_count."
         )
     terms, frequencies = zip(*common, strict=True)
     weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
@@ -321,7 +326,8 @@ class Tokens(Ragged):
 
 
 def encode_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tokens:
-    """Encode texts as ids of words in a vocabulary of single words. A text without words has length 0."""
+    """Encode texts as ids of words in a vocabulary of single words. Unknown words have the id V. A text without words
+    has length 0."""
     analyze, index, unknown = make_analyzer(vocabulary.settings), vocabulary.index, len(vocabulary.terms)
     sentences = [[index.get(word, unknown) for word in analyze(text)] for text in texts]
     offsets = offsets_of(list(map(len, sentences)))

@@ -89,7 +89,7 @@ class RectifiedBRNN(FragmentEncoder):
         return pack(tokens, len(self.words) - 1)
 
     def forward(self, packed: Packed) -> MultiVectors:
-        """Compute the vector s_t of each word, in float32."""
+        """Compute the vector s_t of each word, (total, dimensions) float32, sentence after sentence."""
         x = self._drop(functional.embedding(packed.ids, self.words))
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
         back = packed.mirrored
@@ -139,7 +139,7 @@ class Edges(NamedTuple):
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
     """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
 
-    A label is rare if less than the share `least_share` of all words with a head have it.
+    A label is rare if no word has it, or if less than the share `least_share` of all words with a head have it.
     """
     counts = np.bincount(trees.labels[trees.parents >= 0])
     kept = counts >= max(1, least_share * counts.sum())

@@ -26,8 +26,8 @@ class Objective:
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
 
     - `all`: all other pairs of the batch.
-    - `distinct`: all other pairs of the batch, but each image only once (Socher et al. 2014, eq. 5, in which the batch
-      is the whole training set).
+    - `distinct`: all other pairs of the batch, but each image counts only once as a contrastive image (Socher et al.
+      2014, eq. 5, in which the batch is the whole training set). All their sentences count.
     - `hardest`: the pair of the batch with the greatest score.
     - `sampled`: `contrastive` pairs that are drawn from the whole training set for each batch, and stand at the end of
       the batch (Kiros et al. 2014, section 2.2).
@@ -45,7 +45,8 @@ class Objective:
 
     @property
     def drawn(self) -> int:
-        """The number of contrastive pairs at the end of a batch."""
+        """The number of contrastive pairs that are drawn for each batch and stand at its end, which is 0 unless
+        `negatives` is `sampled`."""
         return self.contrastive if self.negatives == "sampled" else 0
 
     def __call__(
@@ -174,7 +175,8 @@ class DenseObjective:
     The terms of noun phrases are weighted by their confidence. If the reduction is `mean`, both parts are divided by
     the number of sentences. `contrasts` selects the contrastive phrases h_{d,l} and regions v_{d,l} of eq. 9: the
     phrases of `other-images` of the batch, all phrases of the `batch`, or only the phrases of the `own-image`, as the
-    index d in eq. 9 says. Phrases of the same region never contrast.
+    index d in eq. 9 says. Phrases of the same region never contrast. If no phrase of the batch has a positive
+    confidence, the loss is the loss of the sentences alone.
     """
 
     objective: Objective

@@ -172,10 +172,10 @@ def recur(
 ) -> Tensor:  # fmt: skip
     """Compute the hidden states of `Recurrence`, with products in `precision`. `Recurrence` describes the arguments.
 
-    On a GPU, cuDNN computes them if it has the cell and `bias` has one dimension, because it needs a few kernels
-    instead of about twenty per position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as
-    `Recurrence`. cuDNN always gets float32. In training with `bfloat16`, it may multiply in TF32, which has more bits
-    than bfloat16.
+    On a GPU, cuDNN computes the states if torch has a library function for the cell and `bias` has one dimension. cuDNN
+    needs a few kernels, but `Recurrence` needs about twenty per position. On a CPU, torch's own function takes 1.05 to
+    1.26 times as long as `Recurrence`. cuDNN always gets float32. In training with `bfloat16`, it may multiply in TF32,
+    which has more bits than bfloat16.
     """
     tensors = words, w, u, bias, hidden_bias
     if words.is_cuda and cell.library is not None and bias.dim() == 1:

@@ -36,7 +36,8 @@ Adam changes all weights by about the same amount, so that the directions of lon
 suits sentences, because there are few training sentences with a rare term.
 """
 SCALE_SAMPLE = 4096
-"""Approximate number of training pairs on which the initial lengths are measured."""
+"""Minimum number of training pairs on which the initial lengths are measured, if there are as many. Fewer than twice as
+many are used."""
 
 
 class Bags(NamedTuple):
@@ -74,7 +75,8 @@ def take_sentences(task: TrainingTask, text: TextView, rows: np.ndarray) -> Matr
 
 
 def take_sample(task: TrainingTask, text: TextView) -> tuple[Tensor, Matrices]:
-    """Return the images (k, D) and the sentences of about SCALE_SAMPLE training pairs, on the device of the task."""
+    """Return the images (k, D) and the sentences of every s-th training pair, on the device of the task. The step s is
+    chosen so that there are SCALE_SAMPLE to 2 SCALE_SAMPLE pairs, or all pairs if there are fewer."""
     owners = task.train.owners
     rows = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
     return task.images(rows), move_tensors(take_sentences(task, text, rows), task.device)
@@ -127,7 +129,7 @@ class RefinedTowers(nn.Module):
     @torch.no_grad()
     def scale(self, x: Tensor, y: Matrices) -> None:
         """Scale W and U so that the root mean square length of the projections is 1 for the images x (n, D), and
-        SENTENCE_LENGTH for the sentences y (n, d).
+        SENTENCE_LENGTH for the sentences y (n, d). W and U are changed in place.
 
         One learning rate then suits both maps and every start.
         """

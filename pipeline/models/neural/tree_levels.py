@@ -141,7 +141,8 @@ def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarra
 
 
 def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
-    """Return the nodes with `is_kept`, whose parents are kept too, numbered tree after tree."""
+    """Return a Forest of the nodes for which `is_kept` (total,) is true, numbered again tree after tree. The parents of
+    kept nodes must be kept too."""
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(nodes.trees[kept], kind="stable")]
     number = np.full(len(is_kept) + 1, NOTHING)  # The last entry is for the parent of a root, which stays NOTHING.

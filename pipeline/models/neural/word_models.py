@@ -99,7 +99,7 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Create the model with its initial parameters."""
+        """Create the model that training starts from, with its initial parameters."""
         settings = task.settings
         learned = cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
@@ -203,11 +203,13 @@ class GlobalModel(NetworkModel):
 
 
 def read_score(settings: Settings) -> Score:
-    """Return the stored `score`, the comparison of images with sentences. Raises ValueError for an unknown name."""
+    """Return the stored setting `score`, the comparison of images with sentences. Raises KeyError if it is missing, and
+    ValueError for an unknown name."""
     for score in get_args(Score):
         if settings["score"] == score:
             return score
-    raise ValueError(f"unknown score {settings['score']}. The known scores are {', '.join(get_args(Score))}")
+    known = ", ".join(get_args(Score))
+    raise ValueError(f"the stored setting score of this model is {settings['score']!r}, but must be one of {known}")
 
 
 class BagOfWords(GlobalModel):

@@ -22,7 +22,8 @@ from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
 SCALE_SAMPLE = 4096
-"""Approximate number of images, and of sentences, on which the lengths of the initial projections are measured."""
+"""Minimum number of images, and of sentences, on which the lengths of the initial projections are measured, if there
+are as many. Fewer than twice as many are used."""
 
 
 class InitialTowers(NamedTuple):
@@ -113,9 +114,9 @@ class Towers(nn.Module):
 
     unit scales a vector to unit length. e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that
     reads them. The BiGRU reads e_t times `scale`, which makes the root mean square of the entries of the initial word
-    vectors 1. P is initially zero, and the other parameters are initially `towers`. The recurrence thus learns the
-    effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is
-    `bias` (c,), and P is `to_whole` (2 hidden, c).
+    vectors 1. P is initially zero, the BiGRU is initially random, and the other parameters begin as `towers`. The
+    recurrence thus learns the effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows
+    of `words` (V + 1, c), b is `bias` (c,), and P is `to_whole` (2 hidden, c).
     """
 
     mean: Tensor
