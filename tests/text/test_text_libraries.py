@@ -21,7 +21,8 @@ TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach r
 
 
 def prepare(root: Path, kind: str, **own: Any) -> Any:
-    """Make the text encoder of an entry, store it, and return the restored encoder."""
+    """Make the text encoder of an entry, store it, and return the restored encoder. Check that the restored encoder
+    gives the same vectors, also in batches on a device."""
     key = kind.replace("-", "_")
     pytest.importorskip(key)
     values = {"text_encoders": [{"name": "theirs", "kind": kind, **own}]}
