@@ -202,11 +202,13 @@ class FragmentNetwork(nn.Module):
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
-        """Embed the stacked features of regions. `whole` is not used, because the first region is the whole image."""
+        """Map the stacked features of the regions of n images to one vector (h,) per region. `whole` is not used,
+        because the first region is the whole image."""
         return replace(regions, vectors=self.regions(regions.tensor))
 
     def embed_sentences(self, sentences: ArrangedFragments) -> MultiVectors:
-        """Embed sentences that the sentence encoder has arranged."""
+        """Map n sentences, in the form that `arrange` of the sentence encoder returns, to one vector per word or
+        relation."""
         return self.sentences(sentences)
 
     def fragments(

@@ -217,7 +217,7 @@ class TwoBranches(GlobalNetwork):
 
 
 MAX_REGIONS = 1 << 16
-"""Maximum number of regions that are embedded at once."""
+"""Maximum number of regions that `HMLSTM.embed_regions` embeds at once."""
 
 
 @dataclass(frozen=True)

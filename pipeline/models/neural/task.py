@@ -239,7 +239,7 @@ class TrainableModel(Protocol):
     """A registered class of models that the stage `train` can train."""
 
     def trainer(self, task: TrainingTask) -> Training:
-        """Create an untrained model, and return its training."""
+        """Create a model with its initial parameters, and return its training, which has not begun."""
         ...
 
 

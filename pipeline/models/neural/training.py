@@ -320,7 +320,8 @@ class Training:
                 self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
-        """Add the loss of the last step to `progress.losses`, unless it was already added.
+        """Add the loss of the last step to `progress.losses`, unless it was already added. On a GPU, this waits for the
+        loss.
 
         Raises JointspaceError if the loss or the norm of the gradient is not finite.
         """
@@ -390,7 +391,8 @@ class Training:
         return Checkpoint({name: t.cpu().numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue from `checkpoint`, which may come from another device.
+        """Take over the state in `checkpoint`, from which `run` then continues. The checkpoint may come from another
+        device.
 
         Raises IntegrityError if the names or shapes of its current parameters differ from the parameters of this
         training.

@@ -99,7 +99,8 @@ def in_order(nodes: Forest) -> np.ndarray:
 
 
 def binarise(nodes: Forest) -> Forest:
-    """Convert phrase trees to binary phrase trees. Their `labels` are 1 for right children, and 0 for all other nodes.
+    """Convert phrase trees to binary phrase trees. In the result, `labels` is 1 for right children and 0 for all other
+    nodes. The labels of the phrases are lost.
 
     If a phrase has more than two children, the first two are joined to a new node, then this node and the third child,
     and so on. A phrase with a single child is replaced by this child.

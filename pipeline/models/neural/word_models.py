@@ -112,7 +112,8 @@ class GlobalModel(NetworkModel):
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that scores the current parameters on `dev`: the recall sum, or the negative mean rank."""
+        """Return a function that scores, on `dev`, the parameters that the network has at the time of the call. The
+        score is the recall sum, or the negative mean rank if `by_mean_rank` is true."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
@@ -124,8 +125,8 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """Return further arguments of `sentence_encoder`, name -> JSON value, from the settings or training
-        sentences."""
+        """Return further arguments of `sentence_encoder`, name -> JSON value, which come from the settings or the
+        training sentences. There are none unless a subclass overrides this method."""
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
@@ -224,7 +225,8 @@ class BagOfWords(GlobalModel):
 
 
 class RNN(GlobalModel):
-    """The model `rnn`: the last hidden state of a plain recurrent network (Socher et al. 2014, section 6)."""
+    """The model `rnn`, which embeds a sentence as the last hidden state of a plain recurrent network (Socher et al.
+    2014, section 6)."""
 
     sentence_encoder = PlainRecurrent
 
@@ -235,13 +237,14 @@ class RNN(GlobalModel):
 
 
 class GRU(GlobalModel):
-    """The model `gru`: the last hidden state of gated recurrent units."""
+    """The model `gru`, which embeds a sentence as the last hidden state of gated recurrent units."""
 
     sentence_encoder = partial(Recurrent, "gru")
 
 
 class LSTM(GlobalModel):
-    """The model `lstm`: the last hidden state of a long short-term memory (Kiros et al. 2014, section 2.2)."""
+    """The model `lstm`, which embeds a sentence as the last hidden state of a long short-term memory (Kiros et al.
+    2014, section 2.2)."""
 
     sentence_encoder = LongShortTerm
 

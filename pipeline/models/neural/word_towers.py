@@ -63,7 +63,8 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
 
 
 def _rms(x: np.ndarray) -> float:
-    """Compute the root mean square length of the rows of x (n, c)."""
+    """Compute the root mean square length of the rows of x (n, c). The result is never 0, so that it can be a
+    divisor."""
     return float(np.sqrt(max(np.square(x, dtype=np.float64).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
@@ -153,7 +154,7 @@ class Towers(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
-        """Read n packed sentences. During training, dropout removes whole words."""
+        """Read n packed sentences. During training, dropout removes whole words, and values of the states."""
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
@@ -184,7 +185,8 @@ class RecurrentTowers(Towers, GlobalNetwork):
 class RecurrentCCA(GlobalModel):
     """The model `ncca-recurrent` of this project, with the network RecurrentTowers.
 
-    It starts as a fitted `ncca`, and weight decay pulls its image map, word vectors and bias towards this start.
+    It starts as a fitted `ncca`, and weight decay pulls its image map, word vectors and bias towards this start, and
+    its other parameters towards zero.
     """
 
     def __init__(self, view: ImageView, network: RecurrentTowers) -> None:
