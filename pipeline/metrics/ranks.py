@@ -28,11 +28,13 @@ PRODUCTS_PER_SCORE = 4096
 """Number of products that is assumed for the score of two multi-vector items. The difference that counts as a tie is
 proportional to it."""
 BLOCK_IMAGES = 255
-"""Number of images whose scores are compared at once. It is the greatest count that fits in one byte."""
+"""Maximum number of images whose scores with a block of sentences are compared at once. It is the greatest count that
+fits in one byte."""
 BLOCK_SENTENCES = 256
-"""Number of sentences whose scores are compared at once. A block of scores stays in the cache."""
+"""Maximum number of sentences in a block of scores. A block of BLOCK_IMAGES by BLOCK_SENTENCES scores stays in the
+cache of a CPU."""
 BLOCK_PAIRS = 4096
-"""Number of sentences whose scores with their own images are computed at once."""
+"""Maximum number of sentences whose scores with their own images are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Ranks:
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
     """Rank images (n, c) and sentences (m, c) by their scores with each other.
 
-    Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a row
-    is not finite, and InputError if an image has no sentence. Both errors name the row.
+    Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a
+    vector is not finite, and InputError if an image has no sentence. Both errors name the row of the vector or the
+    image.
     """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)

@@ -8,8 +8,8 @@ MIN_ENGLISH_SHARE = 0.6
 for the captions of Flickr8k, 0.18 for their German captions, and 0.42 for 21 Dutch captions."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
-"""Pairs of an English inflection and the ending of the lemma that replaces it (the detachment rules of WordNet's
-Morphy)."""
+"""Pairs of an English ending and the ending of the lemma that replaces it. They are the detachment rules of WordNet's
+Morphy for verbs, and a rule for `ied`."""
 STOP_WORDS = frozenset((
     "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "always",
     "am", "among", "an", "and", "any", "are", "around", "as", "at", "be", "because", "been", "before", "behind",
@@ -22,8 +22,9 @@ STOP_WORDS = frozenset((
     "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
     "whose", "why", "with", "within", "without", "you", "your", "yours",
 ))  # fmt: skip
-"""English words that describe nothing in a photo by themselves. The longer list of scikit-learn, which is used if
-text.stop_words is true, also has nouns and numbers, such as fire, side and two."""
+"""English words that describe nothing in a photo by themselves. A query of such words alone has no known word (see
+`KnownTerms.searches`). The longer list of scikit-learn, which is used if text.stop_words is true, also has nouns and
+numbers, such as fire, side and two."""
 
 
 def find_lemma(word: str) -> str:

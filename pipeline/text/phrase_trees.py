@@ -107,7 +107,8 @@ class PhraseTree:
         """Return the tree in which all phrases that cover the whole sentence are merged into one root.
 
         A phrase covers the sentence if it has all words except punctuation. `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))`
-        becomes `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost merged phrase.
+        becomes `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost merged phrase. A tree
+        without such phrases, or with a single one, is returned unchanged.
         """
         m = len(self.words)
         words = [not is_punctuation(label) for label in self.labels[:m]]
@@ -144,7 +145,8 @@ def is_punctuation(tag: str) -> bool:
 
 
 def right_branching(words: Sequence[str]) -> PhraseTree:
-    """Return a substitute for a missing tree: (FRAG w1 (FRAG w2 (FRAG w3 w4)))."""
+    """Return a substitute for a missing tree: (FRAG w1 (FRAG w2 (FRAG w3 w4))). All parts of speech are X. A single
+    word is a tree without phrases."""
     n = len(words)
     inner = max(n - 1, 0)  # phrase n + k has the last k + 2 words
     parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n

@@ -168,7 +168,8 @@ def cut_word(word: str) -> tuple[str, ...]:
 
 def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = cut_word) -> Callable[[str], list[str]]:
     """Return a function that lists the terms of a text: first the words, then the pairs of neighbouring words, and so
-    on up to the longest n-grams.
+    on up to the longest n-grams. A term is listed as often as it occurs. N-grams of Han characters alone are not longer
+    than LONGEST_HAN.
 
     If `settings.pieces` is true, the pieces of the words in scripts with spaces follow. `cut` is the function that
     returns the pieces of a word.

@@ -110,7 +110,7 @@ def fall_back(text: str, reason: str) -> Parsed:
 
 
 def derive_phrases(parse: Parse) -> PhraseTree:
-    """Derive the phrase tree of a dependency parse."""
+    """Derive the phrase tree of a dependency parse by the layers that the module docstring describes."""
     return _Derivation(parse).tree()
 
 
@@ -210,7 +210,8 @@ class _Derivation:
         return Layer.MODIFIED if nominal is None else nominal
 
     def _is_phrase(self, word: int) -> bool:
-        """Return whether `word` alone is a noun phrase."""
+        """Return whether `word` may be a noun phrase alone: a noun or pronoun whose relation to its head is not in
+        WITHIN, and which is not a possessive pronoun."""
         relation = self.parse.relations[word]
         possessive = relation == "nmod:poss" and self.upos[word] == "PRON"
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
@@ -337,7 +338,7 @@ def head_words(tree: PhraseTree) -> list[int]:
 
 
 def derive_dependencies(tree: PhraseTree) -> Parse:
-    """Derive the dependency parse of a phrase tree."""
+    """Derive the dependency parse of a phrase tree. HEADS decides the heads, and RELATIONS decides the relations."""
     m, children, word_of = len(tree.words), _children(tree), head_words(tree)
     heads, relations = [ROOT] * m, [ROOT_RELATION] * m
     for phrase in range(m, len(tree)):

@@ -277,14 +277,15 @@ def learn_vocabulary(
     idf: bool,
     normalise: bool,
 ) -> Vocabulary:
-    """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
+    """Learn a vocabulary of the `size` most common terms that are in at least `min_count` training sentences, or of all
+    such terms if there are fewer.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. Their counts
     decide whether the sentences are English, and which lemmas are used. If the terms of the vocabulary are not the
     single words, `count` is called again for these terms. An English vocabulary has no pieces of words. In other
-    languages, pieces take at most half of the vocabulary. `idf` says whether terms are weighted by their inverse
-    document frequency, and `normalise` whether vectors are scaled to unit length. Raises InputError if no term is
-    frequent enough.
+    languages, if `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether terms are
+    weighted by their inverse document frequency, and `normalise` whether vectors are scaled to unit length. Raises
+    InputError if no term is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)

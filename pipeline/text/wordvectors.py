@@ -46,7 +46,8 @@ class WordVectors:
 
 
 def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
-    """Return random vectors for `count` words and for unknown words: (count + 1, dim) float32 in [-scale, scale]."""
+    """Return random vectors for `count` words and, in the last row, for unknown words: (count + 1, dim) float32, drawn
+    uniformly from [-scale, scale]."""
     return np.random.default_rng(seed).uniform(-scale, scale, (count + 1, dim)).astype(np.float32)
 
 
@@ -135,7 +136,8 @@ def _read_word(stream: BinaryIO) -> bytes | None:
 
 
 class _VectorReader:
-    """Checks the vectors of a file and collects the wanted vectors.
+    """Checks the vectors of a file, and collects the vectors of the `wanted` words and of the first `first` words of
+    the file.
 
     `unit` is the noun for the position of a vector in messages: a `line` or an `entry` of the file.
     """
