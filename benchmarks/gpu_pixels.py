@@ -104,7 +104,7 @@ def extraction(bench: Bench) -> None:
 
     def steady(name: str) -> dict[str, Any]:
         if name == "vit_l_16" and find_spec("timm") is None:
-            raise ImportError("timm is not installed")
+            raise ImportError("ViT-L/16 is not measured, because timm is not installed. Install timm to measure it.")
         command("prepare-encoder", name)
         begun = time.strftime("%T")
         said = command("extract", name)
@@ -194,7 +194,9 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
     spent = time.process_time() - begun
     value = images / (time.perf_counter() - start)
     if len(reasons) < images:
-        raise RuntimeError(f"the decoder processes ended after {len(reasons)} of {images} images")
+        raise RuntimeError(
+            f"The decoder processes ended after {len(reasons)} of {images} images. Read log.txt for the cause."
+        )
     failed = next(filter(None, reasons), None)
     return {"error": failed} if failed else {"value": value, "main_us": 1e6 * spent / images}
 

@@ -29,7 +29,7 @@ runtime.configure()
 import faiss  # noqa: E402  after the BLAS kernels are chosen
 import numpy as np  # noqa: E402
 import pyarrow as pa  # noqa: E402
-import torch  # noqa: E402, F401  exact search uses it where it is loaded
+import torch  # noqa: E402, F401  exact search uses torch if torch is loaded
 
 from pipeline.index.build import choose_and_build  # noqa: E402
 from pipeline.index.chooser import Requirements  # noqa: E402

@@ -23,7 +23,7 @@ from pipeline.compute import runtime
 runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
-import torch  # noqa: E402, F401  whose conversion from float16 is the fastest
+import torch  # noqa: E402, F401  to_float32 converts by torch if torch is loaded, which is fastest
 from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 from threadpoolctl import threadpool_info  # noqa: E402

@@ -59,7 +59,7 @@ def main() -> None:
         sort = partial(sort_ranks, images, sentences, owners)
         threads = runtime.threads()
 
-        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # np.argsort uses one thread
+        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # np.argsort uses one thread.
         found = ours()
         exact = sort_ranks(*doubles, owners)
         report({**result, "differing": differing(found, sort()), "exact_differing": differing(found, exact)})

@@ -199,7 +199,7 @@ def search(index_folder: Path, folder: Path, pairs: int) -> float:
 
     index = jointspace.load(index_folder)
     texts = np.load(folder / "data/texts.npy", mmap_mode="r", allow_pickle=False)
-    table = index._searcher.table("images")  # the table stays in memory after the first use
+    table = index._searcher.table("images")  # The table stays in memory after the first use.
     split = np.array(table["split"].to_pylist())
     rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)
     numbers = [int(path.removesuffix(".jpg")) for path in table["path"].take(rows).to_pylist()]

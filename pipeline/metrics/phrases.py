@@ -216,7 +216,7 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
     and `named` (q, 2) has the pairs of a phrase and its gold box, a row of `gold` (g, 4).
     """
     right = np.zeros(len(pairs), bool)
-    matches = pairs_within(named[:, 0], pairs[:, 0])  # (row of named, row of pairs) of the same phrase
+    matches = pairs_within(named[:, 0], pairs[:, 0])  # Pairs (row of `named`, row of `pairs`) of one phrase.
     overlaps = overlap(boxes[pairs[matches[:, 1], 1]], gold[named[matches[:, 0], 1]]) >= least
     right[matches[overlaps, 1]] = True
     return right

@@ -110,7 +110,8 @@ def _count(
 
     with _thread_pools().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
         counts = list(pool.map(count, _slices(n, BLOCK_IMAGES)))
-    # The counts include the targets: the image of a sentence, and all of an image's sentences that tie with its best.
+    # The counts include the targets themselves: the image of a sentence, and those sentences of an image that tie with
+    # the best sentence of the image. The latter are subtracted.
     own_best = np.bincount(owners[targets >= least_of_image[owners]], minlength=n)
     image_to_sentence = np.concatenate([above_best for above_best, _ in counts]) - own_best + 1
     return Ranks(image_to_sentence, np.sum([above_target for _, above_target in counts], axis=0))
@@ -137,7 +138,7 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":
         return x, y, ROUNDING * x.shape[1] * longest[0] * longest[1]
-    # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
+    # The score -|a - b|**2 equals the inner product (2a, -|a|**2, 1) . (b, 1, -|b|**2).
     a = np.hstack([2 * x, -squares[0], np.ones_like(squares[0])])
     b = np.hstack([y, np.ones_like(squares[1]), -squares[1]])
     return a, b, ROUNDING * a.shape[1] * sum(longest) ** 2

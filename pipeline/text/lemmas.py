@@ -108,4 +108,4 @@ def _candidates(word: str, lemma: str) -> Iterator[str]:
         if stem != word and len(stem) > 1:
             yield stem + lemma_ending
             if not lemma_ending and stem[-1] == stem[-2:-1]:
-                yield stem[:-1]  # a doubled consonant, as in running
+                yield stem[:-1]  # This undoes a doubled consonant, as in `running`.

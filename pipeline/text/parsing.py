@@ -198,7 +198,8 @@ def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
     config = init_config(lang=LANGUAGE, pipeline=["tagger", "parser"], optimize="efficiency", silent=True)
     config["paths"] |= {part: str(folder / f"{part}.spacy") for part in ("train", "dev")}
     config["system"]["seed"] = seed
-    config["components"]["tagger"]["label_smoothing"] = 0.0  # with smoothing, a treebank of only one tag is an error
+    # With label smoothing, spaCy fails if a treebank has only one tag.
+    config["components"]["tagger"]["label_smoothing"] = 0.0
     frequency = max(1, min(MAX_STEPS_PER_EVALUATION, words // WORDS_PER_STEP))
     config["training"] |= {"max_epochs": epochs, "max_steps": 0, "eval_frequency": frequency}
     config.to_disk(folder / "config.cfg")

@@ -89,7 +89,7 @@ def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
     owner: dict[int, int] = {}
     for number, (first, last) in enumerate(spans):
         for word in range(first, last + 1):
-            owner[word] = number  # if several of `words` share it, the last of them
+            owner[word] = number  # If several of `words` share a parser's word, the last of them owns it.
     highest = [min(range(first, last + 1), key=lambda word: (word not in owner, depth[word])) for first, last in spans]
     heads, relations = [ROOT] * len(words), [ROOT_RELATION] * len(words)
     for number, word in enumerate(highest):

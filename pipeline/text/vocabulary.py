@@ -226,7 +226,7 @@ class Vocabulary(KnownTerms):
     n_sentences: int
 
     @property
-    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # no code assigns it
+    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # No code assigns `split`.
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:
@@ -262,7 +262,7 @@ def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: 
 
     The sentences may be read twice, so `sentences` must not be an iterator.
     """
-    from pipeline.text.counting import count_terms  # loads pyarrow, which queries do not need
+    from pipeline.text.counting import count_terms  # It imports pyarrow, which queries do not need.
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
         return learn_vocabulary(lambda chosen: count_terms(sentences, chosen, Path(folder)), settings, **sizes)

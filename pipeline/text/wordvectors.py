@@ -203,8 +203,8 @@ def train_vectors(
         from gensim.models import Word2Vec
     except ImportError as error:
         raise UsageError(
-            "word_vectors.source corpus needs gensim. Install it with `pip install 'jointspace[words]'`, or choose"
-            " another source."
+            "The setting corpus of word_vectors.source needs gensim. Install it with `pip install 'jointspace[words]'`,"
+            " or set word_vectors.source to file or random."
         ) from error
 
     class Corpus:

@@ -74,7 +74,7 @@ def test_interval_of_three_trainings_has_the_stated_coverage(image_deviation: fl
 
 def test_an_image_with_weight_two_counts_like_two_copies() -> None:
     rng = np.random.default_rng(3)
-    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # the ids of the images of 60 regions
+    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # These are the ids of the images of 60 regions.
     ranks = rng.integers(1, 12, 60)
     columns = (("region_to_phrase", "recall@5"), ("region_to_phrase", "mean_rank"))
     one = draw_of_ranks({"region_to_phrase": ranks}, {"region_to_phrase": images}, columns)

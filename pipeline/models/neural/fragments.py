@@ -269,7 +269,8 @@ class RelationNetwork(FragmentEncoder):
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
-        # `unbind` makes one gradient for all matrices. Indexing would make a gradient of this size for each matrix.
+        # With `unbind`, backpropagation makes one gradient for all matrices together. With indexing, it would make a
+        # gradient of the size of all matrices for each matrix.
         weights = self.weight.unbind()
         biases = self.bias.unbind()
         blocks = [
