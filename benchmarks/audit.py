@@ -171,7 +171,8 @@ def read_captioned(run: Run) -> Pairs:
 
 
 class Reduction:
-    """The `components` leading principal components of a matrix (n, d).
+    """The `components` leading principal components of a matrix (n, d), which are learned from 10,000 to 20,000 of its
+    rows, or from all rows if there are fewer.
 
     `ridge` is relative to the mean variance of the reduced columns. It adds as much to their variances as RIDGE adds to
     the variances of the columns of the matrix.
@@ -304,7 +305,8 @@ def score_lemon(rivals: Rivals) -> np.ndarray:
 
 
 def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a line with the means over the seeds for each kind of noise and each share of replaced items."""
+    """Yield a line with the means over the seeds for each kind of noise in `noises` and each share of replaced items in
+    SHARES. The noise `noun` has only the share 0.05."""
     for noise in noises:
         for share in SHARES if noise != "noun" else (0.05,):
             figures = [find_with_seed(pairs, noise, share, seed) for seed in range(seeds)]

@@ -70,7 +70,8 @@ def photos(bench: Bench) -> None:
 
 
 def command(*arguments: str) -> str:
-    """Run a command of jointspace in a new process, as a user does, and return its messages."""
+    """Run a stage of jointspace in a new process, and return its messages. Raises ImportError if a module is missing,
+    and RuntimeError if the stage fails for another reason."""
     called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
@@ -185,7 +186,8 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
     """Measure the rate at which `images` outcomes arrive, in images per second. The first `under_way` outcomes are
     skipped.
 
-    `main_us` is the CPU time of the main process for each image, in microseconds.
+    `main_us` is the CPU time of the main process for each image, in microseconds. If an outcome is a failure, the
+    result has only the `error`. Raises RuntimeError if there are fewer outcomes.
     """
     deque(islice(outcomes, under_way), maxlen=0)
     start = time.perf_counter()

@@ -62,7 +62,8 @@ def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
 
 
 def measure(collection: Collection, captions: dict[int, list[str]], size: int, pieces: bool) -> dict[str, Any]:
-    """Fit `ncca` to the captions of the training images, and measure it on the images of the test split.
+    """Fit `ncca` to the captions of the training images, choose its parameters on dev, and measure it on the images of
+    the test split. Return the values of a line of output.
 
     `captions` maps the row of an image to its captions. `size` is the maximum number of terms, and `pieces` says
     whether pieces of words are terms too.

@@ -101,13 +101,13 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
 
 
 def _word(number: int) -> str:
-    """Return a word that lemmatisers leave unchanged."""
+    """Return the word for `number` (0 to 9999), which lemmatisers leave unchanged."""
     return "q" + "".join("bcdfghjklm"[int(digit)] for digit in f"{number:04d}")
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Write features (n, dim) as after a ReLU, of which about a quarter is not zero, and an encoder file, without which
-    the rules would refuse them.
+    the rules would refuse the features. Shards that exist are kept. `topics` (n,) are the topics of the images.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")

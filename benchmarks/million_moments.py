@@ -51,8 +51,8 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words. An
-    image and its sentence have the same of 64 topics.
+    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words.
+    Each image has one of 64 topics, and its sentence has the same topic. Shards that exist are kept.
     """
     shared = np.random.default_rng(0)
     mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8

@@ -128,7 +128,8 @@ class _Sample:
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """Compute the measures of a resample, in which image i and its queries count `weights[i]` times.
+        """Compute recall@1, @5 and @10 in percent, the median rank and the mean rank of a resample, in which image i
+        and its queries count `weights[i]` times.
 
         `weights` (n_images,) are whole numbers.
         """

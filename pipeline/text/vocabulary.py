@@ -36,7 +36,7 @@ frequency is not smaller."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5
-"""Number of similar words among which the suggestion is chosen."""
+"""Maximum number of similar known words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
