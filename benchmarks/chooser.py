@@ -1,11 +1,12 @@
-"""Checks that the choice of an index type is the same on a busy machine and on a quiet machine.
+"""Measures whether the choice of an index type is the same on a busy machine as on a quiet machine.
 
     python benchmarks/chooser.py [--vectors 200000] [--dim 96] [--runs 10] [--busy 3] [--floor 0.95] [--sample 50000]
 
-The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy`
-other processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
-alternate. Each run prints a JSON line. Another line counts how often each factory string was chosen. The last line
-compares the median seconds of a choice on a quiet machine with the median seconds on a busy machine.
+The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy` other
+processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
+alternate. Each run prints a JSON line. Another line counts how often each factory string was chosen in both states. The
+last line compares the median seconds of a choice on a quiet machine (`ours`) with the median seconds on a busy machine
+(`reference`).
 """
 
 import argparse

@@ -197,8 +197,8 @@ def tests(bench: Bench) -> None:
 
 
 def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
-    """Run the part `name`, a function of the module `module`. If it takes more than `seconds`, kill this process with
-    all processes that it has started."""
+    """Run the part `name`, a function of the module `module`, and write a line before and after it. If it takes more
+    than `seconds`, kill this process with all processes that it has started."""
     bench = Bench(name, options)
     append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
     print("===", name, flush=True)

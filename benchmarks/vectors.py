@@ -1,12 +1,13 @@
-"""Measures the time from two `.npy` files of synthetic pairs to a search, with `jointspace run` and `jointspace.fit`.
+"""Measures the time from two `.npy` files of synthetic pairs to an index, with `jointspace run` and `jointspace.fit`.
 
     python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--cores 2] [--folder FILES]
 
 Images and texts are vectors of DIM values. The two vectors of a pair are different linear maps of one latent vector of
 LATENT values, with added noise. Every run starts new processes. The output is one JSON line per way with the medians of
 the wall seconds and the CPU seconds, in total and by stage, the peak memory of all processes together (proportional set
-sizes), and the recall@10. The recall is measured for QUERIES texts, which were not used for fitting, among all images.
-`allowed` is the recall of a search by the true likelihood ratio of each pair, which is the best possible recall.
+sizes), and the recall@10. The recall is measured among all images for texts that were not used for fitting: the test
+split of the run, or the last QUERIES texts for `jointspace.fit`. `allowed` is the recall of the last QUERIES texts by
+the true likelihood ratio of each pair, which is the best possible recall.
 """
 
 import argparse

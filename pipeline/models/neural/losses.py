@@ -1,4 +1,5 @@
-"""Training losses, which are functions of the scores between the images and the sentences of a batch."""
+"""Training losses, which are functions of the scores between the images and the sentences of a batch. Some also depend
+on the products of regions with words, or on the scores of regions with noun phrases."""
 
 from dataclasses import dataclass
 from typing import NamedTuple

@@ -67,7 +67,8 @@ class NetworkModel:
     def anchors(self) -> dict[str, Tensor]:
         """Return the values towards which weight decay pulls parameters, name of the parameter -> value.
 
-        Weight decay pulls all other parameters towards zero.
+        Weight decay pulls all other parameters towards zero. The mapping is empty unless a subclass overrides this
+        method.
         """
         return {}
 

@@ -175,7 +175,8 @@ class TrainingPlan:
     """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs.
     Without sets, all parameters are trained in each epoch."""
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors by name that the module or `before_epoch` changes in place. They are stored with the parameters."""
+    """Tensors by name that the module or `before_epoch` changes in place. They are stored in checkpoints, and restored
+    with the parameters of the best epoch."""
     before_epoch: Callable[[int], None] = lambda epoch: None
     """Function that is called with the number of each epoch, from 0, before the epoch begins. It is not called for an
     epoch within which a training resumes."""
