@@ -1,4 +1,5 @@
-"""The paired bootstrap: the estimate is exact, and the interval is compared with a normal approximation."""
+"""The paired bootstrap: the estimate is exact, and the interval is compared with a normal approximation, with Student's
+distribution, and with its coverage in simulations."""
 
 import numpy as np
 import pytest

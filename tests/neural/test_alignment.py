@@ -1,4 +1,5 @@
-"""Alignments are compared with the best of all assignments, and word magnitudes with synthetic ones."""
+"""Alignments are compared with the best of all assignments, and segments and lengths of vectors with examples by
+hand."""
 
 import itertools
 

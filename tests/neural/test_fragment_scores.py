@@ -1,4 +1,4 @@
-"""Scores of sets of vectors are compared with naive loops over the sums of the paper.
+"""Scores of sets of vectors are compared with naive loops over the sums of Karpathy and Fei-Fei 2015.
 
 The tests cover blocks of any size, gradients, hubness correction, and joined models.
 """

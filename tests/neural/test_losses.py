@@ -1,4 +1,4 @@
-"""The objectives are compared with naive loops over the sums of the papers."""
+"""The objectives are compared with naive loops over the sums of Kiros et al. 2014 and Socher et al. 2014."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,4 @@
-"""Training, embeddings and checkpoints of trained models on another device equal the results on the CPU."""
+"""Training, embeddings and multi-vector scores on another device equal the results on the CPU."""
 
 from dataclasses import replace
 
