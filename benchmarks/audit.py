@@ -320,8 +320,8 @@ def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[
 
 
 def find_with_seed(pairs: Pairs, noise: str, share: float, seed: int) -> dict[str, Any]:
-    """Replace captions, score all pairs as the audit does, and compare its list with the replaced items. Return the
-    values of a line (see the docstring of this module) for one seed."""
+    """Replace captions, score all pairs as the audit does, and compare the list of the audit with the replaced items.
+    Return the values of a line (see the docstring of this module) for one seed."""
     vectors, is_wrong = replace_captions(pairs, noise, share, seed)
     seconds = time.process_time()
     folds = embed(pairs, vectors, seed)

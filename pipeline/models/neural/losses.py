@@ -130,7 +130,8 @@ class MultipleInstance:
         return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
     def align(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """Compute the fragment alignment objective, a scalar."""
+        """Compute the fragment alignment objective, which the docstring of the class describes, as a scalar. `owners`
+        (n,) are the images of the batch's pairs."""
         regions, words = (owners[upload(pairs, owners.device)] for pairs in (batch.regions, batch.words))
         products = batch.products.float()
         with torch.no_grad():

@@ -183,7 +183,8 @@ class TrainingPlan:
     precision: torch.dtype = torch.float32
     """The dtype of the module's most expensive matrix products."""
     finish: Callable[[], TrainedModel] | None = None
-    """Function that returns the trained model, or None if the module itself is the model."""
+    """Function that returns the trained model. It may be None if the caller uses the trained module itself and does not
+    call `Training.finish`."""
 
 
 class Training:
@@ -211,7 +212,8 @@ class Training:
         self._unread: UnreadLoss | None = None
 
     def finish(self) -> TrainedModel:
-        """Return the model with the current parameters of the module."""
+        """Return the model with the current parameters of the module, which `finish` of the plan makes. The plan must
+        have this function."""
         assert self.plan.finish is not None
         return self.plan.finish()
 
