@@ -22,9 +22,10 @@ STOP_WORDS = frozenset((
     "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
     "whose", "why", "with", "within", "without", "you", "your", "yours",
 ))  # fmt: skip
-"""English words that describe nothing in a photo by themselves. A query of such words alone has no known word (see
-`KnownTerms.searches`). The longer list of scikit-learn, which is used if text.stop_words is true, also has nouns and
-numbers, such as fire, side and two."""
+"""English words that describe nothing in a photo by themselves. A query of such words alone counts as a query without a
+searchable word (`KnownTerms.searches`). The full-text search drops these words if the query has other words. The longer
+list of scikit-learn, which is used if text.stop_words is true, also has nouns and numbers, such as fire, side and
+two."""
 
 
 def find_lemma(word: str) -> str:

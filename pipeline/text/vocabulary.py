@@ -146,7 +146,8 @@ class KnownTerms:
         return nearest if edits <= most else None
 
     def unknown(self, text: str) -> list[str]:
-        """List the words of `text` that are not part of a known term, each once and without stop words.
+        """List the words of `text` that are not part of a known term and have no known pieces, each once and without
+        stop words.
 
         Neighbouring unknown characters of a script without spaces are listed as one word.
         """
@@ -159,7 +160,8 @@ class KnownTerms:
         return list(words)
 
     def count_words(self, text: str) -> tuple[int, int]:
-        """Return the number of words in `text`, and how many of them are not part of a known term."""
+        """Return the number of words in `text`, without stop words, and how many of them are unknown: not part of a
+        known term, and without known pieces."""
         flags = [is_known for _, marked in self._marked(text) for _, is_known in marked]
         return len(flags), flags.count(False)
 
@@ -180,7 +182,8 @@ class Coverage:
     """Counts of the words that a text encoder or a vocabulary knows in some sentences.
 
     `sentences` is the number of sentences, and `without` is the number of sentences in which no word is known. `words`
-    is the number of words in all sentences, and `unknown` is the number of unknown words among them.
+    is the number of words in all sentences, without stop words, and `unknown` is the number of unknown words among
+    them.
     """
 
     sentences: int
