@@ -198,7 +198,8 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products."""
+        """Set the dtype of the most expensive matrix products: of the map of regions and, in training, of the products
+        of regions with words."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
@@ -226,7 +227,8 @@ class FragmentNetwork(nn.Module):
     def forward(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> "Tensor | ScoredFragments":
-        """Score n images by n sentences, and return (n, n) float32."""
+        """Score the n images of a batch by its n sentences by `rule`, and return (n, n) float32, with the pairs on the
+        diagonal. A subclass may return more."""
         images, fragments = self.fragments(regions, whole, sentences)
         return multivector_scores(images, fragments, self.rule)
 
@@ -261,11 +263,12 @@ class RelationNetwork(FragmentEncoder):
         self.bias = nn.Parameter(torch.zeros(count, dimensions))
 
     def arrange(self, trees: Trees) -> Edges:
-        """List the relations for `forward`."""
+        """Convert trees to the form that `forward` reads. An empty tree has one relation, the unknown word as the
+        root."""
         return edges_of(trees, self.matrix_of, len(self.words) - 1)
 
     def forward(self, edges: Edges) -> MultiVectors:
-        """Compute one vector per relation, in float32."""
+        """Compute one vector (h,) per relation in float32, sentence after sentence, in the order of the dependents."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)

@@ -61,7 +61,7 @@ class NetworkModel:
 
     @property
     def unknown(self) -> int:
-        """The id that represents all words outside the vocabulary."""
+        """The id that represents all words outside the vocabulary. It is the number of the last word vector."""
         return len(self.network.sentences.words) - 1
 
     def anchors(self) -> dict[str, Tensor]:
@@ -139,7 +139,8 @@ class JointNetwork(GlobalNetwork):
         return unit_length(vectors) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: ArrangedWords) -> Tensor:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences by `score`, and return (n, n), with the pairs on the
+        diagonal."""
         v = self.embed_images(x)
         y = self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T

@@ -110,7 +110,8 @@ class RecurrentCell(NamedTuple):
 
 
 def plain_cell(activation: str) -> RecurrentCell:
-    """Return the cell h = f(x + a), where f is the one of ACTIVATIONS with the name `activation`."""
+    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the one of ACTIVATIONS
+    with the name `activation`."""
     apply, slope = ACTIVATIONS[activation]
 
     def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
@@ -287,7 +288,8 @@ def _copy_blocks(rows: Tensor, blocks: State) -> None:
 
 
 def row_slices(sizes: Sequence[int]) -> list[slice]:
-    """Return the slice of the packed words at each position. `sizes` are as in Packed."""
+    """Return, for each position in a sentence, the slice of the packed words that are at this position. `sizes` are as
+    in Packed."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

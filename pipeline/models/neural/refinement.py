@@ -63,7 +63,7 @@ def tensors_of(rows: Rows) -> Matrices:
 
 
 def bags(matrix: csr_array) -> Bags:
-    """Convert the rows of a sparse matrix (n, d) to bags."""
+    """Convert the rows of a sparse matrix (n, d) to bags, with columns in int64 and weights in float32."""
     ids = torch.from_numpy(matrix.indices.astype(np.int64))
     starts = torch.from_numpy(matrix.indptr[:-1].astype(np.int64))
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
@@ -144,7 +144,8 @@ class RefinedTowers(nn.Module):
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal. A
+        subclass may return more."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
@@ -214,7 +215,8 @@ class RefinedCCA(UnitProjections, LinearModel):
 
 
 HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "bias"))
-"""The names of the tensors of the second layers."""
+"""The names of the tensors of the second layers: the weight and the bias of the image side (0) and of the sentence side
+(1)."""
 
 
 class ProjectedBatch(NamedTuple):
@@ -357,7 +359,7 @@ class Projector(RefinedCCA):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of the model from random weights."""
+        """Return the training of the model, which starts from random weights and has not begun."""
         settings = task.own_settings(ProjectorTrainSettings)
         text = TextView.of({name: block[:1] for name, block in task.train.sentences.items()}, task.text_steps)
 

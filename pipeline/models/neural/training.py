@@ -90,7 +90,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state from which a training resumes: `tensors` by name, and the `progress` as JSON values."""
+    """The state from which a training resumes: `tensors` by name, and the `progress` as JSON values. The names of
+    tensors begin with `now/`, `average/`, `best/` or, for the optimiser, `moment/`."""
 
     tensors: Mapping[str, np.ndarray]
     progress: Mapping[str, Any]

@@ -23,7 +23,8 @@ INITIAL_NOISE = 0.01
 
 
 class KeptTrees(FunctionCtx):
-    """The values that the forward pass over trees keeps for the backward pass."""
+    """The values that the forward pass over trees keeps for the backward pass. `linear_leaves` and `activation` are
+    arguments of TreeRecurrence."""
 
     saved_tensors: tuple[Tensor, ...]
     levels: Levels

@@ -130,7 +130,8 @@ class GlobalModel(NetworkModel):
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
-        """Convert `sentences` to the form that the sentence encoder reads."""
+        """Convert `sentences` to the form that the sentence encoder reads. This method packs Tokens. A model that reads
+        trees overrides it."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 

@@ -137,7 +137,7 @@ class Towers(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products."""
+        """Set the dtype of the most expensive matrix products: of the map of images and of the BiGRU."""
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
@@ -178,7 +178,7 @@ class RecurrentTowers(Towers, GlobalNetwork):
         return self.read(packed).whole
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
 
 
