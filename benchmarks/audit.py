@@ -11,10 +11,10 @@ of the photos are replaced, for each seed anew:
 - `noun`: in a share of the single captions, a noun of NOUNS is replaced by another noun of NOUNS.
 
 Each line has means over the seeds. `wrong` is the number of replaced items, `estimate` is the number of wrong items
-that the audit estimates, and `listed` is the number of items that its list leaves out at the rate 0.1. `rate` is the
-share of listed items that were not replaced, and `power` is the share of replaced items that are listed. `area` is the
-area under the ROC curve of the audit's scores, and `lemon` is this area for the score of LEMoN (Zhang et al. 2025) on
-the same embeddings, for the first LEMON_SEEDS seeds.
+that the audit estimates, and `listed` is the number of items in the audit's list of wrong items at the false discovery
+rate 0.1. `rate` is the share of listed items that were not replaced, and `power` is the share of replaced items that
+are listed. `area` is the area under the ROC curve of the audit's scores, and `lemon` is this area for the score of
+LEMoN (Zhang et al. 2025) on the same embeddings, for the first LEMON_SEEDS seeds.
 
 Features and text vectors are reduced to their leading principal components, so that ten seeds take minutes.
 
@@ -171,7 +171,8 @@ def read_captioned(run: Run) -> Pairs:
 
 
 class Reduction:
-    """The `components` leading principal components of a matrix (n, d).
+    """The `components` leading principal components of a matrix (n, d), which are learned from 10,000 to 20,000 of its
+    rows, or from all rows if there are fewer.
 
     `ridge` is relative to the mean variance of the reduced columns. It adds as much to their variances as RIDGE adds to
     the variances of the columns of the matrix.
@@ -249,8 +250,8 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np
 
 
 def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a `share` of the captions wrong by the kind of `noise`, which is one of those in the docstring of this
-    module.
+    """Make a `share` of the captions wrong by the kind of `noise`: `photos`, `captions`, `nearest` or `noun`, which the
+    docstring of this module describes.
 
     Return the text vectors (m, d). Also return whether each caption (m,) is wrong or, for `photos`, whether the
     captions of each photo (n,) are wrong.
@@ -304,7 +305,8 @@ def score_lemon(rivals: Rivals) -> np.ndarray:
 
 
 def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[str, Any]]:
-    """Yield a line with the means over the seeds for each kind of noise and each share of replaced items."""
+    """Yield a line with the means over the seeds for each kind of noise in `noises` and each share of replaced items in
+    SHARES. The noise `noun` has only the share 0.05."""
     for noise in noises:
         for share in SHARES if noise != "noun" else (0.05,):
             figures = [find_with_seed(pairs, noise, share, seed) for seed in range(seeds)]
@@ -318,8 +320,8 @@ def find_replaced(pairs: Pairs, seeds: int, noises: list[str]) -> Iterator[dict[
 
 
 def find_with_seed(pairs: Pairs, noise: str, share: float, seed: int) -> dict[str, Any]:
-    """Replace captions, score all pairs as the audit does, and compare its list with the replaced items. Return the
-    values of a line (see the docstring of this module) for one seed."""
+    """Replace captions, score all pairs as the audit does, and compare the list of the audit with the replaced items.
+    Return the values of a line (see the docstring of this module) for one seed."""
     vectors, is_wrong = replace_captions(pairs, noise, share, seed)
     seconds = time.process_time()
     folds = embed(pairs, vectors, seed)

@@ -44,7 +44,7 @@ def write_vectors(path: Path, count: int, dim: int) -> None:
 
 
 def own_memory() -> int:
-    """Return the MiB of this process that do not belong to a file."""
+    """Return the memory of this process in MiB, without the pages of mapped files."""
     return int(Path("/proc/self/status").read_text().split("RssAnon:")[1].split()[0]) >> 10
 
 

@@ -1,11 +1,12 @@
-"""Checks that the choice of an index type is the same on a busy machine and on a quiet machine.
+"""Measures whether the choice of an index type is the same on a busy machine as on a quiet machine.
 
     python benchmarks/chooser.py [--vectors 200000] [--dim 96] [--runs 10] [--busy 3] [--floor 0.95] [--sample 50000]
 
-The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy`
-other processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
-alternate. Each run prints a JSON line. Another line counts how often each factory string was chosen. The last line
-compares the median seconds of a choice on a quiet machine with the median seconds on a busy machine.
+The chooser gets the synthetic vectors of benchmarks/index.py in all runs. There are `--runs` runs while `--busy` other
+processes use the CPU, and `--runs` runs without them. Each run is a separate process, and busy and quiet runs
+alternate. Each run prints a JSON line. Another line counts how often each factory string was chosen in both states. The
+last line compares the median seconds of a choice on a quiet machine (`ours`) with the median seconds on a busy machine
+(`reference`).
 """
 
 import argparse
@@ -53,7 +54,9 @@ def busy_loops(count: int) -> Iterator[None]:
 def choose_once(vectors: int, dim: int, floor: float, sample: int) -> dict[str, object]:
     """Choose an index type for synthetic vectors.
 
-    Returns its factory string, the wall seconds of the choice, and the cost of each factory string that was tried.
+    Returns its `factory` string, the wall `seconds` of the choice, the CPU seconds divided by them as `cpu_over_wall`,
+    and in `costs` the cost of each factory string that was tried without a failure, times 1e9 and divided by the number
+    of vectors.
     """
     images, sentences = make_pairs(vectors, 1000, dim)
     wall = time.perf_counter()

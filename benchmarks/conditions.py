@@ -25,7 +25,7 @@ from pipeline.compute import runtime
 
 runtime.configure()
 
-from tuning_queries import make_gapped_pairs  # noqa: E402  it configures the runtime too, so it comes before numpy
+from tuning_queries import make_gapped_pairs  # noqa: E402  this configures the runtime, before numpy is imported
 
 # isort: split
 import numpy as np  # noqa: E402

@@ -60,7 +60,8 @@ def sum_shard(folder: Path, number: int) -> Moments:
 
 
 def embed_shard(folder: Path, number: int) -> int:
-    """Project the features and sentences of one shard and write the result. Return 1, the number of shards."""
+    """Project the features and sentences of one shard by random matrices, and write the result as a shard of
+    embeddings. Return 1, the number of shards."""
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     rng = np.random.default_rng(0)
@@ -89,7 +90,8 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 
 
 def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
-    """Return the wall seconds of a function of the cluster, and the CPU seconds of the workers."""
+    """Call `function` with the number of each of `shards` shards on the workers of the cluster. Return the wall seconds
+    of all calls together, and the CPU seconds of the workers."""
     start = time.perf_counter()
     cpu = cpu_seconds(cluster)
     map_reduce(function, range(shards), add, cluster.scheduler_address)

@@ -46,7 +46,7 @@ def main() -> None:
     smaller, whole = (partial(decode, photograph, LIMITS, side) for side in (RESIZE, None))
     report(compare(f"{CAMERA[0]} x {CAMERA[1]} decoded for {RESIZE} pixels", smaller, whole, chosen.pairs, threads=1))
 
-    # A function of a module, because a function of this script could not be sent to the workers.
+    # `make` fills an array by a function of NumPy, because a function of this script could not be sent to the workers.
     make = partial(np.full, SHAPE, dtype=np.uint8)
 
     def drawn(mapper) -> None:
@@ -70,12 +70,12 @@ def camera_photograph() -> bytes:
 
 
 def cosines(weights: Path | None, folder: Path | None) -> dict:
-    """Compare a network's features of JPEGs that were decoded at half scale with its features of JPEGs decoded at full
-    scale.
+    """Compare a network's features of JPEGs that were decoded at half scale with its features of the same JPEGs decoded
+    at full scale.
 
     The network is MobileNetV2 with the `weights` of a file, or random weights. The JPEGs are in `folder`, or synthetic
     if it is None. The network sees a quarter of the shorter side, so that decoding at half scale is allowed. Returns
-    the median and the least cosine of the features.
+    the median and the least cosine of the two features of an image, and the number of images as `pictures`.
     """
     network = build("mobilenet_v2", seed=0).features
     if weights:
@@ -89,7 +89,7 @@ def cosines(weights: Path | None, folder: Path | None) -> dict:
     found = []
     for data in jpegs:
         whole = decode(data, LIMITS)
-        side = min(whole.size) // 4  # the JPEG is then decoded at half scale, which is twice this side
+        side = min(whole.size) // 4  # The JPEG is then decoded at half scale, to twice this side.
         preprocessing = Preprocessing(side, None, MEAN, STD)
         pair = [prepare(one, preprocessing) for one in (whole, decode(data, LIMITS, side))]
         pixels = torch.from_numpy(np.stack(pair)).permute(0, 3, 1, 2).float() / 255

@@ -69,7 +69,7 @@ def main() -> None:
         count = min(BLOCK_ROWS, given.pairs - start)
         x, y = timed("rows", lambda count=count: pairs.draw(count))
         timed("moments", lambda x=x, y=y: accumulator.add(x, y, np.arange(len(x))))
-        if start % (8 * BLOCK_ROWS) == 0:  # the reference is timed on every eighth block, between the others
+        if start % (8 * BLOCK_ROWS) == 0:  # The bare products are timed on every eighth block.
             timed("products", lambda x=x, y=y: (x.T @ x, x.T @ y, y.T @ y), times=8)
     solver = timed("fit", lambda: CCASolver(accumulator.result()))
     found = timed("fit", lambda: [solver.solve(ridge, ridge, DIMENSIONS) for ridge in RIDGES])

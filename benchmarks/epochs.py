@@ -18,7 +18,7 @@ from interleave import parse_options
 
 from pipeline.compute import runtime
 
-if __name__ == "__main__":  # a module that imports this file configures the runtime itself
+if __name__ == "__main__":  # A module that imports this file configures the runtime itself.
     runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen

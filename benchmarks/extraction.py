@@ -103,7 +103,8 @@ def forward(encoder, images) -> np.ndarray:
 
 
 def normalise(pixels: list[np.ndarray]):
-    """Normalise the pixels of each image in turn. Returns (n, 3, side, side) in float32."""
+    """Normalise the pixels (side, side, 3) of each image by MEAN and STD, one image after another. Returns (n, 3, side,
+    side) in float32."""
     import torch
 
     mean, std = (torch.tensor(values).reshape(3, 1, 1) for values in (MEAN, STD))

@@ -44,7 +44,7 @@ def pad(sets: MultiVectors) -> tuple[torch.Tensor, torch.Tensor]:
 
 
 def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
-    """Compute the scores with one matrix product for each pair."""
+    """Compute the scores (n, m) by RULE, with one matrix product for each pair of an image and a sentence."""
     scores = torch.empty(len(images), len(sentences))
     for k in range(len(images)):
         for j in range(len(sentences)):
@@ -55,8 +55,8 @@ def loop(images: MultiVectors, sentences: MultiVectors) -> torch.Tensor:
 
 
 def masked(regions: torch.Tensor, words: torch.Tensor, mask: torch.Tensor) -> torch.Tensor:
-    """Compute the scores (n, m) from padded sets of regions and words. `mask` is true for real words. The maximum of
-    any other word counts as zero."""
+    """Compute the scores (n, m) by RULE from padded sets of regions (n, longest, c) and words (m, longest, c). `mask`
+    is true for real words. The maximum of any other word counts as zero."""
     n = len(regions)
     m = len(words)
     products = regions.flatten(0, 1) @ words.flatten(0, 1).T

@@ -20,14 +20,14 @@ output="" wheels="" budget=470 device=cuda tiny=""
 while [ $# -gt 0 ]; do
     case $1 in
         --output | --wheels | --budget | --device)
-            [ $# -gt 1 ] || { echo "$1 needs a value" >&2; exit 1; }
+            [ $# -gt 1 ] || { echo "The option $1 needs a value. The head of $0 lists the options." >&2; exit 1; }
             printf -v "${1#--}" %s "$2" && shift ;;
         --tiny) tiny=--tiny ;;
-        *) echo "unknown option $1; see the head of $0" >&2; exit 1 ;;
+        *) echo "The option $1 is unknown. The head of $0 lists the options." >&2; exit 1 ;;
     esac
     shift
 done
-[ -n "$output" ] || { echo "name a folder for the results: --output DIR" >&2; exit 1; }
+[ -n "$output" ] || { echo "The folder for the results is missing. Add --output DIR." >&2; exit 1; }
 mkdir -p "$output" && output=$(cd "$output" && pwd) && rm -f "$output/gpu.jsonl" && work=$(mktemp -d) || exit 1
 trap 'rm -rf "$work"; [ -z "$monitor" ] || kill "$monitor"' EXIT
 export PYTHONPATH="$root:$root/benchmarks${PYTHONPATH:+:$PYTHONPATH}" PYTHONUNBUFFERED=1 TMPDIR="$work"
@@ -37,13 +37,13 @@ install() {
 }
 if [ -n "$wheels" ]; then
     install "$wheels"/*.whl || for wheel in "$wheels"/*.whl; do
-        install "$wheel" || echo "cannot install $wheel; see $output/log.txt" >&2
+        install "$wheel" || echo "The wheel $wheel cannot be installed. The reason is in $output/log.txt." >&2
     done
     export PYTHONPATH="$work/site:$PYTHONPATH"
 fi
 if [ "$device" != cpu ]; then
     python3 -c "import torch; torch.empty(0, device='$device')" 2>>"$output/log.txt" ||
-        { echo "torch cannot use the device $device here; see $output/log.txt" >&2; exit 1; }
+        { echo "torch cannot use the device $device here. The reason is in $output/log.txt." >&2; exit 1; }
     { nvidia-smi -q; lscpu; df -h; python3 -m pip list; } >"$output/machine.txt" 2>&1
     stdbuf -oL nvidia-smi dmon -s pucm -o T -d 1 >"$output/dmon.txt" 2>&1 &
     monitor=$!

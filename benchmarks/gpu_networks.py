@@ -118,7 +118,7 @@ def make_network(bench: Bench, name: str) -> torch.nn.Module:
     """Make the network `name` on the device, in bfloat16. In a ResNet, batch norms are folded into convolutions."""
     if name == "resnet50":
         return make_encoder(bench).optimised(bench.device, torch.bfloat16).body
-    torch.backends.mha.set_fastpath_enabled(False)  # The operations of its kernel would not be counted.
+    torch.backends.mha.set_fastpath_enabled(False)  # The operations of the fast path would not be counted.
     layers, heads, dim = bench.size({"vit_b_16": (12, 12, 768), "vit_l_16": (24, 16, 1024)}[name], (1, 1, 16))
     with bench.device:
         return VisionTransformer(bench.size(224, 64), 16, layers, heads, dim, 4 * dim).eval().bfloat16()

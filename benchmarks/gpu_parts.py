@@ -127,7 +127,7 @@ def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) ->
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
-    """Append a line to the results, without values that are NaN."""
+    """Append `line` as JSON to the file of results `path`, without values that are NaN."""
     with path.open("a") as file:
         file.write(json.dumps({key: value for key, value in line.items() if value == value}) + "\n")
 
@@ -187,7 +187,7 @@ def tests(bench: Bench) -> None:
         if not running_tests:
             start_tests(bench)
         if (code := running_tests[0].wait()) not in PYTEST_RAN:
-            raise RuntimeError(f"pytest ended with exit code {code}. Its output is in tests.txt")
+            raise RuntimeError(f"pytest ended with the exit code {code}. Read its output in tests.txt beside gpu.jsonl")
         said = bench.path.with_name("tests.txt").read_text()
         passed = re.search(r"(\d+) passed", said)
         failed, not_run = (re.findall(rf"^{word} (\S+)", said, re.MULTILINE)[:10] for word in ("FAILED", "ERROR"))
@@ -197,8 +197,8 @@ def tests(bench: Bench) -> None:
 
 
 def run(name: str, module: str, options: argparse.Namespace, seconds: float) -> None:
-    """Run the part `name`, a function of the module `module`. If it takes more than `seconds`, kill this process with
-    all processes that it has started."""
+    """Run the part `name`, a function of the module `module`, and write a line before and after it. If it takes more
+    than `seconds`, kill this process with all processes that it has started."""
     bench = Bench(name, options)
     append(bench.path, {"part": name, "name": "begun", "at": time.strftime("%T"), "limit": seconds})
     print("===", name, flush=True)

@@ -70,7 +70,8 @@ def photos(bench: Bench) -> None:
 
 
 def command(*arguments: str) -> str:
-    """Run a command of jointspace in a new process, as a user does, and return its messages."""
+    """Run a stage of jointspace in a new process, and return its messages. Raises ImportError if a module is missing,
+    and RuntimeError if the stage fails for another reason."""
     called = [sys.executable, "-m", "stages.cli", "stage", *arguments, "--run", "results/gpu"]
     result = subprocess.run(called, capture_output=True, text=True, errors="replace")
     print(result.stderr[-3000:])
@@ -104,7 +105,7 @@ def extraction(bench: Bench) -> None:
 
     def steady(name: str) -> dict[str, Any]:
         if name == "vit_l_16" and find_spec("timm") is None:
-            raise ImportError("timm is not installed")
+            raise ImportError("ViT-L/16 is not measured, because timm is not installed. Install timm to measure it.")
         command("prepare-encoder", name)
         begun = time.strftime("%T")
         said = command("extract", name)
@@ -185,7 +186,8 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
     """Measure the rate at which `images` outcomes arrive, in images per second. The first `under_way` outcomes are
     skipped.
 
-    `main_us` is the CPU time of the main process for each image, in microseconds.
+    `main_us` is the CPU time of the main process for each image, in microseconds. If an outcome is a failure, the
+    result has only the `error`. Raises RuntimeError if there are fewer outcomes.
     """
     deque(islice(outcomes, under_way), maxlen=0)
     start = time.perf_counter()
@@ -194,7 +196,9 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
     spent = time.process_time() - begun
     value = images / (time.perf_counter() - start)
     if len(reasons) < images:
-        raise RuntimeError(f"the decoder processes ended after {len(reasons)} of {images} images")
+        raise RuntimeError(
+            f"The decoder processes ended after {len(reasons)} of {images} images. Read log.txt for the cause."
+        )
     failed = next(filter(None, reasons), None)
     return {"error": failed} if failed else {"value": value, "main_us": 1e6 * spent / images}
 

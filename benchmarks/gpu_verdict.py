@@ -70,14 +70,16 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def conclude(lines: list[dict[str, Any]]) -> list[str]:
-    """Return sentences about the decisions that follow from the results. A missing number is shown as nan."""
+    """Return sentences about the decisions that follow from the results. A sentence that lacks a number begins with
+    `Not decided`."""
     found = {(line["name"], line.get("variant")): line for line in lines if "value" in line}
 
     def get(name: str, variant: str, key: str = "value") -> float:
         return found.get((name, variant), {}).get(key, math.nan)
 
     def best(name: str) -> tuple[float, str]:
-        """Return the highest rate among the variants of the lines with this name, and the variant that has it."""
+        """Return the highest rate among the variants of the lines with this name, without those in NO_RATES, and the
+        variant that has this rate. If there is no rate, return NaN and `nan`."""
         rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
         return max(rates, default=(math.nan, "nan"))
 

@@ -53,7 +53,7 @@ def draw_sign(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 
 
 def write_collection(keywords: dict[str, list[str]], font: ImageFont.FreeTypeFont, output: Path) -> dict[str, float]:
-    """Write the pictures and `captions.tsv`.
+    """Write the pictures and `captions.tsv` into the folder `output`, which is created.
 
     Returns the number of signs, and the share of signs whose caption belongs to another sign as well.
     """
@@ -82,9 +82,9 @@ def main() -> None:
             made = write_collection(keywords, font, Path(folder) / "letters")
     else:
         if given.wheel is None or given.output is None:
-            parser.error("name the file of the package and the folder of the collection")
+            parser.error("two arguments are needed: the file of the package, and the folder of the new collection.")
         if given.output.exists():
-            parser.error(f"{given.output} exists; name a folder that does not")
+            parser.error(f"the folder {given.output} exists already. Name a folder that does not exist.")
         with zipfile.ZipFile(given.wheel) as wheel:
             keywords = read_keywords(wheel.read(KEYWORDS).decode("utf-8").splitlines())
             font = ImageFont.truetype(io.BytesIO(wheel.read(FONT)), SIDE)

@@ -32,8 +32,9 @@ Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def read(run: Run, model: str) -> dict[str, Sides]:
-    """Read the embeddings of each split. Of train, at most as many images and sentences are drawn as a bank has, and
-    their third array does not fit them.
+    """Read the embeddings of each split. From train, random images and random sentences are drawn, at most
+    `hubness.bank` of each, as a bank needs them. The third array of train belongs to the whole split, and must not be
+    used with this sample.
     """
     sides = {}
     embeddings = run.embeddings(model)

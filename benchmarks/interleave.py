@@ -21,9 +21,9 @@ MIN_CPU_SECONDS = 1e-6
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
     """Return the options of a benchmark.
 
-    This function adds the option `--tiny`, which shows within seconds that the benchmark runs, and measures nothing.
-    The options, and the constants of the `module` (its globals), then have the values in `tiny`, and each comparison
-    takes one pair.
+    This function adds the option `--tiny`, which shows within seconds that the benchmark runs, but gives no valid
+    figures. The options, and the constants of the `module` (its globals), then have the values in `tiny`, and each
+    comparison takes one pair.
     """
     global _tiny
     parser.add_argument(
@@ -45,13 +45,14 @@ def compare(
     threads: int | None = None,
     warm_up: bool = True,
 ) -> dict[str, Any]:
-    """Time two functions in turn, `pairs` times. If `warm_up`, call each function once before that.
+    """Time two functions in turn, `pairs` times. If `warm_up` is true, call each function once before that.
 
     The result has the median wall seconds of both functions. `ratio` is the time of `reference` divided by the time of
     `ours`, as the median over the pairs. If it is above 1, the first function is faster. `ours_cpu`, `reference_cpu`
     and `ratio_cpu` are measured in CPU seconds, which are comparable on a busy machine as well. `cpu_over_wall` is the
-    number of CPU seconds of all calls divided by the number of wall seconds. If `threads` is given and `cpu_over_wall`
-    is below 0.9 x `threads`, the result is marked as `void`, because other programs used the machine.
+    number of CPU seconds of all calls divided by the number of wall seconds. If `threads` is given, the result has the
+    flag `void`. It is true if `cpu_over_wall` is below 0.9 times `threads`, or times the number of CPUs if that is
+    smaller, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -98,7 +99,8 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 
 def describe_processor() -> str:
-    """Return the name of the CPU, its family and model, and its widest vector instructions, as Linux lists them."""
+    """Return the name of the CPU, its family and model, and the widest of a few vector instructions, as Linux lists
+    them. On other systems the values are None."""
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

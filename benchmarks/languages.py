@@ -62,7 +62,8 @@ def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
 
 
 def measure(collection: Collection, captions: dict[int, list[str]], size: int, pieces: bool) -> dict[str, Any]:
-    """Fit `ncca` to the captions of the training images, and measure it on the images of the test split.
+    """Fit `ncca` to the captions of the training images, choose its parameters on dev, and measure it on the images of
+    the test split. Return the values of a line of output.
 
     `captions` maps the row of an image to its captions. `size` is the maximum number of terms, and `pieces` says
     whether pieces of words are terms too.
@@ -132,7 +133,7 @@ def main() -> None:
     parser.add_argument("--size", type=int, default=4000, help="Number of terms.")
     given = parse_options(parser, globals(), run=None, size=50)
     if not given.captions and not given.tiny:
-        parser.error("name the folder of the run and the file with captions")
+        parser.error("two arguments are needed: the folder of the run, and the file with its captions.")
     with TemporaryDirectory() as folder:
         if given.run:
             run = Run(given.run)

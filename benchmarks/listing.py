@@ -3,9 +3,9 @@
     python benchmarks/listing.py [--tars 10000] [--rows 10000000] [--folder FOLDER]
 
 The benchmark makes tar shards of one empty file each, and a table with two short columns, and prints a JSON line for
-each. The times are wall-clock times, because another process opens Parquet files first: until `init` recognises the
-format, until the state of all files is known (from which changes are noticed), until the first record, and until the
-last of `--records` records.
+each. The line has wall-clock seconds, because another process opens Parquet files first. `form` is the time in which
+`init` recognises the format, `state` the time for the state of all files, from which changes are noticed, and `first`
+the time until the first record. The key with the number `--records` has the time until the last of so many records.
 """
 
 import argparse

@@ -4,9 +4,9 @@
 
 The run must have the features of both encoders. A joint space of each encoder is fitted to the training pairs, and
 captions of the split are used to search its photos. `reference` is recall@10 with the vectors of the new encoder, and
-`old` is recall@10 in the joint space of the old encoder. A migration uses `photographs` photos that both encoders have
-encoded. `ours` has the recall@10 after the migration for each seed, and `ratio` is the mean share of `reference` that
-is kept.
+`old` is recall@10 in the joint space of the old encoder. A migration learns from photos that both encoders have
+encoded, whose number is `photographs`. `ours` has the recall@10 after the migration for each seed, and `ratio` is the
+mean share of `reference` that is kept.
 
 - `features`: features of the old encoder are mapped to features of the new encoder, as `jointspace migrate` does in a
   run, for all photos or for every second photo. They are embedded in the joint space of the new encoder.

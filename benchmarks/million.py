@@ -53,7 +53,8 @@ FOLDERS = {
 
 
 def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
-    """Write the manifest and return the topic (n,) of every image, which its words and its features share.
+    """Write the manifest of `images` synthetic images, and return the topic (n,) of every image, which decides its
+    words and its features.
 
     Half of the images have a sentence, and the other half has tags. A thousand images each belong to dev and to test.
     """
@@ -100,13 +101,13 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
 
 
 def _word(number: int) -> str:
-    """Return a word that lemmatisers leave unchanged."""
+    """Return the word for `number` (0 to 9999), which lemmatisers leave unchanged."""
     return "q" + "".join("bcdfghjklm"[int(digit)] for digit in f"{number:04d}")
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Write features (n, dim) as after a ReLU, of which about a quarter is not zero, and an encoder file, without which
-    the rules would refuse them.
+    the rules would refuse the features. Shards that exist are kept. `topics` (n,) are the topics of the images.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")
@@ -154,8 +155,8 @@ def run_rules(folder: Path, cores: int) -> float:
 def floors(images: int, dim: int) -> dict[str, float]:
     """Return the least possible seconds of `accumulate` and of `embed`.
 
-    They are the time of the rank-k update, or of reading and projecting the features for two models, at the rates of a
-    plain matrix product and of a memory copy.
+    For `accumulate` it is the time of the rank-k update, and for `embed` the time for reading and projecting the
+    features for two models, at the rates of a plain matrix product and of a memory copy, which are measured here.
     """
     matrix = np.random.default_rng(0).standard_normal((1536, 1536), np.float32)
     matrix @ matrix.T
@@ -215,7 +216,7 @@ def time_searches(index: Path) -> list[float]:
 
     The first search finds the full-text index that `build-index` has made. The second search has an empty state folder,
     as for the index of another user, so it hashes the files of the index and makes its full-text index. The third
-    search finds the results of both.
+    search finds the digests and the full-text index that the second search has stored.
     """
     search = [sys.executable, "-m", "stages.cli", "search", str(index.absolute()), _word(70)]
     seconds = []

@@ -23,7 +23,7 @@ from pipeline.compute import runtime
 runtime.configure()
 
 import numpy as np  # noqa: E402  after the BLAS kernels are chosen
-import torch  # noqa: E402, F401  whose conversion from float16 is the fastest
+import torch  # noqa: E402, F401  to_float32 converts by torch if torch is loaded, which is fastest
 from scipy import sparse  # noqa: E402
 from scipy.linalg.blas import ssyrk  # noqa: E402
 from threadpoolctl import threadpool_info  # noqa: E402
@@ -51,8 +51,8 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words. An
-    image and its sentence have the same of 64 topics.
+    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words.
+    Each image has one of 64 topics, and its sentence has the same topic. Shards that exist are kept.
     """
     shared = np.random.default_rng(0)
     mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8

@@ -91,8 +91,8 @@ def make_encoder(data: Path | None) -> NetworkEncoder:
 
 
 def make_photos(data: Path | None, count: int, megapixels: float) -> tuple[list[Photograph], dict[str, bytes]]:
-    """Make `count` JPEGs with the aspect ratio 4 : 3 and the given number of megapixels. Returns them with their bytes
-    by name.
+    """Make `count` JPEGs with the aspect ratio 4 : 3 and the given number of megapixels. Returns the list of photos,
+    and a mapping from their names to their bytes.
 
     They are made from the photos of Flickr8k in the folder `data`, or from synthetic images if it is None.
     """

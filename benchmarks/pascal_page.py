@@ -25,14 +25,17 @@ def main() -> None:
         parser.add_argument(name, type=Path)
     given = parser.parse_args()
     if given.output.exists():
-        parser.error(f"{given.output} exists; name a folder that does not")
+        parser.error(f"the folder {given.output} exists already. Name a folder that does not exist.")
     sentences = defaultdict(list)
     for line in given.captions.read_text(encoding="utf-8").splitlines():
         name, _, text = line.split("\t")
         sentences[name].append(text)
     names = [name for name in sorted(sentences) if len(sentences[name]) == SENTENCES and (given.images / name).exists()]
     if len(names) < CATEGORIES * IN_EACH:
-        parser.error(f"{len(names)} photos in {given.images} have five sentences, but 1,000 are needed")
+        parser.error(
+            f"only {len(names)} photos in {given.images} have {SENTENCES} sentences in {given.captions}, but"
+            f" {CATEGORIES * IN_EACH} are needed. Name the captions and the folder of a larger collection."
+        )
     random.Random(0).shuffle(names)
     page = []
     for category in range(CATEGORIES):

@@ -23,7 +23,7 @@ from pipeline.metrics.ranks import Ranks, count_ranks  # noqa: E402
 
 DIM = 128
 SHAPES = [(5000, 5000), (2000, 31000)]
-"""Numbers of images and sentences."""
+"""Pairs of a number of images and a number of sentences."""
 
 
 def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
@@ -59,7 +59,7 @@ def main() -> None:
         sort = partial(sort_ranks, images, sentences, owners)
         threads = runtime.threads()
 
-        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # np.argsort uses one thread
+        result = compare(f"ranks of {n} x {m} over argsort", ours, sort, 3, threads=1)  # np.argsort uses one thread.
         found = ours()
         exact = sort_ranks(*doubles, owners)
         report({**result, "differing": differing(found, sort()), "exact_differing": differing(found, exact)})

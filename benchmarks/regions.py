@@ -80,8 +80,8 @@ def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
 
 
 def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
-    """Return the number of floating-point operations of a network for one image of `side` x `side` pixels with so many
-    `regions`."""
+    """Return the number of floating-point operations of a network for one image of `side` x `side` pixels. `regions` is
+    the number of regions whose features are computed, or 0 for a network without regions."""
     boxes = [torch.tensor([0.1, 0.1, 0.9, 0.9]).expand(1, regions, 4)] if regions else []
     with FlopCounterMode(display=False) as counter, torch.inference_mode():
         network(torch.zeros(1, side, side, 3, dtype=torch.uint8), *boxes)
@@ -102,7 +102,8 @@ class RegionDataset(Dataset):
 
 
 def minibatches(folder: Path) -> None:
-    """Compare shuffled minibatches of the regions of 128 images with as many regions that are read row by row."""
+    """Compare the time for reading shuffled minibatches of the regions of BATCH images from a shard, which is written
+    into `folder`, with the time for reading as many regions row by row."""
     rng = np.random.default_rng(0)
     made_by = Provenance(folder, "by hand", 1)
     unfinished = UnfinishedRegions(folder / "shard-00000.h5", made_by, np.arange(SHARD_IMAGES), SHARD_IMAGES)

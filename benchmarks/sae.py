@@ -46,7 +46,8 @@ def draw(rule: str, rng: np.random.Generator) -> FourierMap:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Compute the same sums from two dense matrices in the BLAS, in single precision, around their means."""
+    """Compute the moments of the pairs of rows of two dense matrices x (n, p) and y (n, q) in the BLAS, in single
+    precision. This is the reference for `mapped_moments`."""
     mean_x = x.mean(axis=0)
     mean_y = y.mean(axis=0)
     a = x - mean_x

@@ -55,8 +55,8 @@ TERMS = TermSettings(True, (), 1)
 
 
 def make_index(folder: Path, count: int, dim: int, candidates: list[str] | str) -> IndexCard:
-    """Write an index of `count` images and of a tenth as many sentences, or 1,000 if these are more. Return the index
-    card of the images.
+    """Write an index of `count` images and of a tenth as many sentences, but at least 1,000. Return the index card of
+    the images.
 
     `candidates` are the factory strings from which the type of the index is chosen, or "auto".
     """

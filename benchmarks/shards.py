@@ -15,7 +15,7 @@ runtime.configure()
 
 import h5py  # noqa: E402  after the runtime is configured
 import numpy as np  # noqa: E402
-import torch  # noqa: E402, F401  loaded, as it is wherever much is read: to_float32 then converts with it
+import torch  # noqa: E402, F401  to_float32 converts by torch if torch is loaded, as in the stages
 
 from pipeline.compute.precision import to_float32  # noqa: E402
 from pipeline.storage.shards import FEATURES, Shard, write_shard  # noqa: E402

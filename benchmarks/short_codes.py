@@ -7,7 +7,7 @@ The captions of the split are the queries. recall@10 is measured among all photo
 photos of the split (`split`), once with the vectors themselves and once with each code of pipeline.index.codes. The
 codes are learned from all photos, as in an export. The model tells whether its scores are corrected for hubs. `kept` is
 the share of the recall of the vectors in percent. For a model without correction, RaBitQ codes of the first 64 axes,
-which have 16 bytes too, are measured for comparison.
+which have 16 bytes like `pq16`, are measured for comparison.
 """
 
 import argparse

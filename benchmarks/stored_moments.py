@@ -62,8 +62,9 @@ def read_blocks(folder: Path, shards: range):
 
 
 def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
-    """Sum the moments of each of `chunks`, which have the numbers of its shards. Write them and, if there are several,
-    the sum of all chunks into the folder `out`."""
+    """Sum the moments of the shards of each chunk. `chunks` has a range of shard numbers per chunk. Write the moments
+    of each chunk and, if there are several chunks, the sum of all chunks into the folder `out`, which is emptied
+    first."""
     shutil.rmtree(out, ignore_errors=True)
     view = ImageView(("net",), (pairs.DIM_X,), ())
     text = TextView.of({"tfidf": VectorShard(shard_path(folder / "tfidf", 0)).matrix})
@@ -77,7 +78,7 @@ def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
 
 
 def read_sum(out: Path, chunks: list[range]) -> Moments:
-    """Read the sum of all chunks."""
+    """Read the sum of all chunks, or the moments of a single chunk, from the folder that `accumulate` wrote."""
     path = sum_path(out) if len(chunks) > 1 else chunk_path(out, 0)
     return Moments.from_arrays(read_moments(path, 0))
 

@@ -208,9 +208,12 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, nargs="+", default=[0, 1, 2, 3, 4])
     given = parse_options(parser, globals(), run=None, counts=[40], seeds=[0])
     if not given.run and not given.tiny:
-        parser.error("name the folder of the run")
+        parser.error("the folder of the run is needed as an argument.")
     if given.captions and given.text_encoders != ["tfidf"]:
-        parser.error("--captions needs --text-encoders tfidf, because the run has no vectors of these captions")
+        parser.error(
+            "--captions can only be used with --text-encoders tfidf, because the run has no vectors of these captions."
+            " Remove one of the two options."
+        )
     methods = {**METHODS, "ncca": Method("ncca"), "ncca-fixed": Method("ncca", FIXED)}
     if given.run:
         run = Run(given.run)

@@ -113,7 +113,7 @@ def main() -> None:
         "none": [row for image in images for row in rows_of[image]],
     }
     with tempfile.TemporaryDirectory() as folder:
-        os.environ["XDG_STATE_HOME"] = folder  # so that the full-text indexes of the user are not changed
+        os.environ["XDG_STATE_HOME"] = folder  # The full-text indexes of the user stay unchanged.
         searchers = {name: without_captions(shard, Path(folder) / name, rows) for name, rows in removed.items()}
         for name, searcher in searchers.items():
             for kind, on in (("vectors", False), ("vectors and words", True)):

@@ -7,8 +7,8 @@ RELATIONS = 40
 
 
 def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """Draw a projective dependency tree over `length` words. Return (parent or -1 for the root, word, relation) for
-    each word, as numbers. Words and relations follow Zipf's law."""
+    """Draw a projective dependency tree over `length` words. Return (number of the parent, or -1 for the root, number
+    of the word, number of the relation) for each word. Words and relations follow Zipf's law."""
     parents = np.full(length, -1)
     spans = [(0, length, -1)]
     while spans:
@@ -24,8 +24,8 @@ def draw_dependencies(rng: np.random.Generator, length: int) -> list[tuple[int, 
 
 
 def draw_phrases(rng: np.random.Generator, length: int) -> list[tuple[int, int, int]]:
-    """Draw a tree of phrases with two or three parts each, over `length` words. Return (parent or -1 for the root, word
-    or -1 for a phrase, 0) for each word, and then for each phrase."""
+    """Draw a tree of phrases with two or three parts each, over `length` words. Return (number of the parent node, or
+    -1 for the root, number of the word, or -1 for a phrase, the label 0) for each word, and then for each phrase."""
     inner: list[int] = []
     up = {}
 

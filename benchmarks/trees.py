@@ -37,7 +37,7 @@ from pipeline.models.neural.tree_rnn import ConstituencyRNN, PositionRNN, Relati
 from pipeline.text.trees import Trees, pack  # noqa: E402
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "tests" / "neural"))
-from recursion import recursion  # noqa: E402  the reference of the tests
+from recursion import recursion  # noqa: E402  the node-by-node computation that the tests use
 
 BATCH = 128
 FEW_TREES = 16

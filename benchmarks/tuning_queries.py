@@ -28,12 +28,12 @@ from pipeline.compute import runtime
 
 runtime.configure()
 
-from index import run_autofaiss  # noqa: E402  it configures the runtime too, so it comes before numpy
+from index import run_autofaiss  # noqa: E402  `index` configures the runtime, before numpy is imported
 
 # isort: split
 import faiss  # noqa: E402
 import numpy as np  # noqa: E402
-import torch  # noqa: E402, F401  exact search uses it where it is loaded
+import torch  # noqa: E402, F401  exact search uses torch if torch is loaded
 
 from pipeline.compute.multivectors import one_vector_each  # noqa: E402
 from pipeline.index.build import choose_and_build  # noqa: E402

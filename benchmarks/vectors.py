@@ -1,12 +1,13 @@
-"""Measures the time from two `.npy` files of synthetic pairs to a search, with `jointspace run` and `jointspace.fit`.
+"""Measures the time from two `.npy` files of synthetic pairs to an index, with `jointspace run` and `jointspace.fit`.
 
     python benchmarks/vectors.py [--pairs 100000] [--runs 5] [--cores 2] [--folder FILES]
 
 Images and texts are vectors of DIM values. The two vectors of a pair are different linear maps of one latent vector of
 LATENT values, with added noise. Every run starts new processes. The output is one JSON line per way with the medians of
 the wall seconds and the CPU seconds, in total and by stage, the peak memory of all processes together (proportional set
-sizes), and the recall@10. The recall is measured for QUERIES texts, which were not used for fitting, among all images.
-`allowed` is the recall of a search by the true likelihood ratio of each pair, which is the best possible recall.
+sizes), and the recall@10. The recall is measured among all images for texts that were not used for fitting: the test
+split of the run, or the last QUERIES texts for `jointspace.fit`. `allowed` is the recall of the last QUERIES texts by
+the true likelihood ratio of each pair, which is the best possible recall.
 """
 
 import argparse
@@ -112,7 +113,8 @@ def make(folder: Path, pairs: int) -> float:
 
 
 def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[str, object]:
-    """Run a command, and return its wall and CPU seconds, the peak memory of its processes, and its output."""
+    """Run a command in `folder`, and return its wall and CPU seconds, the peak memory of its processes, and its output.
+    Ends this program if the command fails. `cores` is the number of threads of the command, or None for its default."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     threads = {"OMP_NUM_THREADS": str(cores)} if cores else {}
@@ -129,7 +131,9 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
     output, _ = process.communicate()
     watcher.join()
     if process.returncode:
-        raise SystemExit(f"{words} has failed")
+        raise SystemExit(
+            f"The command {' '.join(words)} ended with the exit code {process.returncode}. Its messages are above."
+        )
     after = resource.getrusage(resource.RUSAGE_CHILDREN)
     processor = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
     seconds = time.perf_counter() - start
@@ -137,7 +141,8 @@ def measure(words: list[str], folder: Path, cores: int | None = None) -> dict[st
 
 
 def memory(top: int) -> int:
-    """Return the KiB of the process `top` and of all processes below it. Shared memory counts once."""
+    """Return the memory in KiB of the process `top` and of all its descendants, as Linux counts proportional set sizes.
+    Shared memory counts once."""
     parents = {}
     total = 0
     for status in Path("/proc").glob("[0-9]*/stat"):
@@ -159,7 +164,8 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `init`, `run` and `search`, with the times of the jobs of the run."""
+    """Measure `jointspace init` and `jointspace run`, with the seconds of the jobs of the run by stage, and return the
+    figures with the folder of the index."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -180,7 +186,8 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `fit`, `index` and `search` in one program."""
+    """Measure PROGRAM, which fits, indexes and searches in one process, and return the figures with the folder of the
+    index."""
     shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()
@@ -193,7 +200,7 @@ def search(index_folder: Path, folder: Path, pairs: int) -> float:
 
     index = jointspace.load(index_folder)
     texts = np.load(folder / "data/texts.npy", mmap_mode="r", allow_pickle=False)
-    table = index._searcher.table("images")  # the table stays in memory after the first use
+    table = index._searcher.table("images")  # The table stays in memory after the first use.
     split = np.array(table["split"].to_pylist())
     rows = np.flatnonzero(split == "test") if "test" in split else np.arange(pairs - QUERIES, pairs)
     numbers = [int(path.removesuffix(".jpg")) for path in table["path"].take(rows).to_pylist()]

@@ -2,11 +2,11 @@
 
     python benchmarks/wsabie.py [--batch 64]
 
-The joint space has 96 dimensions. The reference is the step of the paper: one pair, negatives that are sampled one
-after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint on
-the norms. It runs over a sample of the pairs from the first weights, where violating sentences are found at once, and
-its seconds are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` state the same as rates.
-The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
+The joint space has 96 dimensions. The reference is the step of Gong et al. 2014: one pair, negatives that are sampled
+one after the other, a gradient step on all of W and on the rows of U that the two sentences touch, and the constraint
+on the norms. It runs over a sample of the pairs from the first weights, where violating sentences are found at once,
+and its seconds are scaled to the whole epoch. `pairs_per_second` and `reference_pairs_per_second` state the same as
+rates. The sentences contain words that depend on their image, so that the epoch learns and violations become rarer.
 """
 
 import argparse
@@ -55,8 +55,8 @@ def make_pairs() -> tuple[np.ndarray, sparse.csr_array, np.ndarray]:
 def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
-    """Run the SGD of the paper over SAMPLE random pairs of the images x and the sentences y. `owners` has the row of
-    the image of each sentence. w and u are the weights at the start, which are not changed."""
+    """Run the SGD of Gong et al. 2014 over SAMPLE random pairs of the images x and the sentences y. `owners` has the
+    row of the image of each sentence. w and u are the weights at the start, which are not changed."""
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()
@@ -84,7 +84,8 @@ def loop(
 
 
 def run(*pairs: Any) -> None:
-    """Run the training of jointspace with the arguments of `train`, which last one epoch here."""
+    """Train Wsabie to the end by jointspace. `pairs` are the arguments of `train`, whose schedule has a single epoch
+    here."""
     for _ in train(*pairs):
         pass
 

@@ -15,7 +15,8 @@ Columns = Sequence[tuple[str, str]]
 
 
 class Difference(TypedDict):
-    """The difference between two systems, and its 95% interval [low, high]."""
+    """The score of a first system minus the score of a second system, and the 95% interval [low, high] of this
+    difference."""
 
     difference: float
     ci95: list[float]

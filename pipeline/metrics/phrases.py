@@ -13,7 +13,7 @@ from pipeline.errors import UsageError
 from pipeline.metrics.retrieval import Bootstrap, measure
 
 CHANCE_DIM = 16
-"""Dimensions of the random vectors with which the chance level is measured."""
+"""Number of dimensions of the random vectors with which the chance level is measured."""
 BLOCK_QUERIES = 256
 """Number of queries whose scores with the whole gallery are computed at once."""
 TIE_TOLERANCE = 1e-12
@@ -216,7 +216,7 @@ def judge_pairs(pairs: np.ndarray, boxes: np.ndarray, named: np.ndarray, gold: n
     and `named` (q, 2) has the pairs of a phrase and its gold box, a row of `gold` (g, 4).
     """
     right = np.zeros(len(pairs), bool)
-    matches = pairs_within(named[:, 0], pairs[:, 0])  # (row of named, row of pairs) of the same phrase
+    matches = pairs_within(named[:, 0], pairs[:, 0])  # Pairs (row of `named`, row of `pairs`) of one phrase.
     overlaps = overlap(boxes[pairs[matches[:, 1], 1]], gold[named[matches[:, 0], 1]]) >= least
     right[matches[overlaps, 1]] = True
     return right

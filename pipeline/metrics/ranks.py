@@ -28,11 +28,13 @@ PRODUCTS_PER_SCORE = 4096
 """Number of products that is assumed for the score of two multi-vector items. The difference that counts as a tie is
 proportional to it."""
 BLOCK_IMAGES = 255
-"""Number of images whose scores are compared at once. It is the greatest count that fits in one byte."""
+"""Maximum number of images whose scores with a block of sentences are compared at once. It is the greatest count that
+fits in one byte."""
 BLOCK_SENTENCES = 256
-"""Number of sentences whose scores are compared at once. A block of scores stays in the cache."""
+"""Maximum number of sentences in a block of scores. A block of BLOCK_IMAGES by BLOCK_SENTENCES scores stays in the
+cache of a CPU."""
 BLOCK_PAIRS = 4096
-"""Number of sentences whose scores with their own images are computed at once."""
+"""Maximum number of sentences whose scores with their own images are computed at once."""
 
 
 @dataclass(frozen=True)
@@ -52,8 +54,9 @@ class Ranks:
 def count_ranks(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> Ranks:
     """Rank images (n, c) and sentences (m, c) by their scores with each other.
 
-    Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a row
-    is not finite, and InputError if an image has no sentence. Both errors name the row.
+    Sentence j belongs to image `owners[j]`. `metric` is `inner_product` or `euclidean`. Raises IntegrityError if a
+    vector is not finite, and InputError if an image has no sentence. Both errors name the row of the vector or the
+    image.
     """
     require_finite("embeddings", "images", images)
     require_finite("embeddings", "sentences", sentences)
@@ -86,7 +89,8 @@ def _count(
     """
     if (without := np.bincount(owners, minlength=n) == 0).any():
         raise InputError(
-            f"The image in row {without.argmax()} has no caption. Leave images without captions out of the evaluation."
+            f"The image in row {without.argmax()} has no caption (rows are counted from 0). Leave images without"
+            " captions out of the evaluation."
         )
     m = len(owners)
     best = np.full(n, -np.inf)
@@ -106,7 +110,8 @@ def _count(
 
     with _thread_pools().limit(limits=1, user_api="blas"), ThreadPoolExecutor(runtime.threads()) as pool:
         counts = list(pool.map(count, _slices(n, BLOCK_IMAGES)))
-    # The counts include the targets: the image of a sentence, and all of an image's sentences that tie with its best.
+    # The counts include the targets themselves: the image of a sentence, and those sentences of an image that tie with
+    # the best sentence of the image. The latter are subtracted.
     own_best = np.bincount(owners[targets >= least_of_image[owners]], minlength=n)
     image_to_sentence = np.concatenate([above_best for above_best, _ in counts]) - own_best + 1
     return Ranks(image_to_sentence, np.sum([above_target for _, above_target in counts], axis=0))
@@ -133,7 +138,7 @@ def _as_products(x: np.ndarray, y: np.ndarray, metric: str) -> tuple[np.ndarray,
     longest = [float(np.sqrt(square.max(initial=0))) for square in squares]
     if metric == "inner_product":
         return x, y, ROUNDING * x.shape[1] * longest[0] * longest[1]
-    # -|a - b|**2 as an inner product: (2a, -|a|**2, 1) . (b, 1, -|b|**2)
+    # The score -|a - b|**2 equals the inner product (2a, -|a|**2, 1) . (b, 1, -|b|**2).
     a = np.hstack([2 * x, -squares[0], np.ones_like(squares[0])])
     b = np.hstack([y, np.ones_like(squares[1]), -squares[1]])
     return a, b, ROUNDING * a.shape[1] * sum(longest) ** 2

@@ -25,7 +25,8 @@ PROTOCOLS = ("all-sentences", "first-sentence")
 
 
 def select_sentences(owners: np.ndarray, protocol: str) -> np.ndarray:
-    """Return the row numbers of the sentences that are queries and gallery by `protocol`, one of PROTOCOLS.
+    """Return the row numbers of the sentences that are used, both as queries and as candidates, by `protocol`, one of
+    PROTOCOLS.
 
     `owners` (m,) are the images of all sentences. `all-sentences` selects all of them (Karpathy and Fei-Fei 2015), and
     `first-sentence` the first sentence of each image (Gong et al. 2014).
@@ -127,7 +128,8 @@ class _Sample:
         self.within = {k: int(np.searchsorted(self.ranks, k, "right")) for k in CUTOFFS}
 
     def measures(self, weights: np.ndarray) -> dict[str, float]:
-        """Compute the measures of a resample, in which image i and its queries count `weights[i]` times.
+        """Compute recall@1, @5 and @10 in percent, the median rank and the mean rank of a resample, in which image i
+        and its queries count `weights[i]` times.
 
         `weights` (n_images,) are whole numbers.
         """

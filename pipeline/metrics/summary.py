@@ -106,7 +106,8 @@ def recall_sum(evaluation: Evaluation) -> float:
 
 
 def ranking(evaluations: Iterable[Evaluation]) -> list[Evaluation]:
-    """Return the evaluations of the first group of `reported_first`, sorted by recall sum with the best first."""
+    """Return the evaluations of the first group of `reported_first`, sorted by recall sum with the best first. There
+    must be at least one evaluation."""
     (_, group), *_ = reported_first(evaluations)
     return sorted(group, key=recall_sum, reverse=True)
 
@@ -115,7 +116,7 @@ def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
     """Return a heading, and a line with recall@1, @5 and @10 of both directions for each model, the best first.
 
     Only the evaluations of the first group of `reported_first` are shown, which have the same gallery. Several seeds of
-    a model are one line with means ± standard deviations.
+    a model are one line with means ± standard deviations. There must be at least one evaluation.
     """
     ranked = ranking(merge_seeds(evaluations))
     first = ranked[0]
@@ -132,7 +133,8 @@ def compare_briefly(evaluations: Sequence[Evaluation]) -> list[str]:
 
 
 def markdown(evaluations: Iterable[Evaluation]) -> str:
-    """Return a Markdown table for each split and protocol, with recalls in percent.
+    """Return a Markdown table for each split and protocol, with recalls in percent. The mean of the folds and the first
+    fold of an evaluation have tables of their own.
 
     A table has a row for each model and direction. The 95% intervals of a model are in brackets. Several seeds of a
     model share a row with means ± standard deviations.

@@ -47,11 +47,12 @@ class TermCounts:
         return self._query(chosen, least=min_count, size=size, piece=PIECE, pieces=pieces)
 
     def all(self) -> dict[str, int]:
-        """Return the frequency of every term, in alphabetical order."""
+        """Return term -> frequency for every term, including pieces of words, in alphabetical order."""
         return dict(self._query(f"{TOTALS_QUERY} ORDER BY term"))
 
     def _query(self, query: str, **parameters: int | str) -> list[tuple[str, int]]:
-        """Run a query over the files. Raises OSError if the disk has no room for data that do not fit into memory."""
+        """Run a query over the files. Raises OSError with the code ENOSPC if DuckDB reports a lack of memory or a fault
+        of the disk, because the disk then usually has no room for data that do not fit into memory."""
         spilled = str(self.files[0].parent / "spilled")
         settings: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "1GB", "temp_directory": spilled}
         files = list(map(str, self.files))
@@ -63,7 +64,8 @@ class TermCounts:
 
 
 def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) -> TermCounts:
-    """Count the terms of `sentences`. The counts are written to new files in `folder`."""
+    """Count the sentences that contain each term. The counts are written to one or more new Parquet files in
+    `folder`."""
     analyze = make_analyzer(settings)
     n = 0
     counts: Counter[str] = Counter()

@@ -35,7 +35,8 @@ class Parse:
 
 
 def chain(words: Sequence[str]) -> Parse:
-    """Return a substitute for a missing parse, in which each word is the head of the next word."""
+    """Return a substitute for a missing parse. The first word is the root, each word is the head of the next word by
+    the relation UNSPECIFIED, and parts of speech are unknown (X and _)."""
     n = len(words)
     relations = (ROOT_RELATION, *[UNSPECIFIED] * (n - 1))[:n]
     return Parse(tuple(words), ("X",) * n, ("_",) * n, tuple(range(ROOT, n - 1)), relations, (True,) * n)
@@ -89,7 +90,9 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
 
 
 def _row(line: str, expected: int, where: str) -> list[list[str]]:
-    """Return a list with the columns of a word's line, or an empty list for a multiword span or an empty node."""
+    """Return a list that has the columns of a word's line as its only entry, or an empty list for a multiword span or
+    an empty node. Raises InputError, which begins with `where`, if the line is not the word with the number `expected`,
+    or has a fault."""
     columns = line.split("\t")
     if len(columns) != CONLLU_COLUMNS:
         raise InputError(
@@ -112,7 +115,8 @@ def _row(line: str, expected: int, where: str) -> list[list[str]]:
 
 
 def tree_fault(heads: Sequence[int]) -> str | None:
-    """Return why `heads` (-1: root) do not form a tree, or None if they do or are empty."""
+    """Return a text that says why `heads` (-1 for the root) do not form a tree, or None if they form a tree or are
+    empty. The text counts words from 1, as CoNLL-U does."""
     roots = [word for word, head in enumerate(heads, start=1) if head == ROOT]
     for word, head in enumerate(heads, start=1):
         if not ROOT <= head < len(heads):

@@ -8,8 +8,8 @@ MIN_ENGLISH_SHARE = 0.6
 for the captions of Flickr8k, 0.18 for their German captions, and 0.42 for 21 Dutch captions."""
 ENDINGS = (("ies", "y"), ("ied", "y"), ("es", ""), ("es", "e"), ("s", ""), ("ed", "e"), ("ed", ""), ("ing", "e"),
            ("ing", ""))  # fmt: skip
-"""Pairs of an English inflection and the ending of the lemma that replaces it (the detachment rules of WordNet's
-Morphy)."""
+"""Pairs of an English ending and the ending of the lemma that replaces it. They are the detachment rules of WordNet's
+Morphy for verbs, and a rule for `ied`."""
 STOP_WORDS = frozenset((
     "a", "about", "above", "across", "after", "again", "against", "all", "along", "also", "although", "always",
     "am", "among", "an", "and", "any", "are", "around", "as", "at", "be", "because", "been", "before", "behind",
@@ -22,8 +22,10 @@ STOP_WORDS = frozenset((
     "upon", "us", "very", "was", "we", "were", "what", "when", "where", "which", "while", "who", "whom",
     "whose", "why", "with", "within", "without", "you", "your", "yours",
 ))  # fmt: skip
-"""English words that describe nothing in a photo by themselves. The longer list of scikit-learn, which is used if
-text.stop_words is true, also has nouns and numbers, such as fire, side and two."""
+"""English words that describe nothing in a photo by themselves. A query of such words alone counts as a query without a
+searchable word (`KnownTerms.searches`). The full-text search drops these words if the query has other words. The longer
+list of scikit-learn, which is used if text.stop_words is true, also has nouns and numbers, such as fire, side and
+two."""
 
 
 def find_lemma(word: str) -> str:
@@ -56,8 +58,9 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
     The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
     ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
     that is a stop word or that at least `min_count` sentences have. If there is no such candidate, the lemma is the
-    candidate that most other words have as lemma in the dictionary. If a lemma is not a word of the collection, its
-    term is the shortest of its words: if only `geese` occurs, the query `goose` finds it.
+    candidate that most other words have as lemma in the dictionary, where a candidate that is itself a word of the
+    collection has one more word. If a lemma is not a word of the collection, its term is the shortest of its words: if
+    only `geese` occurs, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)
@@ -95,7 +98,8 @@ def _candidates(word: str, lemma: str) -> Iterator[str]:
     """Yield candidates for the lemma of a word: first `lemma`, its lemma in the dictionary.
 
     If the word is inflected, so that `lemma` differs from it, also yield the word with each matching ending of ENDINGS
-    replaced.
+    replaced. If an ending is only removed, and the rest ends with a doubled letter as in `running`, the rest without
+    the last letter follows.
     """
     yield lemma
     if lemma == word:
@@ -105,4 +109,4 @@ def _candidates(word: str, lemma: str) -> Iterator[str]:
         if stem != word and len(stem) > 1:
             yield stem + lemma_ending
             if not lemma_ending and stem[-1] == stem[-2:-1]:
-                yield stem[:-1]  # a doubled consonant, as in running
+                yield stem[:-1]  # This undoes a doubled consonant, as in `running`.

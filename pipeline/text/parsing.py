@@ -23,7 +23,8 @@ MAX_WORDS = 100
 
 
 def require_spacy() -> Any:
-    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it."""
+    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it. From
+    then on, spaCy logs only errors."""
     try:
         import spacy
     except ImportError:
@@ -158,9 +159,10 @@ SCORES = ("dep_uas", "dep_las", "tag_acc")
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:
-    """Write a treebank to a file in spaCy's training format, and return its number of words.
+    """Write the sentences of a treebank to a file in spaCy's training format, without empty sentences, and return the
+    number of words.
 
-    Raises InputError if the treebank has no sentences.
+    Raises InputError, which names `path.stem` as the key of parse.treebank, if no sentence has words.
     """
     require_spacy()
     from spacy.tokens import Doc, DocBin
@@ -175,7 +177,10 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
             words, spaces, tags = list(parse.words), list(parse.spaces), list(parse.xpos)
             corpus.add(Doc(vocab, words=words, spaces=spaces, tags=tags, heads=heads, deps=relations))
     if not len(corpus):
-        raise InputError(f"The treebank for {path.stem} has no sentences. Name a CoNLL-U file with sentences.")
+        raise InputError(
+            f"The file of the key parse.treebank.{path.stem} has no sentence with words. Set this key to a CoNLL-U file"
+            " that has sentences."
+        )
     corpus.to_disk(path)
     return sum(map(len, parses))
 
@@ -193,7 +198,8 @@ def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
     config = init_config(lang=LANGUAGE, pipeline=["tagger", "parser"], optimize="efficiency", silent=True)
     config["paths"] |= {part: str(folder / f"{part}.spacy") for part in ("train", "dev")}
     config["system"]["seed"] = seed
-    config["components"]["tagger"]["label_smoothing"] = 0.0  # with smoothing, a treebank of only one tag is an error
+    # With label smoothing, spaCy fails if a treebank has only one tag.
+    config["components"]["tagger"]["label_smoothing"] = 0.0
     frequency = max(1, min(MAX_STEPS_PER_EVALUATION, words // WORDS_PER_STEP))
     config["training"] |= {"max_epochs": epochs, "max_steps": 0, "eval_frequency": frequency}
     config.to_disk(folder / "config.cfg")

@@ -79,7 +79,7 @@ class PhraseTree:
         first, last = self.extents()
         opening: list[str] = [""] * len(self.words)
         closing = [0] * len(self.words)
-        for node in range(len(self) - 1, len(self.words) - 1, -1):  # outermost first
+        for node in range(len(self) - 1, len(self.words) - 1, -1):  # An outer phrase comes before its parts.
             opening[first[node]] += f"({self.labels[node]} "
             closing[last[node]] += 1
         leaves = zip(opening, map(_escape, self.labels), map(_escape, self.words), closing, strict=False)
@@ -107,12 +107,15 @@ class PhraseTree:
         """Return the tree in which all phrases that cover the whole sentence are merged into one root.
 
         A phrase covers the sentence if it has all words except punctuation. `(ROOT (S (NP (NP a dog) (PP ...)) (. .)))`
-        becomes `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost merged phrase.
+        becomes `(NP (NP a dog) (PP ...) (. .))`. The root takes the label of the innermost merged phrase. A tree
+        without such phrases, or with a single one, is returned unchanged.
         """
         m = len(self.words)
         words = [not is_punctuation(label) for label in self.labels[:m]]
-        held = [int(is_word or not any(words)) for is_word in words] + [0] * (len(self) - m)  # words below each node
-        for node, parent in enumerate(self.parents):  # children first
+        # `held` becomes the number of words at each node and below it. Punctuation counts only if the sentence has
+        # nothing else.
+        held = [int(is_word or not any(words)) for is_word in words] + [0] * (len(self) - m)
+        for node, parent in enumerate(self.parents):  # Children come before their parents.
             if parent >= 0:
                 held[parent] += held[node]
         whole = [node for node in range(m, len(self)) if held[node] == max(held)]
@@ -144,9 +147,10 @@ def is_punctuation(tag: str) -> bool:
 
 
 def right_branching(words: Sequence[str]) -> PhraseTree:
-    """Return a substitute for a missing tree: (FRAG w1 (FRAG w2 (FRAG w3 w4)))."""
+    """Return a substitute for a missing tree: (FRAG w1 (FRAG w2 (FRAG w3 w4))). All parts of speech are X. A single
+    word is a tree without phrases."""
     n = len(words)
-    inner = max(n - 1, 0)  # phrase n + k has the last k + 2 words
+    inner = max(n - 1, 0)  # Node n + k is the phrase of the last k + 2 words.
     parents = [n + max(inner - 1 - word, 0) for word in range(n)] if inner else [-1] * n
     parents += [n + k + 1 for k in range(inner - 1)] + [-1] * (inner > 0)
     return PhraseTree(tuple(words), ("X",) * n + (FRAGMENT,) * inner, tuple(parents))

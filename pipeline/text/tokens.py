@@ -34,9 +34,10 @@ _VARIATIONS = (*range(0x180B, 0x1810), 0x20E3, *range(0xFE00, 0xFE10), *range(0x
 _REMOVED = (*_HEBREW_POINTS, *_ARABIC_SIGNS, *_DIRECTIONS, *_JOINERS, *_VARIATIONS)
 SPELLINGS = dict.fromkeys(_REMOVED) | dict.fromkeys(range(0x64B, 0x64E), " ") | {0x2019: "'", 0x2BC: "'"}
 """Maps characters to their replacements in words, or to None if they are removed. Hebrew points, Arabic vowel signs,
-and the sign that stretches Arabic letters are rarely written. Marks of the writing direction, soft hyphens, invisible
-joiners and variation selectors do not change a word. The Arabic case endings of tanwin are replaced by a space, so that
-the stem of the word is the same with and without the ending. All apostrophes become ASCII apostrophes."""
+and the sign that stretches Arabic letters are removed, because they are rarely written. Marks of the writing direction,
+soft hyphens, invisible joiners and variation selectors are removed, because they do not change a word. The Arabic case
+endings of tanwin are replaced by a space, so that the stem of the word is the same with and without the ending. All
+apostrophes become ASCII apostrophes."""
 _OTHER_DIGIT = re.compile(r"[^\D0-9]")
 LONGEST_NGRAM = 3
 """Largest number of words, or of characters, in an n-gram."""
@@ -96,9 +97,9 @@ class TermSettings:
 
     If `lemmatise` and `english` are true, words are replaced by their lemmas. `lemmas` maps the words from which a
     vocabulary was built to their terms (see `choose_lemmas`). The dictionary is loaded only for other words, because
-    that takes as long as a search. `stop_words` are removed before and after the words are replaced. Terms are n-grams
-    of up to `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces` is true,
-    pieces of words are terms as well.
+    loading it takes as long as a search. `stop_words` are removed before and after the words are replaced. Terms are
+    n-grams of up to `max_ngram` words, or of up to `max_characters` characters in scripts without spaces. If `pieces`
+    is true, pieces of words are terms as well.
     """
 
     lemmatise: bool
@@ -120,17 +121,22 @@ class TermSettings:
 
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
-        """Return the settings from the result of `to_dict`. Raises ValueError if a value has another form."""
+        """Return the settings from the result of `to_dict`. Raises ValueError if a value has another form, and
+        TypeError if a key is unknown or missing."""
         found = cls(**value)
         flags = all(isinstance(flag, bool) for flag in (found.lemmatise, found.english, found.pieces))
         if not flags or not all(isinstance(word, str) for word in found.stop_words):
-            raise ValueError("lemmatise, english and pieces must be true or false, and every stop word must be a text")
+            raise ValueError(
+                "the stored settings of terms are damaged: lemmatise, english and pieces must be true or false, and"
+                " every stop word must be a text"
+            )
         if not all(isinstance(word, str) for pair in found.lemmas.items() for word in pair):
-            raise ValueError("lemmas must map words to words")
+            raise ValueError("the stored settings of terms are damaged: lemmas must map words to words")
         for longest in (found.max_ngram, found.max_characters):
             if longest not in range(1, LONGEST_NGRAM + 1):
                 raise ValueError(
-                    f"the length of the longest n-gram is {longest!r}, but must be from 1 to {LONGEST_NGRAM}"
+                    f"the stored settings of terms are damaged: the length of the longest n-gram is {longest!r}"
+                    f" (max_ngram or max_characters), but must be from 1 to {LONGEST_NGRAM}"
                 )
         return found
 
@@ -153,7 +159,8 @@ def list_letters(word: str) -> list[str]:
 
 @lru_cache(maxsize=1 << 16)
 def cut_word(word: str) -> tuple[str, ...]:
-    """Return the pieces of a word with the lengths PIECE_LENGTHS. The whole word is not a piece."""
+    """Return the pieces of a word with the lengths PIECE_LENGTHS, the shortest first, each after the character PIECE.
+    The whole word is not a piece."""
     letters = list_letters(word)
     spans = [(start, start + n) for n in PIECE_LENGTHS if n < len(letters) for start in range(len(letters) - n + 1)]
     return tuple(PIECE + "".join(letters[start:stop]) for start, stop in spans)
@@ -161,7 +168,8 @@ def cut_word(word: str) -> tuple[str, ...]:
 
 def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = cut_word) -> Callable[[str], list[str]]:
     """Return a function that lists the terms of a text: first the words, then the pairs of neighbouring words, and so
-    on up to the longest n-grams.
+    on up to the longest n-grams. A term is listed as often as it occurs. N-grams of Han characters alone are not longer
+    than LONGEST_HAN.
 
     If `settings.pieces` is true, the pieces of the words in scripts with spaces follow. `cut` is the function that
     returns the pieces of a word.
@@ -186,7 +194,8 @@ def make_analyzer(settings: TermSettings, cut: Callable[[str], Sequence[str]] = 
 
 
 def make_reader(settings: TermSettings) -> Callable[[str], Iterator[WordRun]]:
-    """Return a function that yields the runs of neighbouring words of a text, in order."""
+    """Return a function that yields the runs of neighbouring words of a text, in order. Stop words are removed, so that
+    a run may have no words, and the words around a stop word become neighbours."""
     stop = frozenset(settings.stop_words)
     lemmatise = make_lemmatiser(settings.lemmas)
     if not settings.lemmas:
@@ -262,7 +271,8 @@ def join_words(words: Iterable[str]) -> str:
 
 
 def says_something(term: str, settings: TermSettings) -> bool:
-    """Return whether a term has a word that is not an English stop word. In other languages, always return true."""
+    """Return whether a term has a word that is not an English stop word. If `settings.english` is false, always return
+    true."""
     return not settings.english or any(word.lower() not in STOP_WORDS for word in term.split(" "))
 
 

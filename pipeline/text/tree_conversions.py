@@ -83,7 +83,7 @@ CLAUSE_LAYERS = {
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
 """Relations to its head in which a noun or pronoun without dependents is not a phrase."""
 EMPTY = "no words"
-"""The value of `Parsed.fallback` for a text without words."""
+"""The value of `Parsed.fallback` for a text without words or without letters."""
 
 
 @dataclass(frozen=True)
@@ -110,7 +110,7 @@ def fall_back(text: str, reason: str) -> Parsed:
 
 
 def derive_phrases(parse: Parse) -> PhraseTree:
-    """Derive the phrase tree of a dependency parse."""
+    """Derive the phrase tree of a dependency parse by the layers that the module docstring describes."""
     return _Derivation(parse).tree()
 
 
@@ -210,7 +210,8 @@ class _Derivation:
         return Layer.MODIFIED if nominal is None else nominal
 
     def _is_phrase(self, word: int) -> bool:
-        """Return whether `word` alone is a noun phrase."""
+        """Return whether `word` may be a noun phrase alone: a noun or pronoun whose relation to its head is not in
+        WITHIN, and which is not a possessive pronoun."""
         relation = self.parse.relations[word]
         possessive = relation == "nmod:poss" and self.upos[word] == "PRON"
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
@@ -267,7 +268,8 @@ HEADS: dict[str, tuple[str, ...]] = {
     "QP": ("CD", r"\$|NN.?"),
 }
 """Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If none matches,
-the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction."""
+the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction, or the first
+child if all are."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (
@@ -293,7 +295,8 @@ RELATIONS: tuple[tuple[str, str, str], ...] = (
     (r".*", r"RB.?|ADVP|WRB|WHADVP|PRT|RP", "advmod"),
 )
 """Triples of a pattern for the label of a phrase, a pattern for the label of a child that is not the head of the
-phrase, and the relation of this child to the head. The first triple whose patterns match counts."""
+phrase, and the relation of this child to the head. The first triple whose patterns match counts. If none matches, the
+relation is UNSPECIFIED."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
@@ -335,7 +338,7 @@ def head_words(tree: PhraseTree) -> list[int]:
 
 
 def derive_dependencies(tree: PhraseTree) -> Parse:
-    """Derive the dependency parse of a phrase tree."""
+    """Derive the dependency parse of a phrase tree. HEADS decides the heads, and RELATIONS decides the relations."""
     m, children, word_of = len(tree.words), _children(tree), head_words(tree)
     heads, relations = [ROOT] * m, [ROOT_RELATION] * m
     for phrase in range(m, len(tree)):

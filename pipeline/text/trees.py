@@ -39,7 +39,8 @@ class Trees(Ragged):
 
 
 def pack(trees: Sequence[Sequence[tuple[int, int, int]]]) -> Trees:
-    """Pack trees into arrays. Each tree is a list of nodes (parent, word, label)."""
+    """Pack trees into arrays. Each tree is a list of nodes (parent, word, label), whose numbers have the meaning of the
+    columns of Trees."""
     offsets = offsets_of(list(map(len, trees)))
     columns = np.array([node for tree in trees for node in tree], np.int32).reshape(-1, 3)
     parents, words, labels = (np.ascontiguousarray(column) for column in columns.T)
@@ -80,14 +81,15 @@ def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
     """Convert a parse to other words of the same sentence. `spans` is the result of `align` for `words`.
 
     If a word of the parser has no letters, its dependents become dependents of its head. If several words of the parser
-    form one of `words`, the word that is highest in the tree counts. If the result has several roots, the first remains
-    the root and the others depend on it.
+    form one of `words`, the word that is highest in the tree counts. If several of `words` are parts of a single word
+    of the parser, the last part takes the place of this word, and the other parts depend on the last part by INSIDE. If
+    the result has several roots, the first remains the root and the others depend on it.
     """
     depth = depths(parse.heads)
     owner: dict[int, int] = {}
     for number, (first, last) in enumerate(spans):
         for word in range(first, last + 1):
-            owner[word] = number  # if several of `words` share it, the last of them
+            owner[word] = number  # If several of `words` share a parser's word, the last of them owns it.
     highest = [min(range(first, last + 1), key=lambda word: (word not in owner, depth[word])) for first, last in spans]
     heads, relations = [ROOT] * len(words), [ROOT_RELATION] * len(words)
     for number, word in enumerate(highest):
@@ -147,7 +149,8 @@ class SentenceTrees:
 def fit_trees(
     parses: Iterable[Parse], trees: Iterable[PhraseTree], texts: Iterable[str], analyze: Callable[[str], list[str]]
 ) -> Iterator[SentenceTrees]:
-    """Convert the trees of each text to the words that `analyze` finds in it. Phrase trees get a single root."""
+    """Convert the trees of each text to the words that `analyze` finds in it. Phrase trees get a single root. If the
+    words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
         spans, tree_spans = align(parse.words, words), align(tree.words, words)

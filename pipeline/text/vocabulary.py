@@ -31,12 +31,12 @@ if TYPE_CHECKING:
     from pipeline.text.counting import TermCounts
 
 MAX_IDF = float(np.finfo(np.float32).max)
-"""Largest absolute value of an inverse document frequency that float32 can store. A stored vocabulary with a larger
-value is refused."""
+"""Largest number that float32 can store. A stored vocabulary is refused if the absolute value of an inverse document
+frequency is not smaller."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5
-"""Number of similar words among which the suggestion is chosen."""
+"""Maximum number of similar known words among which the suggestion is chosen."""
 MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
@@ -82,7 +82,7 @@ class KnownTerms:
 
     @cached_property
     def index(self) -> dict[str, int]:
-        """The position of every term in `terms`."""
+        """The position of every term in `terms`: term -> position."""
         return {term: row for row, term in enumerate(self.terms)}
 
     @cached_property
@@ -91,7 +91,8 @@ class KnownTerms:
 
     @cached_property
     def cut(self) -> Callable[[str], list[str]]:
-        """The function that returns the pieces of a word that are terms. An unknown word has no pieces."""
+        """The function that returns the pieces of a word that are among the known terms. For a word that counts as
+        unknown (see `_cut`), it returns no pieces."""
         pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
         letters = {letter for piece in pieces for letter in list_letters(piece)}
         lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
@@ -119,7 +120,7 @@ class KnownTerms:
         return make_reader(self.split)
 
     def rows(self, text: str) -> list[int]:
-        """Return the rows of the known terms in `text`."""
+        """Return the positions in `terms` of the known terms in `text`, as often as the terms occur."""
         return [self.index[term] for term in self.analyze(text) if term in self.index]
 
     def knows(self, text: str) -> bool:
@@ -145,7 +146,8 @@ class KnownTerms:
         return nearest if edits <= most else None
 
     def unknown(self, text: str) -> list[str]:
-        """List the words of `text` that are not part of a known term, each once and without stop words.
+        """List the words of `text` that are not part of a known term and have no known pieces, each once and without
+        stop words.
 
         Neighbouring unknown characters of a script without spaces are listed as one word.
         """
@@ -158,7 +160,8 @@ class KnownTerms:
         return list(words)
 
     def count_words(self, text: str) -> tuple[int, int]:
-        """Return the number of words in `text`, and how many of them are not part of a known term."""
+        """Return the number of words in `text`, without stop words, and how many of them are unknown: not part of a
+        known term, and without known pieces."""
         flags = [is_known for _, marked in self._marked(text) for _, is_known in marked]
         return len(flags), flags.count(False)
 
@@ -179,7 +182,8 @@ class Coverage:
     """Counts of the words that a text encoder or a vocabulary knows in some sentences.
 
     `sentences` is the number of sentences, and `without` is the number of sentences in which no word is known. `words`
-    is the number of words in all sentences, and `unknown` is the number of unknown words among them.
+    is the number of words in all sentences, without stop words, and `unknown` is the number of unknown words among
+    them.
     """
 
     sentences: int
@@ -225,7 +229,7 @@ class Vocabulary(KnownTerms):
     n_sentences: int
 
     @property
-    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # no code assigns it
+    def split(self) -> TermSettings:  # pyright: ignore[reportIncompatibleVariableOverride]  # No code assigns `split`.
         return self.settings
 
     def to_dict(self) -> dict[str, Any]:
@@ -235,20 +239,23 @@ class Vocabulary(KnownTerms):
     def from_dict(cls, value: Mapping[str, Any]) -> "Vocabulary":
         """Return the vocabulary that `to_dict` has described. Other keys are ignored.
 
-        Raises ValueError if the terms and their weights do not have the right form.
+        Raises ValueError, or KeyError for a missing key, if the vocabulary does not have the form that `to_dict`
+        writes.
         """
         settings = TermSettings.from_dict(value["settings"])
         terms, idf = tuple(value["terms"]), tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
-            raise ValueError("every term must be a text, and normalise must be true or false")
+            raise ValueError(
+                "the stored vocabulary is damaged: every term must be a text, and normalise must be true or false"
+            )
         if (
             len(idf) != len(terms)
             or len(set(terms)) != len(terms)
             or not (np.abs(np.array(idf, float)) < MAX_IDF).all()
         ):
             raise ValueError(
-                f"the {len(terms)} terms must be different and have one finite idf weight each, but there are"
-                f" {len(set(terms))} different terms and {len(idf)} weights"
+                f"the stored vocabulary is damaged: the {len(terms)} terms must be different and have one finite idf"
+                f" weight each, but there are {len(set(terms))} different terms and {len(idf)} weights"
             )
         return cls(settings, value["normalise"], terms, idf, value["n_sentences"])
 
@@ -258,7 +265,7 @@ def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: 
 
     The sentences may be read twice, so `sentences` must not be an iterator.
     """
-    from pipeline.text.counting import count_terms  # loads pyarrow, which queries do not need
+    from pipeline.text.counting import count_terms  # It imports pyarrow, which queries do not need.
 
     with TemporaryDirectory(prefix="jointspace-counts-") as folder:
         return learn_vocabulary(lambda chosen: count_terms(sentences, chosen, Path(folder)), settings, **sizes)
@@ -273,14 +280,15 @@ def learn_vocabulary(
     idf: bool,
     normalise: bool,
 ) -> Vocabulary:
-    """Learn a vocabulary of the `size` most common terms in at least `min_count` training sentences.
+    """Learn a vocabulary of the `size` most common terms that are in at least `min_count` training sentences, or of all
+    such terms if there are fewer.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. Their counts
     decide whether the sentences are English, and which lemmas are used. If the terms of the vocabulary are not the
     single words, `count` is called again for these terms. An English vocabulary has no pieces of words. In other
-    languages, pieces take at most half of the vocabulary. `idf` says whether terms are weighted by their inverse
-    document frequency, and `normalise` whether vectors are scaled to unit length. Raises InputError if no term is
-    frequent enough.
+    languages, if `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether terms are
+    weighted by their inverse document frequency, and `normalise` whether vectors are scaled to unit length. Raises
+    InputError if no term is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)
@@ -297,7 +305,8 @@ def learn_vocabulary(
     common.sort(key=lambda term: (-term[1], term[0]))
     if not common:
         raise InputError(
-            f"no term occurs in {min_count} or more of the {counts.n} training sentences. Lower text.min_count."
+            f"The vocabulary would be empty, because no term occurs in {min_count} or more of the {counts.n} training"
+            " captions. Lower text.min_count or, if a model that reads words needs the vocabulary, tokens.min_count."
         )
     terms, frequencies = zip(*common, strict=True)
     weights = np.log((1 + counts.n) / (1 + np.asarray(frequencies))) + 1 if idf else np.ones(len(terms))
@@ -321,7 +330,8 @@ class Tokens(Ragged):
 
 
 def encode_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tokens:
-    """Encode texts as ids of words in a vocabulary of single words. A text without words has length 0."""
+    """Encode texts as ids of words in a vocabulary of single words. Unknown words have the id V. A text without words
+    has length 0."""
     analyze, index, unknown = make_analyzer(vocabulary.settings), vocabulary.index, len(vocabulary.terms)
     sentences = [[index.get(word, unknown) for word in analyze(text)] for text in texts]
     offsets = offsets_of(list(map(len, sentences)))

@@ -46,17 +46,19 @@ class WordVectors:
 
 
 def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
-    """Return random vectors for `count` words and for unknown words: (count + 1, dim) float32 in [-scale, scale]."""
+    """Return random vectors for `count` words and, in the last row, for unknown words: (count + 1, dim) float32, drawn
+    uniformly from [-scale, scale]."""
     return np.random.default_rng(seed).uniform(-scale, scale, (count + 1, dim)).astype(np.float32)
 
 
 def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors in a text format: lines `word v1 ... vd`, after an optional first line `count dim` (word2vec).
 
-    Return the vectors of the `wanted` words, and of the first words in the file, whose number is `first`. `source` is
-    the name of the file for messages. All lines are checked. Raises InputError, with the line, for a vector of the
-    wrong dimension, a value that is not a finite number, and a word that is repeated or not UTF-8. Raises InputError
-    too if the first line announces another number of vectors or an impossible dimension, or if no vector is returned.
+    Return the vectors of the `wanted` words, and of the words in the first lines of the file, as many as `first` says,
+    in the order of the file. `source` is the name of the file for messages. All lines are checked. Raises InputError,
+    with the line, for a vector of the wrong dimension, a value that is not a finite number, and a word that is repeated
+    or not UTF-8. Raises InputError too if the first line announces another number of vectors or an impossible
+    dimension, or if no vector is returned.
     """
     reader, count, dim = _VectorReader(source, "line", wanted, first), None, None
     for number, line in enumerate(lines, 1):
@@ -102,7 +104,7 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], 
 def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
     """Return the count and the dimension from the first line of a file.
 
-    Raises InputError if they are too large, before memory is allocated.
+    Raises InputError if one of them is too large or the dimension is 0, before memory is allocated.
     """
     if any(len(part) > MAX_SIZE_DIGITS for part in parts) or not 1 <= int(parts[1]) <= MAX_DIM:
         raise InputError(
@@ -134,7 +136,8 @@ def _read_word(stream: BinaryIO) -> bytes | None:
 
 
 class _VectorReader:
-    """Checks the vectors of a file and collects the wanted vectors.
+    """Checks the vectors of a file, and collects the vectors of the `wanted` words and of the first `first` words of
+    the file.
 
     `unit` is the noun for the position of a vector in messages: a `line` or an `entry` of the file.
     """
@@ -191,16 +194,17 @@ def train_vectors(
 
     `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped. With
     `predicts="context"`, each word predicts its context (skip-gram). With `predicts="word"`, the mean of the context
-    predicts the word (continuous bag of words). The last row, for unknown words, and the rows of terms in no sentence
-    are the mean of all vectors. Training uses a single thread, so that `seed` determines the result. Raises UsageError
-    if gensim is not installed, and InputError if no sentence has two known words.
+    predicts the word (continuous bag of words). Sentences with fewer than two known words are left out. The last row,
+    for unknown words, and the rows of terms in none of the other sentences are the mean of all trained vectors.
+    Training uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not installed,
+    and InputError if no sentence has two known words.
     """
     try:
         from gensim.models import Word2Vec
     except ImportError as error:
         raise UsageError(
-            "word_vectors.source corpus needs gensim. Install it with `pip install 'jointspace[words]'`, or choose"
-            " another source."
+            "The setting corpus of word_vectors.source needs gensim. Install it with `pip install 'jointspace[words]'`,"
+            " or set word_vectors.source to file or random."
         ) from error
 
     class Corpus:

@@ -15,8 +15,9 @@ def test_a_single_right_item_is_in_the_middle_on_average() -> None:
 
 
 def test_the_papers_gallery_of_100_images_with_five_sentences() -> None:
-    """The row "Random" of the paper has the mean ranks 101.1, 52.1 and 92.1 of one random draw. The paper says: "a
-    random assignment would give an average ranking of 100"."""
+    """The row "Random" in Table 1 of Socher et al. 2014 has the mean ranks 101.1, 52.1 and 92.1 of one random draw. The
+    paper says: "a random assignment would give an average ranking of 100". The expected mean ranks are 100, 50.5 and
+    83.5."""
     found = chance(np.repeat(np.arange(100), 5))
     assert found["sentence_similarity"]["mean_rank"] == 500 / 5
     assert found["sentence_to_image"]["mean_rank"] == 101 / 2
@@ -37,7 +38,8 @@ def test_expected_measures_agree_with_random_rankings() -> None:
 def test_the_median_is_the_first_rank_at_which_half_of_the_queries_have_a_right_item(
     right, total: int, median: int
 ) -> None:
-    """By hand, the probabilities of a rank above 1 are 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2."""
+    """By hand, the probability that the rank of a query is above 1 is 1/2, 3/4, 1/2 and (2/3 + 1/3) / 2 = 1/2 in the
+    four cases."""
     assert random_measures(np.array(right), total)["median_rank"] == median
 
 

@@ -13,7 +13,7 @@ DIRECTIONS = ("image_to_sentence", "sentence_to_image")
 
 
 def vectors(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw vectors of images, of one to four similar sentences per image, and the owners of the sentences."""
+    """Draw vectors of n images, vectors of one to four similar sentences per image, and the images of the sentences."""
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(n), rng.integers(1, 5, n))
     images = rng.standard_normal((n, 6)).astype(np.float32)

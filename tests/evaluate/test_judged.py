@@ -24,7 +24,8 @@ def measured(grades: dict[str, int], ranking: list[str]) -> dict[str, float]:
 
 
 def test_measures_by_hand() -> None:
-    # Found at the ranks 2 and 4 of 5, with the grades 1 and 3. The photo e with the grade 2 is not found.
+    # The photos a and b, with the grades 1 and 3, are found at the ranks 2 and 4 of 5. The photo e, with the grade 2,
+    # is not found.
     values = measured({"a": 1, "b": 3, "c": 0, "d": -1, "e": 2}, ["x", "a", "d", "b", "c"])
     gain = 1 / math.log2(3) + 3 / math.log2(5)
     ideal = 3 + 2 / math.log2(3) + 1 / math.log2(4)

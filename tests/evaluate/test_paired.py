@@ -1,4 +1,5 @@
-"""The paired bootstrap: the estimate is exact, and the interval is compared with a normal approximation."""
+"""The paired bootstrap: the estimate is exact, and the interval is compared with a normal approximation, with Student's
+distribution, and with its coverage in simulations."""
 
 import numpy as np
 import pytest
@@ -11,7 +12,8 @@ RECALLS = (("image_to_sentence", "recall@1"), ("sentence_to_image", "recall@10")
 
 
 def draw(rng: np.random.Generator, n: int, owners: np.ndarray, worst: int) -> tuple[Draw, float]:
-    """Draw random ranks from 1 to `worst` - 1 as the result of one training.
+    """Draw random ranks from 1 to `worst` - 1 as the result of one training on `n` images. `owners` are the images of
+    the sentences.
 
     Return the training, and the sum of its measures in RECALLS as `evaluate` computes them.
     """
@@ -36,13 +38,15 @@ def test_draws_are_compared_by_the_sums_of_their_measures() -> None:
 
 
 def draw_synthetic(rng: np.random.Generator, images: np.ndarray, seed_deviation: float) -> Draw:
-    """Make a training whose merit is the mean of the values `images` (n,) plus a random effect of its seed."""
+    """Make a training whose score is the mean of the values `images` (n,) of the images, plus a random effect of its
+    seed with the standard deviation `seed_deviation`."""
     chance = rng.normal(0, seed_deviation)
     return Draw(np.arange(len(images)), lambda weights: float(weights @ images / weights.sum() + chance))
 
 
 def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
-    """Each of three draws has a random effect on the merit of both systems, and a smaller one on one system only."""
+    """Each of three draws has a large random effect on the scores of both systems, and a small random effect on the
+    score of the first system. The true difference is 0."""
     rng, covered, repetitions = np.random.default_rng(0), 0, 200
     for repetition in range(repetitions):
         common, alone = rng.normal(0, 30, 3), rng.normal(0, 3, 3)
@@ -71,7 +75,7 @@ def test_interval_of_three_trainings_has_the_stated_coverage(image_deviation: fl
 
 def test_an_image_with_weight_two_counts_like_two_copies() -> None:
     rng = np.random.default_rng(3)
-    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # the ids of the images of 60 regions
+    images = np.sort(rng.choice(np.arange(100, 130, 3), 60))  # These are the ids of the images of 60 regions.
     ranks = rng.integers(1, 12, 60)
     columns = (("region_to_phrase", "recall@5"), ("region_to_phrase", "mean_rank"))
     one = draw_of_ranks({"region_to_phrase": ranks}, {"region_to_phrase": images}, columns)
@@ -92,14 +96,15 @@ def test_the_interval_of_one_draw_agrees_with_a_normal_approximation() -> None:
 
 
 def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
-    """Return a system whose merit is the mean of the `gains` of the images, and a system with merit 0."""
+    """Return a system whose score is the mean of the `gains` of the images, and a system with the score 0. Each has one
+    draw."""
     images, values = np.arange(len(gains)), np.array(gains)
     return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
 
 
 def test_resamples_in_which_a_draw_has_no_measure_are_skipped() -> None:
-    """Only the first of three images has a query, so 8 of 27 resamples have no query. All other resamples have the same
-    measure."""
+    """Only the first of three images has a query, so that 8 of the 27 possible resamples have no query. All other
+    resamples have the same score."""
     ours, theirs = (
         Draw(np.arange(3), lambda weights, worth=worth: worth if weights[0] else float("nan")) for worth in (70.0, 40.0)
     )

@@ -100,7 +100,8 @@ def test_best_regions_equal_those_that_training_chooses() -> None:
 
 
 def make_synthetic_set(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
-    """Make IMAGES images, each of which shows three of KINDS kinds of things, with known answers.
+    """Make phrases, regions and gold boxes of IMAGES images, each of which shows three of KINDS kinds of things. A
+    phrase has the same vector as the region of its thing.
 
     Each thing has its own box, which is also a region. Two phrases of the image name each thing.
     """

@@ -80,7 +80,7 @@ def test_ranks_equal_sorting(pairs: str, metric: str) -> None:
 
 @pytest.mark.parametrize("c", [96, 129])
 def test_equal_vectors_are_tied_in_every_row(c: int) -> None:
-    # A plain product of matrices gives them scores that differ in the last bit.
+    # A plain product of matrices gives equal vectors scores that differ in the last bit.
     rng = np.random.default_rng(c)
     copies = np.tile(rng.standard_normal(c, dtype=np.float32), (700, 1))
     found = count_ranks(copies, copies, np.arange(700), "inner_product")

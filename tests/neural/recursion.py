@@ -51,9 +51,11 @@ def position_matrix(encoder: PositionRNN, head: int, child: int, siblings: np.nd
 
 
 def constituency(encoder: ConstituencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """Compute the vector of a phrase as f(W c), where c concatenates the vectors c1 and c2 of its children.
+    """Compute the vector of a phrase as f(W c), where c concatenates the vectors c1 and c2 of its children. The vector
+    of a leaf is the vector of its word.
 
-    If there are more than two children, the first two are composed first. A phrase with one child has its vector.
+    If there are more than two children, the first two are composed first. A phrase with one child has the vector of
+    this child.
     """
 
     def first_word(i: int) -> int:

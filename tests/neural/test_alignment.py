@@ -1,4 +1,5 @@
-"""Alignments are compared with the best of all assignments, and word magnitudes with synthetic ones."""
+"""Alignments are compared with the best of all assignments, and segments and lengths of vectors with examples by
+hand."""
 
 import itertools
 
@@ -30,7 +31,8 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
     assert [(s.first, s.last, s.region) for s in segments] == [(0, 3, 1), (3, 4, 0)]
     assert [s.score for s in segments] == pytest.approx([3.5, 3])
     smooth = align(words, regions, 10)
-    # The energy is 3.5 with one segment and 3.4 with two.
+    # With `beta` 10, one segment is best, because it has one more pair of equal neighbours than two segments. Its
+    # products sum to 3.5 in region 1, and to 3.4 in region 0.
     assert [(s.first, s.last, s.region) for s in smooth] == [(0, 4, 1)]
     assert smooth[0].score == pytest.approx(3.5)
 

@@ -1,4 +1,4 @@
-"""Scores of sets of vectors are compared with naive loops over the sums of the paper.
+"""Scores of sets of vectors are compared with naive loops over the sums of Karpathy and Fei-Fei 2015.
 
 The tests cover blocks of any size, gradients, hubness correction, and joined models.
 """
@@ -34,7 +34,7 @@ def as_tensors(sets: MultiVectors, dtype: torch.dtype = torch.float32) -> MultiV
 
 
 def naive(images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> np.ndarray:
-    """Compute equation 7 or 8 for each image and sentence, word by word."""
+    """Compute the scores of Karpathy and Fei-Fei 2015, eq. 7 or 8, for each image and sentence, word by word."""
     scores = np.zeros((len(images), len(sentences)))
     for k in range(len(images)):
         regions = np.asarray(images.between(k, k + 1).vectors, float)

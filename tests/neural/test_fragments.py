@@ -28,7 +28,7 @@ def make_tokens() -> Tokens:
 
 
 def test_word_vectors_follow_the_equations() -> None:
-    """Computes equations 2 to 6 word by word."""
+    """The expected vectors are computed word by word from equations 2 to 6 of Karpathy and Fei-Fei 2015."""
     torch.manual_seed(0)
     network, tokens = RectifiedBRNN(torch.randn(21, 5), dimensions=3, dropout=0, hidden=4), make_tokens()
     for name in ("b_e", "b_f", "b_b", "b_d"):
@@ -61,7 +61,8 @@ def test_both_directions_of_a_gru_equal_those_of_torch() -> None:
 
 
 def make_batch() -> tuple[MultiVectors, MultiVectors, torch.Tensor]:
-    """Draw three pairs. The first and the last pair belong to the same image."""
+    """Draw three pairs: 4, 1 and 4 regions, and 2, 3 and 1 words. Also return the ids of the images. The first and the
+    last pair belong to the same image."""
     rng = np.random.default_rng(1)
     images = MultiVectors(torch.from_numpy(rng.standard_normal((9, 4))), np.array([0, 4, 5, 9]))
     sentences = MultiVectors(torch.from_numpy(rng.standard_normal((6, 4))), np.array([0, 2, 5, 6]))
@@ -101,8 +102,8 @@ def make_network(matrix_of: list[int]) -> RelationNetwork:
 
 
 def test_vectors_of_relations_follow_the_equation_of_the_paper() -> None:
-    """The equation is s = f(W_R c + b_R), where c concatenates W_e w1 and W_e w2. The relations of a sentence are in
-    word order, and relations that are unknown or rare are skipped."""
+    """The equation of Karpathy et al. 2014 is s = f(W_R c + b_R), where c concatenates W_e w1 and W_e w2. The relations
+    of a sentence are in word order, and relations that are unknown or rare are skipped."""
     trees = draw_dependencies(np.random.default_rng(0), TREES, WORDS, LABELS)
     matrix_of = [1, -1, 2, 3, -1]
     network = make_network(matrix_of)

@@ -1,5 +1,5 @@
-"""The units of hmlstm are compared with the equations, and its correspondences with a loop. Its training in
-alternating steps is tested too."""
+"""The units of hmlstm are compared with the equations of Niu et al. 2017, and its correspondences with a loop. Its
+training in alternating steps is tested too."""
 
 import numpy as np
 import pytest
@@ -33,8 +33,8 @@ def make_encoder() -> HierarchicalLSTM:
 
 
 def unit(encoder: HierarchicalLSTM, node: int, parents, words, labels) -> tuple[Tensor, Tensor]:
-    """Compute the hidden state and the cell of one node by equations 2 to 8, from the states and cells of its
-    children."""
+    """Compute the hidden state and the cell of one node by equations 2 to 8 of Niu et al. 2017, from the states and
+    cells of its children."""
     (wi, wo, wu, wf), (bi, bo, bu, bf) = encoder.w.chunk(4), encoder.bias.chunk(4)
     (ui, uo, uu, uf), (ni, no, nu, nf) = (u.chunk(4) for u in encoder.u)
     x = encoder.words[words[node]] if words[node] >= 0 else torch.zeros(7)

@@ -1,4 +1,4 @@
-"""The objectives are compared with naive loops over the sums of the papers."""
+"""The objectives are compared with naive loops over the sums of Kiros et al. 2014 and Socher et al. 2014."""
 
 import numpy as np
 import pytest
@@ -49,7 +49,7 @@ def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
 
 @pytest.mark.parametrize("reduction", ["sum", "mean"])
 def test_the_squared_loss_depends_on_the_pairs_only(reduction: str) -> None:
-    """The loss of Socher et al. 2014, section 6, is the sum of |v_i - y_i|^2 and has no contrasts."""
+    """The loss of Socher et al. 2014, section 5, is the sum of |v_i - y_i|^2 over the pairs i, and has no contrasts."""
     rng = np.random.default_rng(2)
     v, y = rng.standard_normal((5, 4)), rng.standard_normal((5, 4))
     scores = torch.from_numpy(-np.square(v[:, None] - y).sum(axis=2))
@@ -59,7 +59,7 @@ def test_the_squared_loss_depends_on_the_pairs_only(reduction: str) -> None:
 
 
 def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float) -> float:
-    """Compute the objective J of Socher et al. 2014 without its penalty.
+    """Compute the objective J of Socher et al. 2014, eq. 5, without its penalty, by plain loops.
 
     The images are `v` (N, n), the sentences are `y` (M, n), and sentence j belongs to image `image_of[j]`.
     """

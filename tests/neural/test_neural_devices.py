@@ -1,4 +1,4 @@
-"""Training, embeddings and checkpoints of trained models on another device equal the results on the CPU."""
+"""Training, embeddings and multi-vector scores on another device equal the results on the CPU."""
 
 from dataclasses import replace
 
@@ -44,7 +44,8 @@ def assert_close(found: dict[str, np.ndarray], expected: dict[str, np.ndarray], 
 
 
 def embed(model, pairs) -> dict[str, np.ndarray]:
-    """Embed the images and sentences of `pairs` with a model of any kind."""
+    """Embed the `images` and `sentences` of `pairs` with a model of any kind. If the model has one vector per image and
+    can embed noun phrases, the result also has the `phrases` of the sentences and the `regions` of the images."""
     features = {name: pairs.features[name] for name in model.encoders}
     if model.multi_vector:
         sides = model.embed_images(features, pairs.regions), model.embed_sentences(pairs.sentences)

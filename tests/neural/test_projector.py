@@ -16,7 +16,8 @@ from pipeline.models.neural.task import train
 
 
 def test_structure_is_the_divergence_of_the_neighbourhoods() -> None:
-    """Compare with SciPy on centred unit vectors."""
+    """The expected value is the mean squared Jensen-Shannon distance by SciPy of the softmax of the products of centred
+    unit vectors. Equal neighbourhoods give 0."""
     rng = np.random.default_rng(0)
     before = rng.standard_normal((9, 5))
     after = rng.standard_normal((9, 3))
@@ -46,7 +47,8 @@ def test_stored_layers_embed_like_the_trained_network(layers: int) -> None:
 
 
 def test_structure_keeps_the_neighbours_of_images() -> None:
-    """Measure how well the cosines between images are kept by training, without and with the regulariser."""
+    """Training changes the neighbourhoods of dev's images. With the regulariser the divergence is less than nine tenths
+    of the divergence without it."""
     kept = []
     for weight in (0.0, 100.0):
         task = make_task_of("projector", layers=1, structure=weight)

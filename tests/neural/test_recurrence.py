@@ -90,7 +90,8 @@ def test_gradients_of_words_are_deterministic(make) -> None:
 @pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
 @pytest.mark.parametrize("bias", [True, False])
 def test_the_plain_network_follows_the_equation_of_socher(activation: str, bias: bool) -> None:
-    """Computes h_t = f(W_h h_(t-1) + W_x x_t) word by word, and the gradients with torch."""
+    """The expected states h_t = f(W_h h_(t-1) + W_x x_t) are computed word by word, and the expected gradients by
+    torch. Without `bias`, only the word vectors, W_x and W_h are trained."""
     torch.manual_seed(0)
     encoder, tokens = PlainRecurrent(torch.randn(21, 5), 4, 0.0, activation, bias), make_tokens(LENGTHS)
     f = {"identity": lambda h: h}.get(activation) or getattr(torch, activation)

@@ -38,7 +38,8 @@ MULTI_VECTOR_SETTINGS = {"loss": "ranking", "margin": 1.0, "optimiser": "momentu
     ],
 )
 def test_a_killed_training_resumes_and_ends_with_the_same_model(model: str, own: dict, tmp_path: Path) -> None:
-    """Trains one model for each kind of state: words, vectors, trees, correspondences and sets."""
+    """The models have different kinds of state: words, vectors, trees, correspondences, and sets of regions and
+    words."""
     task = make_task_of(model, train=64, dev=16, epochs=3, averaging=0.9, **own)
     kept: list[Checkpoint] = []
 
@@ -120,7 +121,7 @@ def test_the_whole_state_of_the_best_epoch_is_kept(model: str) -> None:
 
 def test_without_patience_dev_is_not_evaluated_and_the_last_epoch_is_kept() -> None:
     task = make_task("tokens", epochs=3)
-    # A refit is trained with these settings.
+    # A refit on train and dev is trained with a patience of 0.
     task = replace(task, settings=task.settings.model_copy(update={"patience": 0}))
     trainer = model_spec("bow").load().trainer(task)
     trainer.judge = lambda: pytest.fail("the model was evaluated on dev")
@@ -136,7 +137,7 @@ def test_error_for_a_loss_of_nan_names_the_batch_and_the_model_is_not_changed() 
     trainer.draw = poison_from(4, trainer.draw)
     kept: list[Checkpoint] = []
     with pytest.raises(
-        JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*The last checkpoint"
+        JointspaceError, match=r"the loss is nan in epoch 0, batch 4 \(sentences \d+, .*The last checkpoint before"
     ):
         trainer.run(lambda training: kept.append(training.checkpoint()))
     for name, tensor in trainer.checkpoint().tensors.items():

@@ -64,8 +64,8 @@ def test_each_side_is_trained_with_any_patience_and_weights_decay_only_on_the_tr
 
 
 def test_a_step_of_adagrad_follows_the_objective_of_the_paper() -> None:
-    """Computes the first step with the gradients of J + lambda (|theta|^2 + |W_I|). The sums of squared gradients start
-    at 1."""
+    """The expected first step is computed with the gradients of J + lambda (|theta|^2 + |W_I|) of Socher et al. 2014,
+    section 5. The sums of squared gradients start at 1."""
     rate, penalty = 0.5, 0.3
     settings = {"loss": "ranking", "score": "product", "negatives": "distinct", "reduction": "sum", "margin": 3.0}
     settings |= {"optimiser": "adagrad", "learning_rate": rate, "decay": 1.0, "penalty": penalty, "clip": 1e12}

@@ -1,4 +1,5 @@
-"""Tests of CoNLL-U: writing and reading back, and errors with file, line and remedy."""
+"""Tests of CoNLL-U (writing, reading back, and errors with file and line), of faults in trees, and of projective
+trees."""
 
 import random
 

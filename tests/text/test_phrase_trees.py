@@ -1,4 +1,4 @@
-"""Tests of phrase trees: writing and reading brackets, spans compared with nltk, and errors."""
+"""Tests of phrase trees: writing and reading brackets, spans compared with nltk, errors, and heads of noun phrases."""
 
 import zipfile
 from pathlib import Path

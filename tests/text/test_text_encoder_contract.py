@@ -46,7 +46,7 @@ def entry_of(kind: str, **own: object) -> Any:
 def looks_up_words(spec: EncoderSpec) -> bool:
     """Return whether an encoder of this kind has unknown words.
 
-    Without its library, it counts as knowing every word.
+    If the library of the encoder is not installed, the result is false.
     """
     with suppress(JointspaceError):
         return getattr(spec.load(), "unknown", TextEncoder.unknown) is not TextEncoder.unknown
@@ -165,8 +165,8 @@ def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
 
 
 def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
-    """The expected gradient is computed by finite differences of the mean log-likelihood of the words of a text. It has
-    the scale of Perronnin et al. 2010."""
+    """The expected gradient is computed by finite differences of the mean log-likelihood of the words of a text. The
+    gradient is scaled as in Perronnin et al. 2010."""
     made = prepare("fisher")
     mixture, x = made.mixture, made.vectors[made.rows("a red dog runs")].astype(float)
     means, step = mixture.means_.copy(), 1e-5

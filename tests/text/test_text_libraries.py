@@ -21,7 +21,8 @@ TEXTS = ["a red dog", "the dog runs on the beach", "", "a dog on the red beach r
 
 
 def prepare(root: Path, kind: str, **own: Any) -> Any:
-    """Make the text encoder of an entry, store it, and return the restored encoder."""
+    """Make the text encoder of an entry, store it, and return the restored encoder. Check that the restored encoder
+    gives the same vectors, also in batches on a device."""
     key = kind.replace("-", "_")
     pytest.importorskip(key)
     values = {"text_encoders": [{"name": "theirs", "kind": kind, **own}]}
@@ -29,7 +30,7 @@ def prepare(root: Path, kind: str, **own: Any) -> Any:
     made = entry.spec.load().prepare(entry, EncoderMaterial(0, root))
     restored = restore_encoder(TextEncoder, parts_of(made, Path(mkdtemp(dir=root))))
     np.testing.assert_allclose(restored.encode(TEXTS), made.encode(TEXTS), rtol=1e-5, atol=1e-6)
-    on_device = restored.on_device("cpu", "float32", 3)(TEXTS)  # in two batches
+    on_device = restored.on_device("cpu", "float32", 3)(TEXTS)  # The four texts are encoded in two batches.
     np.testing.assert_allclose(on_device, made.encode(TEXTS), rtol=1e-5, atol=1e-6)
     return restored
 

@@ -16,8 +16,8 @@ TEXTS = ["a dog", "two dogs run", "", "the quick brown fox jumps over the lazy d
 
 
 class Letters(nn.Module):
-    """A network that returns the mean of the vectors of a text's letters, times `scale`, and records its batch
-    sizes."""
+    """A network that returns the mean of the vectors of a text's letters, and records the sizes of its batches in
+    `seen`."""
 
     def __init__(self) -> None:
         super().__init__()

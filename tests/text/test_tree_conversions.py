@@ -1,4 +1,4 @@
-"""Tests of tree conversions on known sentences, the demo's grammar and the sample of the Penn Treebank."""
+"""Tests of tree conversions on a known sentence, on random trees, and on the sample of the Penn Treebank."""
 
 import random
 import zipfile
@@ -11,7 +11,8 @@ from pipeline.text.tree_conversions import derive_dependencies, derive_phrases
 
 
 def parse(*rows: tuple[str, str, str, int, str]) -> Parse:
-    """Return a parse from (word, upos, xpos, head from 1, relation) of each word."""
+    """Return a parse from (word, upos, xpos, head, relation) of each word. Heads are numbered from 1, and 0 is the
+    root."""
     words, upos, xpos, heads, relations = zip(*rows, strict=True)
     return Parse(words, upos, xpos, tuple(head - 1 for head in heads), relations, (True,) * len(rows))
 

@@ -14,7 +14,7 @@ from pipeline.text.trees import Trees, align, letters, pack, project_parse
 
 
 def random_tree(rng: np.random.Generator, size: int) -> list[tuple[int, int, int]]:
-    """Return a random tree whose nodes are in random order."""
+    """Return a random tree whose nodes (parent, word, label) are in random order."""
     order = rng.permutation(size)
     nodes: list[tuple[int, int, int]] = [(-1, 0, 0)] * size
     for place in range(size):

@@ -136,8 +136,8 @@ def test_words_are_unknown_if_they_have_no_known_term() -> None:
 def test_terms_in_many_files_are_counted_as_in_memory(
     held: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A thousand sentences are counted in five pieces, and each piece writes a file after `held` terms. The counts
-    equal the counts of a Counter."""
+    """A thousand sentences are counted in five pieces. Each piece writes a file whenever it holds `held` different
+    terms, and one at its end. The counts equal the counts of a Counter."""
     monkeypatch.setattr(counting, "MAX_TERMS_IN_MEMORY", held)
     rng = np.random.default_rng(0)
     sentences = [" ".join(f"word{n % 300}s" for n in row) for row in rng.zipf(1.4, (1000, 5))]

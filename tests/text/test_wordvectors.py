@@ -1,4 +1,5 @@
-"""Tests of word-vector files, intact and damaged, and of the table of word vectors."""
+"""Tests of word-vector files, intact and damaged, of the table of word vectors, and of vectors that are trained by
+gensim."""
 
 import io
 import struct

@@ -1,5 +1,5 @@
 """Alignment of the words of a sentence to regions of its image (Karpathy and Fei-Fei 2015, section 3.1.4), and the
-words and regions with the longest vectors."""
+lengths of the vectors of words and regions."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -10,7 +10,8 @@ import numpy as np
 
 @dataclass(frozen=True)
 class Segment:
-    """A segment of a sentence: the words `first` to `last` - 1, which describe the region with the number `region`.
+    """A segment of a sentence: the words `first` to `last` - 1, which describe the region with the number `region` of
+    the image. Words and regions are numbered from 0.
 
     `score` is the sum of the products of the words' vectors with the region's vector.
     """

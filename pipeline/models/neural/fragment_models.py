@@ -54,7 +54,7 @@ from pipeline.models.neural.word_towers import InitialTowers, RecurrentCCA, Towe
 from pipeline.text.vocabulary import Tokens
 
 BLOCK_ROWS = 256
-"""Maximum number of images, or of sentences, that are embedded at once."""
+"""Maximum number of images, or of sentences, that are read and embedded at once."""
 
 
 class FragmentModel(NetworkModel):
@@ -72,7 +72,8 @@ class FragmentModel(NetworkModel):
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of whole images the model reads, in addition to the features of regions."""
+        """The encoders whose features of whole images the model reads in addition to the features of regions. There are
+        none unless a subclass names some."""
         return ()
 
     @property
@@ -84,7 +85,8 @@ class FragmentModel(NetworkModel):
         return self.network.rule
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> MultiVectors:
-        """Embed n images from their `regions`, and from the `features` of the model's `encoders` if it has any.
+        """Embed n images from their `regions`, which must not be None, and from the `features` of the model's
+        `encoders` if it has any.
 
         Returns float32 arrays, with one vector per region.
         """
@@ -98,7 +100,8 @@ class FragmentModel(NetworkModel):
         return _in_blocks(embed, len(regions))
 
     def arrange(self, sentences: "WordForms") -> ArrangedFragments:
-        """Convert sentences to the form that the network reads."""
+        """Convert sentences to the form that the network reads. This method packs Tokens. A model that reads trees
+        overrides it."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
@@ -140,11 +143,12 @@ class FragmentModel(NetworkModel):
         return None
 
     def objective(self, task: TrainingTask) -> LossFunction:
-        """Return the loss that training minimises."""
+        """Return the loss that training minimises, which is the objective of `task` unless a subclass adds to it."""
         return task.objective
 
     def start_training(self, task: TrainingTask) -> Training:
-        """Return the training of this model on the device of `task`. The model is moved to this device."""
+        """Return the training of this model on the device of `task`, which has not begun. The model is moved to this
+        device."""
         model = self.to(task.device)
         train = task.train
         regions = required(train.regions)
@@ -160,7 +164,8 @@ class FragmentModel(NetworkModel):
         return Training(replace(plan, anchors=model.anchors()))
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that computes the recall sum on `dev` with the current parameters."""
+        """Return a function that computes the sum of recall@1, @5 and @10 of both directions on `dev` in percent, with
+        the parameters that the network has at the time of the call."""
         regions = required(dev.regions)
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
@@ -305,9 +310,9 @@ class GroundedNetwork(Towers):
     g, e_t and h_t are as in Towers. v_i = unit((x_i - mean_r) W_r) is the vector of the region with the stacked
     features x_i, and s_t = unit(e_t + Q h_t) is the vector of a word. `region` (D_r, c) is the initial W_r,
     `region_mean` (D_r,) is mean_r, and Q is initially zero. The other parameters begin as the `state` of trained
-    RecurrentTowers. `rule` has the weight as `global_weight`, and says whether the mean or the sum over words is used.
-    In contrast, eq. 8 of Karpathy and Fei-Fei 2015 sums over words, counts the whole image as one of the regions, and
-    has vectors of any length.
+    RecurrentTowers. `rule` has the weight as `global_weight`. The formula is for the `sum` mean-words of `rule`, and
+    the other values of `sum` combine the products v_i . s_t as ScoreRule describes. In contrast, eq. 8 of Karpathy and
+    Fei-Fei 2015 sums over words, counts the whole image as one of the regions, and has vectors of any length.
     """
 
     region_mean: Tensor
@@ -335,7 +340,7 @@ class GroundedNetwork(Towers):
         return replace(each, globals=whole)
 
     def forward(self, regions: MultiVectors, whole: Tensor, packed: Packed) -> Tensor:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
         return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
 
 

@@ -89,7 +89,7 @@ class RectifiedBRNN(FragmentEncoder):
         return pack(tokens, len(self.words) - 1)
 
     def forward(self, packed: Packed) -> MultiVectors:
-        """Compute the vector s_t of each word, in float32."""
+        """Compute the vector s_t of each word, (total, dimensions) float32, sentence after sentence."""
         x = self._drop(functional.embedding(packed.ids, self.words))
         e = self._drop(functional.linear(x, self.e, self.b_e).relu())
         back = packed.mirrored
@@ -139,7 +139,7 @@ class Edges(NamedTuple):
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
     """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
 
-    A label is rare if less than the share `least_share` of all words with a head have it.
+    A label is rare if no word has it, or if less than the share `least_share` of all words with a head have it.
     """
     counts = np.bincount(trees.labels[trees.parents >= 0])
     kept = counts >= max(1, least_share * counts.sum())
@@ -198,15 +198,18 @@ class FragmentNetwork(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products."""
+        """Set the dtype of the most expensive matrix products: of the map of regions and, in training, of the products
+        of regions with words."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
-        """Embed the stacked features of regions. `whole` is not used, because the first region is the whole image."""
+        """Map the stacked features of the regions of n images to one vector (h,) per region. `whole` is not used,
+        because the first region is the whole image."""
         return replace(regions, vectors=self.regions(regions.tensor))
 
     def embed_sentences(self, sentences: ArrangedFragments) -> MultiVectors:
-        """Embed sentences that the sentence encoder has arranged."""
+        """Map n sentences, in the form that `arrange` of the sentence encoder returns, to one vector per word or
+        relation."""
         return self.sentences(sentences)
 
     def fragments(
@@ -224,7 +227,8 @@ class FragmentNetwork(nn.Module):
     def forward(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> "Tensor | ScoredFragments":
-        """Score n images by n sentences, and return (n, n) float32."""
+        """Score the n images of a batch by its n sentences by `rule`, and return (n, n) float32, with the pairs on the
+        diagonal. A subclass may return more."""
         images, fragments = self.fragments(regions, whole, sentences)
         return multivector_scores(images, fragments, self.rule)
 
@@ -259,15 +263,17 @@ class RelationNetwork(FragmentEncoder):
         self.bias = nn.Parameter(torch.zeros(count, dimensions))
 
     def arrange(self, trees: Trees) -> Edges:
-        """List the relations for `forward`."""
+        """Convert trees to the form that `forward` reads. An empty tree has one relation, the unknown word as the
+        root."""
         return edges_of(trees, self.matrix_of, len(self.words) - 1)
 
     def forward(self, edges: Edges) -> MultiVectors:
-        """Compute one vector per relation, in float32."""
+        """Compute one vector (h,) per relation in float32, sentence after sentence, in the order of the dependents."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)
-        # `unbind` makes one gradient for all matrices. Indexing would make a gradient of this size for each matrix.
+        # With `unbind`, backpropagation makes one gradient for all matrices together. With indexing, it would make a
+        # gradient of the size of all matrices for each matrix.
         weights = self.weight.unbind()
         biases = self.bias.unbind()
         blocks = [

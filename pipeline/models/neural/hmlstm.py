@@ -217,7 +217,7 @@ class TwoBranches(GlobalNetwork):
 
 
 MAX_REGIONS = 1 << 16
-"""Maximum number of regions that are embedded at once."""
+"""Maximum number of regions that `HMLSTM.embed_regions` embeds at once."""
 
 
 @dataclass(frozen=True)
@@ -288,8 +288,9 @@ class HMLSTM(GlobalModel):
     def trainer(cls, task: TrainingTask) -> Training:
         """Return the training of Niu et al. 2017, Figure 3.
 
-        The first epochs use only the loss of sentences. Then new correspondences of phrases and regions are computed
-        every `correspondence_epochs` epochs, and the epochs between use the losses of sentences and phrases.
+        The first `simplified_epochs` epochs use only the loss of sentences. All later epochs use the losses of
+        sentences and phrases. The correspondences of phrases and regions are computed before the first of these epochs,
+        and again after every `correspondence_epochs` epochs.
         """
         model = cls.untrained(task).to(task.device)
         train = task.train

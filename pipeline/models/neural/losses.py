@@ -1,4 +1,5 @@
-"""Training losses, which are functions of the scores between the images and the sentences of a batch."""
+"""Training losses, which are functions of the scores between the images and the sentences of a batch. Some also depend
+on the products of regions with words, or on the scores of regions with noun phrases."""
 
 from dataclasses import dataclass
 from typing import NamedTuple
@@ -26,8 +27,8 @@ class Objective:
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
 
     - `all`: all other pairs of the batch.
-    - `distinct`: all other pairs of the batch, but each image only once (Socher et al. 2014, eq. 5, in which the batch
-      is the whole training set).
+    - `distinct`: all other pairs of the batch, but each image counts only once as a contrastive image (Socher et al.
+      2014, eq. 5, in which the batch is the whole training set). All their sentences count.
     - `hardest`: the pair of the batch with the greatest score.
     - `sampled`: `contrastive` pairs that are drawn from the whole training set for each batch, and stand at the end of
       the batch (Kiros et al. 2014, section 2.2).
@@ -45,7 +46,8 @@ class Objective:
 
     @property
     def drawn(self) -> int:
-        """The number of contrastive pairs at the end of a batch."""
+        """The number of contrastive pairs that are drawn for each batch and stand at its end, which is 0 unless
+        `negatives` is `sampled`."""
         return self.contrastive if self.negatives == "sampled" else 0
 
     def __call__(
@@ -128,7 +130,8 @@ class MultipleInstance:
         return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
     def align(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """Compute the fragment alignment objective, a scalar."""
+        """Compute the fragment alignment objective, which the docstring of the class describes, as a scalar. `owners`
+        (n,) are the images of the batch's pairs."""
         regions, words = (owners[upload(pairs, owners.device)] for pairs in (batch.regions, batch.words))
         products = batch.products.float()
         with torch.no_grad():
@@ -174,7 +177,8 @@ class DenseObjective:
     The terms of noun phrases are weighted by their confidence. If the reduction is `mean`, both parts are divided by
     the number of sentences. `contrasts` selects the contrastive phrases h_{d,l} and regions v_{d,l} of eq. 9: the
     phrases of `other-images` of the batch, all phrases of the `batch`, or only the phrases of the `own-image`, as the
-    index d in eq. 9 says. Phrases of the same region never contrast.
+    index d in eq. 9 says. Phrases of the same region never contrast. If no phrase of the batch has a positive
+    confidence, the loss is the loss of the sentences alone.
     """
 
     objective: Objective

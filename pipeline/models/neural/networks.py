@@ -32,7 +32,8 @@ def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
 
 
 def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
-    """Load `arrays`, the parameters and buffers by name, into `network`, and return the network."""
+    """Load `arrays`, the parameters and buffers by name, into `network`, and return the network. Raises RuntimeError if
+    the names or shapes differ from those of the network."""
     network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     return network
 
@@ -40,7 +41,8 @@ def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
 class NetworkModel:
     """The base class of registered models whose `network` embeds images and sentences.
 
-    The best epoch on dev has the greatest recall sum, or the least mean rank if `by_mean_rank` is true.
+    The training keeps the epoch with the greatest recall sum on dev, or with the least mean rank on dev if
+    `by_mean_rank` is true.
     """
 
     multi_vector: bool = False
@@ -59,13 +61,14 @@ class NetworkModel:
 
     @property
     def unknown(self) -> int:
-        """The id that represents all words outside the vocabulary."""
+        """The id that represents all words outside the vocabulary. It is the number of the last word vector."""
         return len(self.network.sentences.words) - 1
 
     def anchors(self) -> dict[str, Tensor]:
         """Return the values towards which weight decay pulls parameters, name of the parameter -> value.
 
-        Weight decay pulls all other parameters towards zero.
+        Weight decay pulls all other parameters towards zero. The mapping is empty unless a subclass overrides this
+        method.
         """
         return {}
 
@@ -80,7 +83,8 @@ class NetworkModel:
         raise NotImplementedError
 
     def reloaded(self) -> Self:
-        """Return a copy of this model that is restored from its settings and tensors: in float32, without dropout."""
+        """Return a copy of this model that is restored from its settings and tensors. The copy is on the CPU, computes
+        in float32, and has no dropout."""
         return type(self).from_parts(self.settings(), self.tensors())
 
 
@@ -114,12 +118,13 @@ class JointNetwork(GlobalNetwork):
         self.score = score
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """Embed the stacked features (n, D) of n images, and return (n, K)."""
+        """Embed the stacked features (n, D) of n images, and return (n, K), of unit length if `score` is `cosine`."""
         x = functional.dropout(x - self.mean, self.dropout, self.training)
         return self._scale(x @ self.image_map.T)
 
     def embed_sentences(self, sentences: ArrangedWords) -> Tensor:
-        """Embed n sentences in the form that the sentence encoder reads, and return (n, K)."""
+        """Embed n sentences in the form that the sentence encoder reads, and return (n, K), of unit length if `score`
+        is `cosine`."""
         return self._scale(self.sentences(sentences))
 
     def regulariser(self) -> Tensor:
@@ -134,24 +139,26 @@ class JointNetwork(GlobalNetwork):
         return unit_length(vectors) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: ArrangedWords) -> Tensor:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences by `score`, and return (n, n), with the pairs on the
+        diagonal."""
         v = self.embed_images(x)
         y = self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T
 
 
 INITIAL_RANGE = 0.08
-"""Initial weights are drawn uniformly from [-INITIAL_RANGE, INITIAL_RANGE] (Kiros et al. 2014, section 3.1)."""
+"""Greatest absolute value of the initial weights that `initial` draws uniformly for sentence encoders (Kiros et al.
+2014, section 3.1)."""
 
 
 def initial(*shape: int) -> nn.Parameter:
-    """Draw the initial values of a parameter of this `shape`."""
+    """Create a parameter of this `shape`, with values drawn uniformly from [-INITIAL_RANGE, INITIAL_RANGE]."""
     return nn.Parameter(torch.empty(shape).uniform_(-INITIAL_RANGE, INITIAL_RANGE))
 
 
 @torch.no_grad()
 def set_gate_bias(bias: Tensor, gate: int, value: float) -> None:
-    """Set the initial bias of the gate with the number `gate` to `value`.
+    """Set the biases of the gate with the number `gate`, from 0, to `value`, in place.
 
     `bias` (4 K,) has the K biases of each of four gates side by side.
     """
@@ -170,7 +177,8 @@ class SentenceEncoder(nn.Module):
 
 
 class MeanOfWords(SentenceEncoder):
-    """The mean of the sentence's word vectors, which are vectors of the joint space themselves.
+    """The encoder that averages the word vectors of a sentence. The word vectors are vectors of the joint space
+    themselves.
 
     The mean is always computed in float32.
     """
@@ -217,8 +225,8 @@ class RecurrentWeights(SentenceEncoder):
 
 
 class Recurrent(RecurrentWeights):
-    """The hidden state (K,) after the last word, for the cell `rnn`, `gru` or `lstm` (Kiros et al. 2014, section
-    2.2)."""
+    """The encoder of a sentence as the hidden state (K,) after its last word, for a cell of CELLS such as `rnn`, `gru`
+    or `lstm` (Kiros et al. 2014, section 2.2)."""
 
     def states(self, packed: Packed) -> Tensor:
         """Compute the hidden state after each word, (total, K) float32, in packed order."""
@@ -231,9 +239,11 @@ class Recurrent(RecurrentWeights):
 
 
 class PlainRecurrent(Recurrent):
-    """The last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et al. 2014, section 6).
+    """The encoder of a sentence as the last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et al. 2014,
+    section 6).
 
-    In the code, W_x is `w`, W_h is `u`, and f is `activation`. If `bias` is true, the argument of f has a bias.
+    In the code, W_x is `w` and W_h is `u`. f is the one of ACTIVATIONS with the name `activation`. If `bias` is true, a
+    trained bias is added to the argument of f.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, bias: bool) -> None:
@@ -244,7 +254,7 @@ class PlainRecurrent(Recurrent):
 
 
 class LongShortTerm(Recurrent):
-    """The last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
+    """The encoder of a sentence as the last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
 
     With `peepholes`, the gates also read the memory cell through W_ci, W_cf and W_co, whose transposes are `p` (3 K,
     K). Without them, these matrices are left out.

@@ -110,7 +110,8 @@ class RecurrentCell(NamedTuple):
 
 
 def plain_cell(activation: str) -> RecurrentCell:
-    """Return the cell h = f(x + a), where f is the one of ACTIVATIONS with the name `activation`."""
+    """Return the cell h = f(x + a), where x is the input part, a is the hidden part, and f is the one of ACTIVATIONS
+    with the name `activation`."""
     apply, slope = ACTIVATIONS[activation]
 
     def step(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
@@ -172,10 +173,10 @@ def recur(
 ) -> Tensor:  # fmt: skip
     """Compute the hidden states of `Recurrence`, with products in `precision`. `Recurrence` describes the arguments.
 
-    On a GPU, cuDNN computes them if it has the cell and `bias` has one dimension, because it needs a few kernels
-    instead of about twenty per position. On a CPU, torch's own function takes 1.05 to 1.26 times as long as
-    `Recurrence`. cuDNN always gets float32. In training with `bfloat16`, it may multiply in TF32, which has more bits
-    than bfloat16.
+    On a GPU, cuDNN computes the states if torch has a library function for the cell and `bias` has one dimension. cuDNN
+    needs a few kernels, but `Recurrence` needs about twenty per position. On a CPU, torch's own function takes 1.05 to
+    1.26 times as long as `Recurrence`. cuDNN always gets float32. In training with `bfloat16`, it may multiply in TF32,
+    which has more bits than bfloat16.
     """
     tensors = words, w, u, bias, hidden_bias
     if words.is_cuda and cell.library is not None and bias.dim() == 1:
@@ -287,7 +288,8 @@ def _copy_blocks(rows: Tensor, blocks: State) -> None:
 
 
 def row_slices(sizes: Sequence[int]) -> list[slice]:
-    """Return the slice of the packed words at each position. `sizes` are as in Packed."""
+    """Return, for each position in a sentence, the slice of the packed words that are at this position. `sizes` are as
+    in Packed."""
     ends = list(accumulate(sizes))
     return [slice(end - size, end) for end, size in zip(ends, sizes, strict=True)]
 

@@ -36,7 +36,8 @@ Adam changes all weights by about the same amount, so that the directions of lon
 suits sentences, because there are few training sentences with a rare term.
 """
 SCALE_SAMPLE = 4096
-"""Approximate number of training pairs on which the initial lengths are measured."""
+"""Minimum number of training pairs on which the initial lengths are measured, if there are as many. Fewer than twice as
+many are used."""
 
 
 class Bags(NamedTuple):
@@ -62,7 +63,7 @@ def tensors_of(rows: Rows) -> Matrices:
 
 
 def bags(matrix: csr_array) -> Bags:
-    """Convert the rows of a sparse matrix (n, d) to bags."""
+    """Convert the rows of a sparse matrix (n, d) to bags, with columns in int64 and weights in float32."""
     ids = torch.from_numpy(matrix.indices.astype(np.int64))
     starts = torch.from_numpy(matrix.indptr[:-1].astype(np.int64))
     return Bags(ids, starts, torch.from_numpy(matrix.data.astype(np.float32)))
@@ -74,7 +75,8 @@ def take_sentences(task: TrainingTask, text: TextView, rows: np.ndarray) -> Matr
 
 
 def take_sample(task: TrainingTask, text: TextView) -> tuple[Tensor, Matrices]:
-    """Return the images (k, D) and the sentences of about SCALE_SAMPLE training pairs, on the device of the task."""
+    """Return the images (k, D) and the sentences of every s-th training pair, on the device of the task. The step s is
+    chosen so that there are SCALE_SAMPLE to 2 SCALE_SAMPLE pairs, or all pairs if there are fewer."""
     owners = task.train.owners
     rows = np.arange(len(owners))[:: max(1, len(owners) // SCALE_SAMPLE)]
     return task.images(rows), move_tensors(take_sentences(task, text, rows), task.device)
@@ -127,7 +129,7 @@ class RefinedTowers(nn.Module):
     @torch.no_grad()
     def scale(self, x: Tensor, y: Matrices) -> None:
         """Scale W and U so that the root mean square length of the projections is 1 for the images x (n, D), and
-        SENTENCE_LENGTH for the sentences y (n, d).
+        SENTENCE_LENGTH for the sentences y (n, d). W and U are changed in place.
 
         One learning rate then suits both maps and every start.
         """
@@ -142,7 +144,8 @@ class RefinedTowers(nn.Module):
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal. A
+        subclass may return more."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
@@ -212,7 +215,8 @@ class RefinedCCA(UnitProjections, LinearModel):
 
 
 HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "bias"))
-"""The names of the tensors of the second layers."""
+"""The names of the tensors of the second layers: the weight and the bias of the image side (0) and of the sentence side
+(1)."""
 
 
 class ProjectedBatch(NamedTuple):
@@ -355,7 +359,7 @@ class Projector(RefinedCCA):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of the model from random weights."""
+        """Return the training of the model, which starts from random weights and has not begun."""
         settings = task.own_settings(ProjectorTrainSettings)
         text = TextView.of({name: block[:1] for name, block in task.train.sentences.items()}, task.text_steps)
 

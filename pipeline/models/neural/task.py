@@ -1,4 +1,4 @@
-"""The data and settings of a training, which have the same form for all registered models."""
+"""The data and settings that every trainable model receives in the same form, and the training of a model on them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, fields
@@ -30,11 +30,12 @@ Own = TypeVar("Own", bound=TrainSettings)
 Value = TypeVar("Value")
 
 WHOLE_IMAGE_GEOMETRY = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
-"""The result of `locate` for a whole image."""
+"""The seven values (7,) float32 that `locate` computes for a region that is the whole image."""
 
 
 def required(value: Value | None) -> Value:
-    """Return `value`, which is not None, because the specification of the model or generator requires it."""
+    """Assert that `value` is not None, and return it. The specification of the model or generator requires this
+    value."""
     assert value is not None
     return value
 
@@ -65,7 +66,8 @@ class RegionView:
 
     @classmethod
     def from_dict(cls, value: Settings) -> "RegionView":
-        """Restore a view from its `settings`, ignoring other keys."""
+        """Restore a view from `value`, the result of `settings`, ignoring other keys. A missing `geometry` counts as
+        false."""
         return cls(ImageView.from_dict(value), bool(value.get("geometry", False)))
 
     def settings(self) -> dict[str, Any]:
@@ -78,7 +80,7 @@ class RegionView:
     def stack(
         self, block: RegionBlock, rows: np.ndarray | slice = slice(None), through: ImageView | None = None
     ) -> np.ndarray:
-        """Stack the regions `rows` of a block as (n, dim) float32.
+        """Stack the regions `rows` of a block, by default all regions, as (n, dim) float32.
 
         If `through` is given, the features are stacked by this image view instead, which may have fewer encoders and
         other steps. Raises IntegrityError if an encoder is missing or its features have another shape.
@@ -88,12 +90,12 @@ class RegionView:
 
 
 BLOCK_IMAGES = 4096
-"""Number of images whose features are read at once to compute a mean."""
+"""Maximum number of images whose features `TrainingPairs.stacked` reads at once."""
 
 
 def mean_and_spread(blocks: Iterable[np.ndarray]) -> tuple[np.ndarray, float]:
     """Compute the mean (D,) float32 of all rows of `blocks` (n_i, D), and the root mean square length of the rows minus
-    the mean, which is at least 1e-6."""
+    the mean. The returned length is at least 1e-6. There must be at least one row."""
     total = np.zeros(1)
     squares = 0.0
     count = 0
@@ -144,7 +146,8 @@ class TrainingTask:
     is false. `start` is the fitted model, or the WordStart, from which a refinement starts. `precision` is the dtype of
     the most expensive matrix products. `region_view` describes the features of regions, and `noun_phrase` is the id of
     the label of noun phrases in trees. `text_steps` has the steps of normalisation of each text encoder, for a model
-    that reads vectors. Networks are trained on `device`.
+    that reads vectors. Networks are trained on `device`. `words`, `start`, `region_view` and `noun_phrase` are None for
+    models that do not read them.
     """
 
     view: ImageView
@@ -178,7 +181,8 @@ class TrainingTask:
         finish: Callable[[], TrainedModel],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Return the plan for training `network` on the training pairs. TrainingPlan describes the arguments.
+        """Return the plan for training `network`, the module of the plan, on the training pairs. TrainingPlan describes
+        the other arguments.
 
         If `objective` is None, the loss is the task's objective.
         """
@@ -235,14 +239,15 @@ class TrainableModel(Protocol):
     """A registered class of models that the stage `train` can train."""
 
     def trainer(self, task: TrainingTask) -> Training:
-        """Create an untrained model, and return its training."""
+        """Create a model with its initial parameters, and return its training, which has not begun."""
         ...
 
 
 def train(
     model: TrainableModel, task: TrainingTask, checkpoint: Checkpoint | None, after_step: Callable[[Training], None]
 ) -> Trained:
-    """Train a model of the registered class `model` on `task`, and return it with its log and score.
+    """Train a model of the registered class `model` on `task` to the end, and return it with its log and its score on
+    dev.
 
     The training continues from `checkpoint` if it is not None. `after_step` is called after each batch. Raises
     JointspaceError if a loss or gradient is not finite, and IntegrityError if the checkpoint belongs to another model.

@@ -37,8 +37,9 @@ class TrainingSchedule:
     - Running averages of the parameters are scored on dev and kept, not the parameters themselves. After each step, an
       average is `averaging` times its former value, plus 1 - `averaging` times the parameter.
     - `batch_size` is the number of pairs in a batch.
-    - Training ends after `epochs`, or after `patience` epochs without a better dev score. With a patience of 0, nothing
-      is scored, and the averages after the last epoch are kept.
+    - Training ends after `epochs`, or after `patience` epochs without a better dev score. If the plan has groups,
+      patience counts from the first epoch of the last group. With a patience of 0, nothing is scored, and the averages
+      after the last epoch are kept.
     - `seed` decides all random numbers.
     """
 
@@ -76,7 +77,8 @@ class Progress:
     """The state of a training.
 
     `step` batches of the current `epoch` are finished, and the sum of their losses is `losses`. `history` has an entry
-    for each finished epoch. `best_epoch` is -1 before the first epoch is finished.
+    for each finished epoch. `best_epoch` is the epoch with the best dev score, or the last finished epoch if none is
+    scored. It is -1 before the first epoch is finished.
     """
 
     epoch: int = 0
@@ -88,7 +90,8 @@ class Progress:
 
 @dataclass(frozen=True)
 class Checkpoint:
-    """The state from which a training resumes: `tensors` by name, and the `progress` as JSON values."""
+    """The state from which a training resumes: `tensors` by name, and the `progress` as JSON values. The names of
+    tensors begin with `now/`, `average/`, `best/` or, for the optimiser, `moment/`."""
 
     tensors: Mapping[str, np.ndarray]
     progress: Mapping[str, Any]
@@ -96,7 +99,8 @@ class Checkpoint:
 
 @contextmanager
 def seeded(*numbers: int, device: torch.device = CPU) -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` within the block by the whole numbers `numbers`.
+    """Seed torch's generators of random numbers on the CPU and on `device` within the block. `numbers` are whole
+    numbers that together are the seed.
 
     After the block, the generators continue from the state that they had before it.
     """
@@ -112,8 +116,8 @@ def clip_elements(network: nn.Module, limit: float) -> None:
 
 
 class UnreadLoss(NamedTuple):
-    """The loss and the norm of the gradient of a step on the pairs `rows`, in this order in `values` (2,), whose copy
-    from a GPU may not be finished."""
+    """The result of a training step on the pairs `rows` that has not been checked yet. `values` (2,) are the loss and
+    the norm of the gradient, in this order. Their copy from a GPU may not be finished."""
 
     epoch: int
     step: int
@@ -172,13 +176,16 @@ class TrainingPlan:
     """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs.
     Without sets, all parameters are trained in each epoch."""
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors by name that the module or `before_epoch` changes in place. They are stored with the parameters."""
+    """Tensors by name that the module or `before_epoch` changes in place. They are stored in checkpoints, and restored
+    with the parameters of the best epoch."""
     before_epoch: Callable[[int], None] = lambda epoch: None
-    """Function that is called with the number of each epoch before it begins."""
+    """Function that is called with the number of each epoch, from 0, before the epoch begins. It is not called for an
+    epoch within which a training resumes."""
     precision: torch.dtype = torch.float32
     """The dtype of the module's most expensive matrix products."""
     finish: Callable[[], TrainedModel] | None = None
-    """Function that returns the trained model, or None if the module itself is the model."""
+    """Function that returns the trained model. It may be None if the caller uses the trained module itself and does not
+    call `Training.finish`."""
 
 
 class Training:
@@ -206,7 +213,8 @@ class Training:
         self._unread: UnreadLoss | None = None
 
     def finish(self) -> TrainedModel:
-        """Return the model with the current parameters of the module."""
+        """Return the model with the current parameters of the module, which `finish` of the plan makes. The plan must
+        have this function."""
         assert self.plan.finish is not None
         return self.plan.finish()
 
@@ -234,13 +242,13 @@ class Training:
         return state.epoch >= schedule.epochs or bool(is_stale)
 
     def run(self, after_step: Callable[["Training"], None]) -> list[dict[str, float]]:
-        """Train to the end, and put the parameters of the best epoch into the module. Call `after_step` after each
-        batch.
+        """Train to the end, put the averaged parameters of the best epoch into the module, and switch the module to
+        evaluation mode. Call `after_step` after each batch.
 
-        Returns the history: for each epoch its number `epoch`, the mean `loss`, the initial `learning_rate`, and the
-        score `dev` if it was scored. Raises JointspaceError, which names the batch, if a loss or gradient is not
-        finite. The error is raised before a checkpoint can contain results of this batch, and on a CPU also before a
-        parameter is changed.
+        Returns the history: for each epoch its number `epoch`, from 0, the mean `loss` of its batches, the
+        `learning_rate` of its first batch, and the score `dev` if it was scored. Raises JointspaceError, which names
+        the batch, if a loss or gradient is not finite. The error is raised before a checkpoint can contain results of
+        this batch, and on a CPU also before a parameter is changed.
         """
         with full_float32() if self.plan.precision == torch.float32 else nullcontext():
             while not self.finished:
@@ -263,7 +271,8 @@ class Training:
                 state["sum"].fill_(1)
 
     def _batches(self) -> list[np.ndarray]:
-        """Draw the batches of the epoch, each followed by the contrastive pairs that the objective needs."""
+        """Draw the batches of the current epoch. Each is an array of numbers of pairs, which ends with the contrastive
+        pairs that the objective needs."""
         rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
         m = len(self.plan.owners)
         batches = np.array_split(rng.permutation(m), self.steps)
@@ -271,7 +280,8 @@ class Training:
         return [np.concatenate(pairs) for pairs in zip(batches, contrasts, strict=True)]
 
     def _step(self, rows: np.ndarray, following: np.ndarray | None = None) -> None:
-        """Train on the pairs `rows`. While a GPU computes, prepare the pairs `following` of the next step."""
+        """Train on the pairs `rows`. While a GPU computes, prepare the pairs `following` of the next step, if there is
+        a next step in the epoch."""
         state = self.progress
         schedule = self.schedule
         ahead = self._ahead
@@ -314,7 +324,8 @@ class Training:
                 self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
-        """Add the loss of the last step to `progress.losses`, unless it was already added.
+        """Add the loss of the last step to `progress.losses`, unless it was already added. On a GPU, this waits for the
+        loss.
 
         Raises JointspaceError if the loss or the norm of the gradient is not finite.
         """
@@ -327,9 +338,10 @@ class Training:
             if not math.isfinite(value):
                 ids = ", ".join(map(str, self.plan.pair_ids[step.rows][:5]))
                 raise JointspaceError(
-                    f"the {quantity} is {value} in epoch {step.epoch}, batch {step.step} (sentences {ids}, ...). Lower"
-                    " the learning rate, or check the features of these sentences and their images. The last checkpoint"
-                    " is kept"
+                    f"Training stopped, because the {quantity} is {value} in epoch {step.epoch}, batch {step.step}"
+                    f" (sentences {ids}, ...). Epochs and batches are counted from 0. Lower learning_rate, or check the"
+                    " features of these sentences and of their images for values that are not finite. Then run the"
+                    " command again. The last checkpoint before this batch is kept."
                 )
         self.progress.losses += loss
 
@@ -357,7 +369,8 @@ class Training:
         state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
 
     def _judge_average(self) -> float:
-        """Compute the dev score of the averaged parameters. The parameters themselves are restored afterwards."""
+        """Compute the dev score of the averaged parameters. Afterwards the module has its own parameters again, and
+        stays in evaluation mode."""
         self.module.eval()
         current = {name: p.detach().clone() for name, p in self.trained.items()}
         self._put(self.average)
@@ -382,9 +395,11 @@ class Training:
         return Checkpoint({name: t.cpu().numpy().copy() for name, t in tensors.items()}, asdict(self.progress))
 
     def resume(self, checkpoint: Checkpoint) -> None:
-        """Continue from `checkpoint`, which may come from another device.
+        """Take over the state in `checkpoint`, from which `run` then continues. The checkpoint may come from another
+        device.
 
-        Raises IntegrityError if the names or shapes of its tensors differ from those of this training.
+        Raises IntegrityError if the names or shapes of its current parameters differ from the parameters of this
+        training.
         """
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():
@@ -392,8 +407,9 @@ class Training:
             groups[group][name] = torch.from_numpy(array.copy())
         if {n: t.shape for n, t in groups["now"].items()} != {n: t.shape for n, t in self.state.items()}:
             raise IntegrityError(
-                "The checkpoint belongs to another model: its arrays have other names or shapes. Delete it, and train"
-                " from the beginning."
+                "The checkpoint of this training belongs to another model: its arrays have other names or shapes than"
+                " the parameters of this model. Delete the folder `checkpoints` of this job, and run the command again"
+                " to train from the beginning."
             )
         self._put(groups["now"])
         for own, stored in ((self.average, groups["average"]), (self.best, groups["best"])):

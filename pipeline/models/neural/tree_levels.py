@@ -99,7 +99,8 @@ def in_order(nodes: Forest) -> np.ndarray:
 
 
 def binarise(nodes: Forest) -> Forest:
-    """Convert phrase trees to binary phrase trees. Their `labels` are 1 for right children, and 0 for all other nodes.
+    """Convert phrase trees to binary phrase trees. In the result, `labels` is 1 for right children and 0 for all other
+    nodes. The labels of the phrases are lost.
 
     If a phrase has more than two children, the first two are joined to a new node, then this node and the third child,
     and so on. A phrase with a single child is replaced by this child.
@@ -141,7 +142,8 @@ def _substitutes(total: int, phrases: np.ndarray, tops: np.ndarray) -> np.ndarra
 
 
 def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
-    """Return the nodes with `is_kept`, whose parents are kept too, numbered tree after tree."""
+    """Return a Forest of the nodes for which `is_kept` (total,) is true, numbered again tree after tree. The parents of
+    kept nodes must be kept too."""
     kept = np.flatnonzero(is_kept)
     kept = kept[np.argsort(nodes.trees[kept], kind="stable")]
     number = np.full(len(is_kept) + 1, NOTHING)  # The last entry is for the parent of a root, which stays NOTHING.

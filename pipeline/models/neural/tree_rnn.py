@@ -23,7 +23,8 @@ INITIAL_NOISE = 0.01
 
 
 class KeptTrees(FunctionCtx):
-    """The values that the forward pass over trees keeps for the backward pass."""
+    """The values that the forward pass over trees keeps for the backward pass. `linear_leaves` and `activation` are
+    arguments of TreeRecurrence."""
 
     saved_tensors: tuple[Tensor, ...]
     levels: Levels
@@ -242,9 +243,10 @@ class RelationRNN(DependencyRNN):
 
     @staticmethod
     def learn(trees: Trees, rare: int) -> dict[str, Any]:
-        """Return the number of the matrix of each relation as `matrix_of`, or -1 for a relation that does not occur.
+        """Return the number of the matrix of each relation as `matrix_of`, or -1 for a relation that does not occur in
+        the training sentences.
 
-        Relations that occur fewer than `rare` times in the training sentences share the last matrix.
+        Relations that occur, but fewer than `rare` times, share the last matrix.
         """
         counts = np.bincount(trees.labels[trees.parents >= 0])
         frequent = counts >= rare
@@ -270,8 +272,9 @@ class TreeModel(GlobalModel):
         return {"activation": activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
-        """Return the initial values of all trained matrices, towards which weight decay pulls them. They are block
-        identities plus noise, with which the vector of a sentence is about the mean of its word vectors."""
+        """Return copies of the current matrices of the sentence encoder. They are taken before training, and weight
+        decay pulls the matrices towards them. At that time they are block identities plus noise, with which the vector
+        of a sentence is about the mean of its word vectors."""
         network = self.network.sentences
         return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 

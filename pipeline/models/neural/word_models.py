@@ -99,7 +99,7 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Create the model with its initial parameters."""
+        """Create the model that training starts from, with its initial parameters."""
         settings = task.settings
         learned = cls.learn(task)
         score = "distance" if settings.loss == "squared" else settings.score
@@ -112,7 +112,8 @@ class GlobalModel(NetworkModel):
         return cls(task.view, network, learned)
 
     def judge(self, dev: TrainingPairs) -> Callable[[], float]:
-        """Return a function that scores the current parameters on `dev`: the recall sum, or the negative mean rank."""
+        """Return a function that scores, on `dev`, the parameters that the network has at the time of the call. The
+        score is the recall sum, or the negative mean rank if `by_mean_rank` is true."""
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
@@ -124,12 +125,13 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
-        """Return further arguments of `sentence_encoder`, name -> JSON value, from the settings or training
-        sentences."""
+        """Return further arguments of `sentence_encoder`, name -> JSON value, which come from the settings or the
+        training sentences. There are none unless a subclass overrides this method."""
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
-        """Convert `sentences` to the form that the sentence encoder reads."""
+        """Convert `sentences` to the form that the sentence encoder reads. This method packs Tokens. A model that reads
+        trees overrides it."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
@@ -203,11 +205,13 @@ class GlobalModel(NetworkModel):
 
 
 def read_score(settings: Settings) -> Score:
-    """Return the stored `score`, the comparison of images with sentences. Raises ValueError for an unknown name."""
+    """Return the stored setting `score`, the comparison of images with sentences. Raises KeyError if it is missing, and
+    ValueError for an unknown name."""
     for score in get_args(Score):
         if settings["score"] == score:
             return score
-    raise ValueError(f"unknown score {settings['score']}. The known scores are {', '.join(get_args(Score))}")
+    known = ", ".join(get_args(Score))
+    raise ValueError(f"the stored setting score of this model is {settings['score']!r}, but must be one of {known}")
 
 
 class BagOfWords(GlobalModel):
@@ -222,7 +226,8 @@ class BagOfWords(GlobalModel):
 
 
 class RNN(GlobalModel):
-    """The model `rnn`: the last hidden state of a plain recurrent network (Socher et al. 2014, section 6)."""
+    """The model `rnn`, which embeds a sentence as the last hidden state of a plain recurrent network (Socher et al.
+    2014, section 6)."""
 
     sentence_encoder = PlainRecurrent
 
@@ -233,13 +238,14 @@ class RNN(GlobalModel):
 
 
 class GRU(GlobalModel):
-    """The model `gru`: the last hidden state of gated recurrent units."""
+    """The model `gru`, which embeds a sentence as the last hidden state of gated recurrent units."""
 
     sentence_encoder = partial(Recurrent, "gru")
 
 
 class LSTM(GlobalModel):
-    """The model `lstm`: the last hidden state of a long short-term memory (Kiros et al. 2014, section 2.2)."""
+    """The model `lstm`, which embeds a sentence as the last hidden state of a long short-term memory (Kiros et al.
+    2014, section 2.2)."""
 
     sentence_encoder = LongShortTerm
 

@@ -22,7 +22,8 @@ from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
 SCALE_SAMPLE = 4096
-"""Approximate number of images, and of sentences, on which the lengths of the initial projections are measured."""
+"""Minimum number of images, and of sentences, on which the lengths of the initial projections are measured, if there
+are as many. Fewer than twice as many are used."""
 
 
 class InitialTowers(NamedTuple):
@@ -62,7 +63,8 @@ def initial_towers(task: TrainingTask) -> InitialTowers:
 
 
 def _rms(x: np.ndarray) -> float:
-    """Compute the root mean square length of the rows of x (n, c)."""
+    """Compute the root mean square length of the rows of x (n, c). The result is never 0, so that it can be a
+    divisor."""
     return float(np.sqrt(max(np.square(x, dtype=np.float64).sum(axis=1).mean(), np.finfo(np.float32).tiny)))
 
 
@@ -113,9 +115,9 @@ class Towers(nn.Module):
 
     unit scales a vector to unit length. e_t are the vectors of the sentence's words, and h_t the states of a BiGRU that
     reads them. The BiGRU reads e_t times `scale`, which makes the root mean square of the entries of the initial word
-    vectors 1. P is initially zero, and the other parameters are initially `towers`. The recurrence thus learns the
-    effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows of `words` (V + 1, c), b is
-    `bias` (c,), and P is `to_whole` (2 hidden, c).
+    vectors 1. P is initially zero, the BiGRU is initially random, and the other parameters begin as `towers`. The
+    recurrence thus learns the effects of word order and context. In the code, W_g is `whole` (D, c), the e_t are rows
+    of `words` (V + 1, c), b is `bias` (c,), and P is `to_whole` (2 hidden, c).
     """
 
     mean: Tensor
@@ -135,7 +137,7 @@ class Towers(nn.Module):
         self.precision = torch.float32
 
     def set_precision(self, precision: torch.dtype) -> None:
-        """Set the dtype of the most expensive matrix products."""
+        """Set the dtype of the most expensive matrix products: of the map of images and of the BiGRU."""
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
@@ -152,7 +154,7 @@ class Towers(nn.Module):
         return functional.dropout(x, self.dropout, self.training)
 
     def read(self, packed: Packed) -> Reading:
-        """Read n packed sentences. During training, dropout removes whole words."""
+        """Read n packed sentences. During training, dropout removes whole words, and values of the states."""
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
@@ -176,14 +178,15 @@ class RecurrentTowers(Towers, GlobalNetwork):
         return self.read(packed).whole
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Score n images by n sentences, and return (n, n)."""
+        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
 
 
 class RecurrentCCA(GlobalModel):
     """The model `ncca-recurrent` of this project, with the network RecurrentTowers.
 
-    It starts as a fitted `ncca`, and weight decay pulls its image map, word vectors and bias towards this start.
+    It starts as a fitted `ncca`, and weight decay pulls its image map, word vectors and bias towards this start, and
+    its other parameters towards zero.
     """
 
     def __init__(self, view: ImageView, network: RecurrentTowers) -> None:
