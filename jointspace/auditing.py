@@ -28,11 +28,15 @@ from stages.operations.audit import BLOCK_ROWS, worst_captions
 from stages.operations.audit import audit as audit_stage
 
 STEPS = ("l2",)
-"""Steps that normalise the image vectors of each encoder."""
+"""Steps that normalise the image vectors of each encoder before an audit of vectors: scaling to unit length."""
 
 
 class Findings(list[dict[str, Any]]):
-    """The findings of `audit`, one dictionary per finding. A notebook shows the first of them with thumbnails."""
+    """The list of findings that `audit` returns, with one dictionary per finding.
+
+    A notebook shows the first 50 findings of a run with thumbnails of the photos. Findings in vectors are shown as a
+    plain list.
+    """
 
     _draw: Callable[[Row], str] | None = None
 
@@ -56,7 +60,9 @@ def audit(
     and text vectors (m, d) with `owners`, in the form that `fit` describes. Rows with equal image vectors are one
     image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
     copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
-    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds.
+    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. These other arguments
+    are ignored if a `run` is passed. The findings about all captions of an image come before the findings about single
+    captions, each group sorted by score, the lowest first.
 
     Each finding has these columns:
 
@@ -84,7 +90,8 @@ def audit(
     ['3', '4']
 
     Raises UsageError unless either `run` or both kinds of vectors are passed. Raises InputError if the vectors, the
-    `owners` or the numbers of names and texts are wrong, and if fewer than 100 images have a text.
+    `owners` or the numbers of names and texts are wrong, and if fewer than 100 images with different vectors have a
+    text. The captions of a run with fewer than 100 captioned photos are not checked, without an error.
     """
     if (run is None) == (image_vectors is None) or (image_vectors is None) != (text_vectors is None):
         raise UsageError("Pass either the folder of a run, or image_vectors and text_vectors.")
@@ -97,7 +104,10 @@ def audit(
     names = to_strings(map(str, range(n)) if names is None else names, "names", n)
     texts = nameless([names[row] for row in owners]) if texts is None else to_strings(texts, "texts", m)
     if (described := len(np.unique(owners))) < MIN_PHOTOS:
-        raise InputError(f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them.")
+        raise InputError(
+            f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them. Images with equal"
+            " vectors count once. Pass more images with texts."
+        )
     findings = Findings(worst_captions(*_score(x, y, owners, to_count(seed, "seed", least=0))))
     for finding in findings:
         image_id, text_id = finding["image_id"], finding["sentence_id"]
@@ -159,7 +169,8 @@ def suggest(image_vectors: Views, count: int = 100, *, seed: int = 0) -> ChosenP
     """Choose `count` of n images whose captions teach `fit` the most, by their vectors (n, D) alone.
 
     The vectors are an array, or a mapping of encoder names to arrays. The result has the row numbers of the images to
-    caption: `train`, the most useful first, and for `dev` and `test` a tenth each, which are drawn with `seed`.
+    caption: `train` has the most useful images, the most useful first. `dev` and `test` have a tenth of `count` each,
+    rounded down, which are drawn at random with `seed`.
 
     >>> chosen = suggest(np.random.default_rng(0).normal(size=(200, 16)), 50)
     >>> [len(rows) for rows in chosen]

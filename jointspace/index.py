@@ -34,11 +34,12 @@ def load(
     only a run that you trust, because loading a parser runs code. Models and encoders that are not part of jointspace
     also run code: `allow` lists the import paths (`module:Class`) that you trust.
 
-    Each file of the index is checked against its stored hash. A large file that was verified before, and was not
-    written or touched since, is not hashed again unless `verify` is true.
+    Each file of the index is checked against its stored hash when it is first read. A large file that was verified
+    before, and was not written or touched since, is not hashed again unless `verify` is true.
 
-    Raises IntegrityError if a folder contains no index or the index is damaged, and UsageError if the folders contain
-    indexes of different models.
+    Raises IntegrityError if a folder contains no index or the index is damaged. A damaged file may be noticed only when
+    it is first read, for example by a search. Raises UsageError without a folder, and if the folders contain indexes of
+    different models.
     """
     return Index(*folders, run=run, allow=allow, verify=verify)
 
@@ -80,7 +81,11 @@ class Index:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Description of the index as JSON values: its model, the training data, and the measured recall."""
+        """Description of the index as JSON values: its model, the training data, and the measured recall.
+
+        If the index has several shards, the numbers of vectors, the file sizes and the splits are of all shards, and
+        the other values are of the first shard.
+        """
         return self.stored.card.to_json()
 
     def search(
@@ -128,10 +133,15 @@ class Index:
             require_text(where, "where")
         minus, plus = ((words,) if isinstance(words, str) else tuple(words) for words in (minus, plus))
         if (minus or plus or sort is not None) and (image is not None or not isinstance(text, str)):
-            raise UsageError("minus, plus and sort need a query that is a single text.")
+            raise UsageError(
+                "minus, plus and sort need a query that is a single text. Pass one text and no image, or leave them"
+                " out."
+            )
         asked = [text is not None or image is not None, vector is not None, text_vector is not None]
         if sum(asked) != 1:
-            raise UsageError("The query must be a text, an image, both, a vector, or a text_vector.")
+            raise UsageError(
+                "The query must be a text, an image, both, a vector, or a text_vector. Pass exactly one of these."
+            )
         if text_vector is not None:
             vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
             if len(vector) != 1:
@@ -226,8 +236,10 @@ class Index:
         return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
-        """Return the vectors (n, c) that `embed` computes. Raises InputError if the vectors that it embeds do not have
-        the dimensions that the model needs."""
+        """Call `embed`, which embeds vectors of the caller, and return its result (n, c).
+
+        Raises InputError if the vectors of the caller do not have the dimensions that the model needs.
+        """
         try:
             return one_vector_each(embed())
         except IntegrityError as error:
@@ -305,8 +317,11 @@ class Index:
             raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
-        """Return a query vector as (1, c) float32. Raises InputError if its length is not the dimension c of the index,
-        or if it is not finite."""
+        """Return a query vector as (1, c) float32.
+
+        Raises InputError if its length is not the dimension c of the index, or if it is not finite. Raises UsageError
+        if the model has several vectors per image.
+        """
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():

@@ -34,7 +34,10 @@ Documented = ModuleType | type | FunctionType | property
 
 
 def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
-    """Yield the public methods and properties of a class as (name, function), in the order of definition."""
+    """Yield the public methods and properties of a class as (name, function), in the order of their definition.
+
+    Yields nothing if `one` is not a class. Inherited methods are left out.
+    """
     for name, member in vars(one).items() if inspect.isclass(one) else ():
         function = member if isinstance(member, property) else getattr(member, "__func__", member)
         if not name.startswith("_") and isinstance(function, property | FunctionType):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FILE = "model.safetensors"
 """Name of the file in which a space is saved."""
 NAME = "ncca"
-"""Registered name of the model class."""
+"""Model type of a fitted space: the name under which its class NormalizedCCA is registered."""
 IMAGE = "image"
 """Encoder name of image vectors that are not a mapping."""
 TEXT = "text"
@@ -60,7 +60,7 @@ GridValues = float | str | Sequence[float] | Sequence[str] | np.ndarray
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of image vectors and text vectors.
+    """n images and their m texts as vectors.
 
     `images` maps an encoder to its vectors (n, D) float32. `texts` maps an encoder to its vectors (m, d) float32, dense
     or sparse. `owners` (m,) has the row of the image of each text, in ascending order.
@@ -76,7 +76,7 @@ class Pairs:
         return next(iter(self.images.values())).shape[0]
 
     def shared_texts(self) -> int:
-        """Count the texts that are equal to a text of another image."""
+        """Count the texts whose vectors are equal to the vectors of a text of another image."""
         numbers = Distinct.of(self.texts).groups
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
@@ -89,7 +89,11 @@ class Pairs:
         )
 
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
-        """Return the pairs of some `images` and `texts`. `owners` (m,) has the new image row of every text."""
+        """Return the pairs with only the rows `images` of the images and the rows `texts` of the texts.
+
+        `owners` (m,) has, for each text of these pairs, the row that its image will have. The rows of texts that are
+        left out are not used.
+        """
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
 
@@ -205,7 +209,10 @@ class FittedSpace:
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:
-        """Save the space in a folder. `FittedSpace.load` reads it."""
+        """Save the space in `folder` as model.safetensors and model.json. `FittedSpace.load` reads it.
+
+        A space that was saved in the folder before is replaced. Raises JointspaceError if a file cannot be written.
+        """
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)

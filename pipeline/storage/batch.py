@@ -44,7 +44,7 @@ class FileSum(TypedDict):
 
 
 class FileBatch:
-    """Several files that get their names together: call `add` for each file, and then `publish`.
+    """Several files that get their names together: call `add` or `link` for each file, and then `publish`.
 
     Older files with these names stay intact until `publish` is called.
     """
@@ -59,8 +59,8 @@ class FileBatch:
         """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
 
         An iterator, or the parts that a Writer produces, are written part by part. `commit` marks a commit record,
-        which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and then
-        removes all files of the batch.
+        which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written. After
+        this or any other error, the temporary files of the whole batch are removed.
         """
         path = Path(path)
         temporary = self._written[path] = _temporary(path)
@@ -91,7 +91,7 @@ class FileBatch:
         return {"bytes": size, "sha256": digest.hexdigest()}
 
     def link(self, path: Path, source: Path) -> None:
-        """Add the existing file `source` under the name `path`, as a hard link.
+        """Add a hard link to the existing file `source`, which gets the name `path` when the batch is published.
 
         Raises OSError if the link cannot be made, for example because the file system does not support hard links.
         """
@@ -201,7 +201,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, sorted by path."""
+    """Return all files in a folder and its subfolders, sorted by path. Links to files count as files."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 

@@ -206,7 +206,8 @@ def seal(
 ) -> Commit:
     """Return a commit record with the keys of `value`, which vouches for `files`, for the caller to write to `path`.
 
-    The digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
+    The place is `path` relative to the root of `provenance`, or only the name of `path` without `provenance`. The
+    digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
     """
     place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
     rest = {**value, "place": place, "files": dict(files)}
@@ -218,7 +219,11 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """Return the value for the key CARRIED of the card `path` of an index. The fingerprint on the card is `digest`."""
+    """Return the value for the key CARRIED of the card `path` of an index, which is the index's commit record.
+
+    `digest` is the fingerprint on the card and becomes the digest of the record. The record does not list files,
+    because the card lists them.
+    """
     commit = seal(path, {}, {}, provenance, digest)
     return {key: value for key, value in commit.value.items() if key != "files"}
 

@@ -128,8 +128,10 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 
 
 def remove_shard(folder: Path) -> None:
-    """Remove the index shard in `folder`: first its card, and then the files on the card. Without a card, do
-    nothing."""
+    """Remove the index shard in `folder`: first its card, then the files on the card, and the folder if it is empty.
+
+    Does nothing if the folder has no card. Raises IntegrityError, before anything is removed, if the card is damaged.
+    """
     if not is_regular(folder / CARD):
         return
     names = list(read_json(folder / CARD)["files"])
@@ -177,7 +179,7 @@ def is_index(folder: Path) -> bool:
 
 
 def new_addition(home: Path, name: str) -> Path:
-    """Return the path of a new folder for the next addition `name` to the index in `home`."""
+    """Return the path of a new folder for the next addition `name` to the index in `home`. The folder is not made."""
     names = (folder.name.partition("-")[0] for folder in (home / ADDED).glob("*-*"))
     numbers = [int(name) for name in names if name.isdecimal()]
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
@@ -205,7 +207,11 @@ def several(folder: Path, shards: Collection[Path]) -> IntegrityError:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the cards below `folder`, which may be a run, a folder of indexes, or an index with several shards."""
+    """Return the cards below `folder`, which may be a run, a folder of indexes, or an index with several shards.
+
+    Cards in hidden folders and in additions (ADDED) are left out. The cards are sorted by the numbers or names of their
+    folders.
+    """
     cards = {card for pattern in ("*", "*/*", "index/*/*") for card in folder.glob(f"{pattern}/{CARD}")}
     shown = [
         card

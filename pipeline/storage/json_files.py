@@ -99,14 +99,19 @@ def to_json(value: Json) -> bytes:
 
 
 def publish_json(path: Path, value: Json) -> None:
-    """Write a value to a JSON file atomically, as `to_json` spells it."""
+    """Write a value to a JSON file atomically, as `to_json` spells it, and without a commit record.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     publish_bytes(path, to_json(value))
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file and check the hash that its objects contain.
+    """Read a JSON file, and return its value. Each object in it becomes a Record.
 
-    Raises IntegrityError if the file is missing, is not valid JSON, or does not match its `check`.
+    If the value is an object with the key `check`, or a list of such objects, the hash under this key is compared with
+    the content of the object. Raises IntegrityError if the file is missing, is not valid JSON, or does not match such a
+    hash.
     """
     try:
         value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))

@@ -215,7 +215,10 @@ class Manifest:
         numbers = np.asarray(numbers, np.int64)
         bounds = self.bounds(name)
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < bounds[-1] and (np.diff(numbers) >= 0).all()):
-            raise IndexError(f"row numbers of {name} must be in ascending order and from 0 to {bounds[-1] - 1}")
+            raise IndexError(
+                f"The row numbers of {name} must be in ascending order and from 0 to {bounds[-1] - 1}. Sort the numbers"
+                " that you pass, and leave out numbers of rows that do not exist."
+            )
         cuts = np.searchsorted(numbers, bounds)
         found = [
             self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
@@ -287,7 +290,7 @@ def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Json]]) -> None:
-    """Write a file of rejects, one per line, without a commit record."""
+    """Write the file `path` of rejects, one per line as `reject_lines` spells them, without a commit record."""
     publish_bytes(path, reject_lines(rejects))
 
 

@@ -83,7 +83,7 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
             f"{message}. Repair or exclude these photos and run `jointspace run CONFIG`, or raise"
             " collection.reject_limit."
         )
-    log.warning("%s", message)
+    log.warning("%s. Repair or exclude these photos if you need their regions, and run `jointspace run CONFIG`.", message)
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -169,8 +169,8 @@ class RegionRows:
             missing = image_id[self._lengths.argmin()]
             folder = first[0].path.parent
             raise IntegrityError(
-                f"The image {missing} has no regions in {folder}. Repair or exclude it, and run"
-                " `jointspace run CONFIG`."
+                f"The image with the id {missing} has no regions in {folder}. Repair this image or exclude it from the"
+                " collection, and run `jointspace run CONFIG`."
             )
 
     def __len__(self) -> int:

@@ -105,7 +105,8 @@ class StoredIndex:
         return hide(whole, self.hidden)
 
     def bounds(self, modality: Modality) -> np.ndarray:
-        """Return the first row of each shard in the table, and the number of all rows, as (shards + 1,)."""
+        """Return the number of the first row of each shard in the table of `modality`, and the number of all rows, as
+        (shards + 1,)."""
         return np.cumsum([0, *(shard.packed_table(modality).num_rows for shard in self.shards)])
 
     def check(self) -> None:

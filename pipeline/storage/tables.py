@@ -114,7 +114,8 @@ class PackedTable:
             self.schema = self.schema.set(number, field.with_type(kind))
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
             raise IntegrityError(
-                f"{path} was not written by jointspace, because its row groups have other sizes. {REMEDY}"
+                f"{path} was not written by jointspace: a row group may have at most {GROUP_ROWS} rows, and all groups"
+                f" together must have the {self.num_rows} rows of the table. {REMEDY}"
             )
         self._ends = list(itertools.accumulate(sizes))
 

@@ -354,7 +354,7 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
 
 
 def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:
-    """Return the rejects of the file that `name` means."""
+    """Return the rejects whose file is the path `name`, or ends with it, and the rejects whose reason quotes `name`."""
     return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 

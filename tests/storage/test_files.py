@@ -361,7 +361,7 @@ WRONG = [
 
 @pytest.mark.parametrize("name", WRONG, ids=repr)
 def test_name_that_is_not_plain_is_refused(name: object, tmp_path: Path) -> None:
-    said = r"^the/card\.json names the file .{1,400}\. Copy that file again from its source\.$"
+    said = r"^the/card\.json names the file .{1,400}\. Copy the file that contains this name again from its source\.$"
     with pytest.raises(IntegrityError, match=said):
         inside(tmp_path, name, Path("the/card.json"))
 
