@@ -47,6 +47,7 @@ ID_LIMIT = 1 << 31
 SIZE_LIMIT = 1 << 62
 """Offsets and sizes in a table, in bytes, must be below this number."""
 ID_COLUMNS = ("image_id", "sentence_id")
+SIZE_COLUMNS = ("offset", "size")
 PATH_COLUMNS = ("path", "member")
 DISTRUST = "Copy the index again from a source that you trust."
 
@@ -60,7 +61,7 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
     `rows` contains some or all columns of these rows, and `first` is the number of its first row in the table. Raises
     IntegrityError that names the first wrong row of a column.
     """
-    limits = {**dict.fromkeys(ID_COLUMNS, ID_LIMIT), "offset": SIZE_LIMIT, "size": SIZE_LIMIT}
+    limits = {**dict.fromkeys(ID_COLUMNS, ID_LIMIT), **dict.fromkeys(SIZE_COLUMNS, SIZE_LIMIT)}
     for name in limits.keys() & set(rows.column_names):
         numbers = rows[name].to_numpy()  # A column with nulls becomes floats with NaN.
         missing = np.isnan(numbers) if rows[name].null_count else np.zeros(len(numbers), bool)

@@ -54,6 +54,7 @@ from pipeline.storage.index_folder import (
     ID_COLUMNS,
     NUMBER,
     PATH_COLUMNS,
+    SIZE_COLUMNS,
     listed,
     remove_files,
     require_distinct,
@@ -249,13 +250,14 @@ class IndexShard:
         return table
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse any row of the shard's tables.
+        """Raise IntegrityError if `table` would refuse an id, a size or a path in the shard's tables.
 
-        This reads only the columns that are checked.
+        This reads only the columns of ids, sizes and paths.
         """
+        checked = (*ID_COLUMNS, *SIZE_COLUMNS, *PATH_COLUMNS)
         for modality in MODALITIES:
             packed = self.packed_table(modality)
-            rows = packed.groups([name for name in packed.schema.names if name in (*ID_COLUMNS, *PATH_COLUMNS)])
+            rows = packed.groups([name for name in packed.schema.names if name in checked])
             ids = [group.select([NUMBER[modality]]) for group in rows]
             if ids:
                 require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])

@@ -115,7 +115,7 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse any row."""
+        """Raise IntegrityError if `table` would refuse an id, a size or a path in a row of any shard."""
         for shard in self.shards:
             shard.check_rows()
 
