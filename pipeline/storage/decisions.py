@@ -24,8 +24,8 @@ from pipeline.storage.batch import publish_text
 
 HEADER = "image\tcaption\tdecision\ttime"
 CHOICES = ("wrong", "right", "unsure")
-"""The possible decisions. `ingest` leaves out a caption with the decision `wrong`, and a photo if this decision is about
-all of its captions. It keeps all other captions and photos."""
+"""The possible decisions. `ingest` leaves out a caption with the decision `wrong`, and a photo if this decision is
+about all of its captions. It keeps all other captions and photos."""
 Pair = tuple[str, str]
 """The values of `image` and `caption` in a row. The caption is "" for a decision about all captions of the photo."""
 

@@ -83,7 +83,9 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
             f"{message}. Repair or exclude these photos and run `jointspace run CONFIG`, or raise"
             " collection.reject_limit."
         )
-    log.warning("%s. Repair or exclude these photos if you need their regions, and run `jointspace run CONFIG`.", message)
+    log.warning(
+        "%s. Repair or exclude these photos if you need their regions, and run `jointspace run CONFIG`.", message
+    )
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
