@@ -172,9 +172,9 @@ class Run:
         return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def chosen(self, name: str) -> "Parameters | None":
-        """Read the model from which the refit `name` takes its parameters, which were chosen on dev.
+        """Read the model from which the refit `name` takes its hyperparameters, which were chosen on dev.
 
-        Return None if the model `name` is not a refit, because its fit then chooses its parameters.
+        Return None if the model `name` is not a refit, because its own fit then chooses its hyperparameters.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None
@@ -182,10 +182,10 @@ class Run:
     def write_model(
         self, job: Job, model: Storable, details: Mapping[str, object], batch: "FileBatch | None" = None
     ) -> None:
-        """Publish the settings and tensors of a model or a generator in the folder of its job.
+        """Write the settings and tensors of a model or a generator into the folder of its job.
 
-        `details` are stored in the commit record. If a `batch` is given, the file is published together with the other
-        files of the batch.
+        `details` are stored in the commit record. Without a `batch`, the files are published at once. With a `batch`,
+        they appear only when the caller publishes the batch.
         """
         from pipeline.storage.parameters import MODEL, write_parameters
 
@@ -197,7 +197,10 @@ class Run:
 
     @property
     def sums(self) -> str:
-        """The machine that computes sums over all shards: the address of a Dask scheduler, or `local`."""
+        """The place where sums over all shards are computed: the address of a running Dask scheduler, or `local`.
+
+        It is `local`, which means this process, also if `scheduler` names a cluster that each command starts itself.
+        """
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
 
@@ -334,9 +337,9 @@ def _near_run(folder: Path) -> str | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether the folder is a run.
+    """Return whether the folder is a run: it has the file of the configuration, and a folder `manifest` or `index`.
 
-    A file with the name of the configuration is not enough, since other programs write such files too.
+    The file alone is not enough, since other programs write files of this name too.
     """
     layout = Layout(folder)
     return layout.config.is_file() and (layout.manifest.path.is_dir() or (folder / "index").is_dir())

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 RECORD = "applied.json"
-"""Name of the file that records the folder of the new photos. A run with this file was made by `apply` or `add`."""
+"""Name of the file, in the folder of a run, that has the path of the new photos. A run with this file was made by
+`apply` or `add`."""
 MAX_LISTED_REJECTS = 20
-"""Number of rejected files that are logged if no photo can be used."""
+"""Maximum number of rejected files that are logged if `apply_index` fails and removes the list of rejected files."""
 log = logging.getLogger(__name__)
 
 
@@ -118,7 +119,7 @@ def apply_index(
     if not new.any():
         return None
     if not new.all():
-        log.debug("%d of %d photos belong to this index shard, but all of them are encoded", new.sum(), len(new))
+        log.debug("All %d photos are encoded, but only %d of them are new and are indexed.", len(new), new.sum())
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_index, (str(shard.folder.absolute()),))
@@ -218,7 +219,7 @@ def _require_whole_images(asker: QueryEncoder) -> None:
     for encoder, stored in asker.stored_encoders().items():
         if stored_spec(stored.settings, "image").reads != "pixels":
             raise UsageError(
-                f"the encoder {encoder} of {name} needs image regions. Use the index of a model of whole images, such"
+                f"The encoder {encoder} of {name} needs image regions. Use the index of a model of whole images, such"
                 " as ncca."
             )
 

@@ -81,7 +81,7 @@ def open_text_searcher(index: StoredIndex) -> Searcher:
     if obstacle := find_obstacle(index):
         raise UsageError(f"{index.folder} cannot be calibrated, because {obstacle}. Use another index.")
     searcher = Searcher(index)
-    searcher.count_words("")  # raises UsageError if the index has no text encoder
+    searcher.count_words("")  # This raises UsageError if the index has no text encoder.
     return searcher
 
 
@@ -108,7 +108,11 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
         except InputError as error:
             raise InputError(f"{path} row {pair.row}: {error}") from error
     if trained := len(training_photos(index).intersection(photo.image_id for photo in photos)):
-        log.warning("%s has %d photos that trained the model, so the line may promise too much.", path, trained)
+        log.warning(
+            "%s has captions of %d photos with which the model was trained. The threshold of likely matches may be too"
+            " high for other photos. Use captions of photos that did not train the model.",
+            path, trained,
+        )  # fmt: skip
     card = index.first.card
     coverage = card.calibration.coverage if card.calibration else IndexSettings().coverage
     captions = one_vector_each(searcher.embed_sentences([pair.text for pair in pairs]))

@@ -28,13 +28,15 @@ log = logging.getLogger(__name__)
 VECTOR_COLUMN = "vector"
 """Name of the column of vectors in an exported Parquet file."""
 OWN_PREFIX = "own_"
-"""Prefix by which a column of the user's own with the name VECTOR_COLUMN is renamed."""
+"""Prefix that is put before the name of a column of the user's own if this name is VECTOR_COLUMN."""
 JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
 
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
-    """Export an index to the new folder `output`, and return the numbers of its images and sentences.
+    """Export the vectors and the rows of an index to the new folder `output`.
+
+    Returns how many `images` and `sentences` were written. Sentences are left out if the index has none.
 
     `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
     axes or the usual number of axes (see pipeline.index.codes). The folder appears under its name only when all files
@@ -96,7 +98,7 @@ def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa
         return open_gallery(index, modality).reconstruct(rows), table.take(rows)
     except RuntimeError as error:
         raise UsageError(
-            f"The vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
+            f"The vectors of the {modality} cannot be read back from {index.folder} ({brief(error)}). Set"
             " index.candidates to another type of index, such as [Flat], and build the index again."
         ) from error
 

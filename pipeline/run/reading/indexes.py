@@ -138,7 +138,7 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
             prepared.append(name)
             continue
         log.warning(
-            "the %s of %s are precomputed, and this run does not have the %s that made them, so the index cannot be"
+            "The %s of %s are precomputed, and this run does not have the %s that made them, so the index cannot be"
             " searched %s. Name that %s in the key made_by of %s.",
             role.vectors, name, role.name, role.queries, role.name, name,
         )  # fmt: skip
@@ -215,7 +215,7 @@ def add_indexes(
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         card = indexes[name] = built.card.model_copy(update={"measured_with": asking.measured_with})
-        del built  # it may be as large as the next index, and both may not fit into memory
+        del built  # This index may be as large as the next index, and both may not fit into memory.
         _report_index(embeddings.name, name, modality, card, settings)
     if outlines:
         writer.add_outlines(outlines)
@@ -279,7 +279,7 @@ def _report_index(model: str, name: str, modality: Modality, card: IndexCard, se
         "%s: %d %s in %s, index recall@10 %.3f measured with %s",
         model, card.count, name, card.factory, card.recall, card.measured_with,
     )  # fmt: skip
-    log.debug("%s: %.0f queries/s on a core", model, card.queries_per_second)
+    log.debug("%s: the index of the %s answers %.0f queries/s on one core.", model, name, card.queries_per_second)
     if cost := card.shortlist:
         log.info(
             "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
@@ -344,7 +344,7 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
             f"dev has {count} photos with captions, but {MIN_DEV_IMAGES} are needed" if count < MIN_DEV_IMAGES else None
         )
     if reason:
-        log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
+        log.info("Searches of %s will not show where likely matches end, because %s.", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     images = one_vector_each(embeddings.read("images", pairs.image_id))

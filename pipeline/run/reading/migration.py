@@ -44,7 +44,8 @@ class Migration:
     `kept["gallery"]` is the share of recall@10 that is kept if old vectors are mapped to the new space, and
     `kept["queries"]` if queries are mapped to the old space. With captions (`measured_with` is `captions`), captions
     search for their own rows. Otherwise (`neighbours`), new vectors search for their 10 nearest new vectors. All
-    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds).
+    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds). A share is NaN
+    if the searches without a map find nothing.
 
     `gallery_map` maps old vectors by ridge regression. `query_mean` (d,) and `query_weight` (d, D) map queries.
     """

@@ -66,7 +66,7 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
-    if settings.batch_size is None and view.describe is None:  # the encoder takes pixels
+    if settings.batch_size is None and view.describe is None:  # The encoder takes pixels.
         grow(extractor)
     precision = {"precision": extractor.plan.precision}
     return OpenedEncoder(extractor, view, {"name": name, "sha256": stored.sha256, **stored.settings, **precision})

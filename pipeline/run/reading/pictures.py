@@ -36,7 +36,8 @@ SHOWN_REGIONS = 5
 PLANE_SENTENCES = 60
 """Largest number of sentences whose phrases are drawn in the plane."""
 MIN_WORD_COUNT = 5
-"""Smallest number of occurrences of a word in the table of magnitudes. Rarer words are left out."""
+"""Smallest number of occurrences of a word in the table of magnitudes, which lists words by the length of their
+vectors. Rarer words are left out."""
 LISTED_WORDS = 20
 """Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
 MIN_PLANE_POINTS = 5
@@ -50,7 +51,7 @@ def draw_regions(run: Run, encoder: str) -> ReportPicture:
     highest scores."""
     regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, SHEET_IMAGES)
-    image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # region 0 is the whole image
+    image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # The region 0 is the whole image.
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
 
     def pictures() -> Iterator[SheetPicture]:

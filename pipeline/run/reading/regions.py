@@ -159,7 +159,8 @@ class RegionExtraction:
         if not part.last:
             return None
         commit = shard.publish(self._details)
-        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
+        counts = ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items())
+        log.info("Regions that were changed, dropped or added in %s: %s.", shard.path, counts or "none")
         require_few_rejects(shard.path, commit, self._run.config.collection.reject_limit)
         return part.number
 
@@ -298,7 +299,7 @@ def read_boxes(
     rows = np.flatnonzero(run.manifest.splits[gold.images] == split)
     if not len(rows):
         raise InputError(
-            f"the {split} split has no labelled boxes. Add labelled boxes, or generate captions for whole images with"
+            f"The {split} split has no labelled boxes. Add labelled boxes, or generate captions for whole images with"
             f" the subject {split}."
         )
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
@@ -308,13 +309,13 @@ def read_boxes(
     is_stored = np.all([rows_found >= 0 for rows_found in region_rows.values()], axis=0)
     if not is_stored.any():
         raise InputError(
-            f"none of the labelled boxes of the {split} split is a stored region of {run.root}. Set regions.proposals"
-            " to boxes, and extract the regions again."
+            f"None of the labelled boxes of the {split} split is a stored region of {run.root}. Set regions.proposals"
+            " to boxes, and extract the regions again with `jointspace run CONFIG`."
         )
     if not is_stored.all():
         log.warning(
             "%d of %d labelled boxes of the split %s are ignored, because they are not stored regions. To use them, set"
-            " regions.proposals to boxes and extract the regions again.",
+            " regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
             (~is_stored).sum(),
             len(rows),
             split,

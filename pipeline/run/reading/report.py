@@ -193,7 +193,7 @@ class RunReport:
 
         The first photo is the photo of the query, and the others are found (Kiros et al. 2014, Figure 4).
         """
-        from pipeline.index.search import Searcher  # imports FAISS, which other reports do not need
+        from pipeline.index.search import Searcher  # This imports FAISS, which other reports do not need.
 
         shown = []
         for model, searches in self.run.config.reproduce.arithmetic.items():
@@ -304,7 +304,8 @@ class RunReport:
         aligned = self.run.config.aligned_splits(self.run.config.align.splits)
         if not aligned:
             return []
-        from pipeline.run.reading.pictures import draw_alignments  # imports torch, which other reports do not need
+        # The import loads torch, which reports without alignments do not need.
+        from pipeline.run.reading.pictures import draw_alignments
 
         return [draw_alignments(self.run, *names) for names in aligned]
 

@@ -195,7 +195,7 @@ def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 
             return read(stream, str(path), wanted, first)
     except OSError as error:
         raise InputError(
-            f"cannot read {path} ({error.strerror}). Correct the name of the file in the configuration."
+            f"jointspace cannot read {path} ({error.strerror}). Correct the name of the file in the configuration."
         ) from error
 
 
