@@ -94,7 +94,10 @@ def audit(
     text. The captions of a run with fewer than 100 captioned photos are not checked, without an error.
     """
     if (run is None) == (image_vectors is None) or (image_vectors is None) != (text_vectors is None):
-        raise UsageError("Pass either the folder of a run, or image_vectors and text_vectors.")
+        raise UsageError(
+            "An audit needs a run or vectors, but not both. Pass either the folder of a run, or image_vectors and"
+            " text_vectors."
+        )
     if image_vectors is None or text_vectors is None:
         return _audit_run(Run(Path(str(run))))
     x, y = to_dense_views(image_vectors, "image", None), to_views(text_vectors, "text", None)

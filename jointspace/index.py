@@ -65,7 +65,7 @@ class Index:
         self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = (), verify: bool = False
     ) -> None:
         if not folders:
-            raise UsageError("Name at least one folder that contains an index.")
+            raise UsageError("No folder of an index was passed. Name at least one folder that contains an index.")
         self._allow = (allow,) if isinstance(allow, str) else tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
@@ -206,7 +206,7 @@ class Index:
         InputError if the vectors belong to other encoders, have other dimensions, or are not finite.
         """
         if (image_vectors is None) == (text_vectors is None):
-            raise UsageError("Pass either image_vectors or text_vectors.")
+            raise UsageError("embed needs image_vectors or text_vectors, but not both. Pass exactly one of them.")
         self._require_vectors()
         model = self._searcher.model
         if image_vectors is not None:
@@ -301,19 +301,16 @@ class Index:
             )
         if not is_path and self._searcher.multi_vector:
             raise UsageError(
-                f"The model {self.stored.card.model} reads photos from files. Pass a path instead of an image."
+                f"The model {self.stored.card.model} reads photos from files. Pass the path of the photo instead of an"
+                " opened image."
             )
         try:
             if not is_path:
                 return encode_image(to_rgb(image, self._limits), self._encoders)
             data = Path(image).read_bytes()
             return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            InputError,
-        ) as error:  # Pillow reads the pixels of an opened image only when they are used.
+        # Pillow reads the pixels of an opened image only when they are used, so this can fail for opened images too.
+        except (OSError, SyntaxError, ValueError, InputError) as error:
             raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
@@ -327,6 +324,6 @@ class Index:
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():
             raise InputError(
                 f"The query vector has {row.shape[1]} numbers. It must have {self.stored.card.dim} numbers, none of"
-                " which is NaN or infinite."
+                " which is NaN or infinite. Pass a vector of this kind, such as the result of embed_text."
             )
         return row

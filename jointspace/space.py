@@ -292,7 +292,7 @@ def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
     if len(described) < MIN_IMAGES:
         raise InputError(
             f"Only {len(described)} different images have a text. A fit needs at least {MIN_IMAGES} such"
-            " images, because some are held out."
+            " images, because some are held out. Pass more images with texts."
         )
     count = min(max(len(described) // HELD_OUT_INTERVAL, 2), MAX_HELD_OUT)
     return np.isin(np.arange(pairs.count), np.random.default_rng(seed).permutation(described)[:count])
@@ -467,7 +467,7 @@ def _row_bytes(block: Block) -> Iterator[bytes]:
         yield from ((row + 0).tobytes() for row in block)
         return
     plain = sparse.csr_array(block, copy=True)
-    plain.sum_duplicates()  # This method also sorts the indices.
+    plain.sum_duplicates()  # This method also sorts the column numbers of each row.
     plain.eliminate_zeros()
     indices = plain.indices.astype(np.int64)
     for first, last in pairwise(plain.indptr):

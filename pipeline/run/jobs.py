@@ -62,7 +62,8 @@ class Jobs:
         The present inputs include the version of the stage and the settings on which the outputs depend. A job whose
         outputs have no commit record, such as an HTML page, is never done.
         """
-        commits = [path for path in job.commits if path.suffix == ".json"]  # Pages have no commit record.
+        # A page has no commit record, so `job.commits` has the path of the page itself.
+        commits = [path for path in job.commits if path.suffix == ".json"]
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(

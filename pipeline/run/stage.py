@@ -298,8 +298,9 @@ class Stage:
                     f" {meant(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
                 )
         if not choices:
-            missing = f"has no {' and '.join(self.names)} to make. Add one" if self.names else "does not need it"
-            raise UsageError(f"{self.command}: the configuration {missing}.")
+            nouns = " and ".join(self.names)
+            remedy = f"has no {nouns} to make. Add one, or do" if nouns else "does not need it. Do"
+            raise UsageError(f"{self.command}: the configuration {remedy} not run this command.")
         if len(given) == len(self.names):
             return choices
         wanted = set(map(tuple, self.wanted(config)))

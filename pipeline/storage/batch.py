@@ -272,7 +272,7 @@ def _is_abandoned(path: Path) -> bool:
     match = TEMPORARY.fullmatch(path.name)
     if match is None or match["machine"] in (None, _machine()):
         return match is not None and not is_alive(int(match["pid"]))
-    with suppress(FileNotFoundError):  # The file was published in the meantime.
+    with suppress(FileNotFoundError):  # If the file no longer exists, its process has published it in the meantime.
         return time.time() - os.lstat(path).st_mtime > ABANDONED_SECONDS
     return False
 
@@ -288,7 +288,7 @@ def remove_own(folder: Path, names: re.Pattern[str]) -> None:
     for path in sorted(folder.iterdir()):
         if names.fullmatch(path.name) and is_regular(path):
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # not empty
+    with suppress(OSError):  # The folder stays if it is not empty.
         folder.rmdir()
 
 

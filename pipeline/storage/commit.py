@@ -307,8 +307,8 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
         raise IntegrityError(
-            f"{path} contains {commit.kind or 'an unknown kind of file'}, but {kind} are expected. Name a file or"
-            f" folder of {kind}."
+            f"{path} has the kind {commit.kind or 'unknown'}, but a file of the kind {kind} is expected there. Name a"
+            f" file or folder of the kind {kind}."
         )
     if kind is not None and not (
         isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int

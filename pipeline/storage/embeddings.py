@@ -112,8 +112,8 @@ class Embeddings:
         """Raise UsageError if `split` is dev and the model is a refit, because a refit is trained on dev too."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"{self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate {self.refits}"
-                " instead, or use the test split."
+                f"The model {self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate"
+                f" {self.refits} instead, or use the test split."
             )
 
     @cached_property

@@ -124,7 +124,7 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
             path.unlink()
     folders = {parent for path in files for parent in path.parents if folder in parent.parents}
     for parent in sorted(folders, reverse=True):
-        with suppress(OSError):  # not empty
+        with suppress(OSError):  # The folder stays if it is not empty.
             parent.rmdir()
 
 
@@ -138,7 +138,7 @@ def remove_shard(folder: Path) -> None:
     names = list(read_json(folder / CARD)["files"])
     (folder / CARD).unlink(missing_ok=True)
     remove_files(folder, names)
-    with suppress(OSError):  # not empty
+    with suppress(OSError):  # The folder stays if it is not empty.
         folder.rmdir()
 
 

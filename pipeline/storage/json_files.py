@@ -38,7 +38,8 @@ class Record(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         raise IntegrityError(
-            f"{self.path} has no key {key}. It was written by an earlier version, or it is not the right file. {REMEDY}"
+            f"{self.path} has no key {key}. An earlier version may have written this file, or it is not the right file."
+            f" {REMEDY}"
         )
 
 
@@ -127,7 +128,7 @@ def _digest_rest(value: Mapping[str, Json]) -> str:
     rest = {name: part for name, part in value.items() if name != CHECK}
     try:
         return hashlib.sha256(canonical_json(rest)).hexdigest()
-    except ValueError:  # NaN, which jointspace never writes.
+    except ValueError:  # The value has NaN, which jointspace never writes, so it matches no hash.
         return ""
 
 

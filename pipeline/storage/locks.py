@@ -55,7 +55,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
             kernel.acquire()
         except Timeout:
             if not lock.exists():
-                lock.touch()  # filelock waits if the file cannot be created, and this raises the OSError
+                lock.touch()  # filelock also times out if it cannot create the file. This call then raises the OSError.
             raise
     except Timeout:
         raise JointspaceError(
@@ -81,7 +81,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
     finally:
         lock.unlink(missing_ok=True)
         kernel.release()
-        with suppress(OSError):  # not empty
+        with suppress(OSError):  # A folder stays if it is not empty.
             for folder in made:
                 folder.rmdir()
 

@@ -49,7 +49,7 @@ IMAGES = pa.schema(
         ("path", pa.string()),  # relative to the data root, with forward slashes
         ("member", pa.string()),  # the name inside a tar shard or a Parquet file
         ("offset", pa.int64()),  # the first byte of the member in the tar shard, or the row in the Parquet file
-        ("size", pa.int64()),  # the number of bytes of the member in the tar shard
+        ("size", pa.int64()),  # the number of bytes of the member in the tar shard, and null in a Parquet file
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),

@@ -202,7 +202,7 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
             raise ValueError("it has no row")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
-        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete it.", path, error)
+        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete the file.", path, error)
         return []
 
 

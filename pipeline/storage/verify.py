@@ -434,7 +434,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         if len(there):
             index = shard.card.index_of(modality)
             note = ""
-            if index is not None and index.measured_with:  # the cards of older indexes lack this key
+            if index is not None and index.measured_with:  # The cards of older indexes lack this key.
                 note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
                 if index.conditions:
                     recalls = (f"{min(c.uncorrelated, c.correlated):.3f} ({c.share:.1%})" for c in index.conditions)

@@ -142,7 +142,7 @@ def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
         report = Layout(output.absolute()).manifest.path.with_name(REJECTS)
         rejects = list(read_rejects(report)) if report.exists() else []
         for reject in rejects[:MAX_LISTED_REJECTS]:
-            log.warning("%s: %s", printable(reject["file"]), printable(reject["reason"]))
+            log.warning("This photo was rejected: %s: %s.", printable(reject["file"]), printable(reject["reason"]))
         for path in set(output.iterdir()) - (before or set()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if before is None:
@@ -185,10 +185,10 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 remove_shard(folder)
                 if lost := len(there - present):
                     log.warning(
-                        "%s: %d added photos were removed, because the folder of the run no longer contains them. To"
-                        " have them again, put them back there.",
-                        home,
+                        "%d added photos were removed from the index %s, because the folder of the run no longer"
+                        " contains them. To have them again, put them back into that folder.",
                         lost,
+                        home,
                     )
             elif (run / RECORD).exists() and (
                 shard.model_digest != own[0].model_digest or not present.isdisjoint(there)
@@ -213,8 +213,8 @@ def _require_whole_images(asker: QueryEncoder) -> None:
     name = asker.index.card.model
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares image regions, and an index does not record how to find regions. Use the index of a model"
-            " with one vector per image, such as ncca."
+            f"The model {name} compares image regions, and an index does not record how to find regions. Use the index"
+            " of a model with one vector per image, such as ncca."
         )
     for encoder, stored in asker.stored_encoders().items():
         if stored_spec(stored.settings, "image").reads != "pixels":
@@ -237,7 +237,10 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
     before: str | None = read_json(record)["photographs"] if record.exists() else None
     indexed = is_index(folder)
     if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} already contains {'an index' if indexed else 'a run'}. Choose another --output.")
+        raise UsageError(
+            f"{output} already contains {'an index' if indexed else 'a run'} that `apply` did not make. Choose another"
+            " folder with --output."
+        )
     if indexed and before and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
         raise UsageError(
             f"{output} is the index of {before}. Choose another --output, or add the photos to this index with"

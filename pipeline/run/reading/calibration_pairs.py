@@ -41,7 +41,10 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
     Raises UsageError if there is no such table, and InputError for a row without a photo or a caption.
     """
     if not path.is_file():
-        raise UsageError(f"{path} does not exist. Write it with the columns file and caption, or add --ask.")
+        raise UsageError(
+            f"{path} does not exist. Write it with the columns file and caption, or add --ask, which asks you for"
+            " captions and writes this table."
+        )
     options = Options({}, {}, "gallery")
     folder = CollectionFolder(path.parent, options)
     columns, _ = table.with_sentences(table.find_columns(folder, path))
@@ -109,8 +112,8 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
             raise InputError(f"{path} row {pair.row}: {error}") from error
     if trained := len(training_photos(index).intersection(photo.image_id for photo in photos)):
         log.warning(
-            "%s has captions of %d photos with which the model was trained. The threshold of likely matches may be too"
-            " high for other photos. Use captions of photos that did not train the model.",
+            "%s has %d photos that trained the model, so the threshold of likely matches may be too high for other"
+            " photos. Use captions of photos that did not train the model.",
             path, trained,
         )  # fmt: skip
     card = index.first.card
@@ -143,8 +146,10 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
         return searcher.gallery("images").reconstruct(background), owners
     except RuntimeError as error:
         folder = searcher.index.folder
-        remedy = "Set index.candidates to other types, and run `jointspace run CONFIG`."
-        raise UsageError(f"{folder} cannot be calibrated, because its type returns no vectors. {remedy}") from error
+        remedy = "Set index.candidates to other types of index, and run `jointspace run CONFIG`."
+        raise UsageError(
+            f"The index {folder} cannot be calibrated, because its type returns no vectors. {remedy}"
+        ) from error
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:

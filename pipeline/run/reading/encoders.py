@@ -106,7 +106,7 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
     opened = list(open_photographs(run, list(rows)))
     if reasons := [reason for _, reason in opened if reason]:
         raise InputError(
-            f"{max(reasons)}. `ingest` could read this photo. Restore it, or run"
+            f"{max(reasons)}. `ingest` could read this photo, but now it cannot be read. Restore the photo, or run"
             f" `jointspace stage ingest --run {run.root}` again."
         )
     images = [image for image, _ in opened if image is not None]

@@ -64,7 +64,8 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
     spec = generator_spec(parameters.details["generator"])
     generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    is_configured = name in run.config.generator_variants  # An earlier configuration may have named the generator.
+    # The generator may be from an earlier configuration. Then the settings of its type are used.
+    is_configured = name in run.config.generator_variants
     settings = run.config.generator(name if is_configured else spec.name).settings
     precision = getattr(settings, "precision", None)
     if precision:  # The generator `nearest` has no such setting.

@@ -276,13 +276,13 @@ def _shared_training(
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
     """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
     log.info(
-        "%s: %d %s in %s, index recall@10 %.3f measured with %s",
-        model, card.count, name, card.factory, card.recall, card.measured_with,
+        "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
+        model, card.count, name, card.factory, card.measured_with, card.recall,
     )  # fmt: skip
     log.debug("%s: the index of the %s answers %.0f queries/s on one core.", model, name, card.queries_per_second)
     if cost := card.shortlist:
         log.info(
-            "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
+            "%s: %s finds %.3f of the ten best %s in %.1f ms per query. Scoring all of them takes %.1f ms.", model,
             "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
             1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
         )  # fmt: skip

@@ -128,7 +128,7 @@ class MigrationTask:
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # The position of each old row in the sample, if it is there.
+        position = np.full(len(self.old), -1)  # It will have the position of each old row in the sample, or -1.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -214,7 +214,7 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
         return ForeignFeatures(names, [vectors], [path])
     source = Source(path, None, None, of)
     if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
-        source = replace(source, of="sentences")  # Only sentences may be without names.
+        source = replace(source, of="sentences")  # `open_foreign` requires names for images.
     return open_foreign(source)
 
 
@@ -235,7 +235,9 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
         return np.arange(len(vectors))
     known = _gallery_names(gallery)
     if (different := len(set(known))) < len(known):
-        raise InputError(f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Rename rows.")
+        raise InputError(
+            f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Give each row its own name."
+        )
     found = find_names(names, known).images
     if missing := [name for name, row in zip(names, found, strict=True) if row is None]:
         lacking = "that {} does not have" if gallery.names else "that are not row numbers of {}, which has no names"
@@ -297,7 +299,7 @@ def _fit_and_measure(
     chosen = evenly_spaced(len(queries), MAX_QUERIES)
     queries, owners = queries[chosen], owners[chosen]
     complete = _fit(x, y, captioned, query_mean, RIDGES)
-    folds = np.arange(len(x)) % FOLDS  # The rows are in random order.
+    folds = np.arange(len(x)) % FOLDS  # The caller has put the rows into random order, so the folds are random.
     mapped, adapted = np.empty_like(y), np.empty((len(queries), x.shape[1]), np.float32)
     for fold in range(FOLDS):
         held_out, asked = folds == fold, folds[owners] == fold

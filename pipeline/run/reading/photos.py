@@ -66,7 +66,7 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
-    if settings.batch_size is None and view.describe is None:  # The encoder takes pixels.
+    if settings.batch_size is None and view.describe is None:  # `grow` needs an encoder that takes pixels.
         grow(extractor)
     precision = {"precision": extractor.plan.precision}
     return OpenedEncoder(extractor, view, {"name": name, "sha256": stored.sha256, **stored.settings, **precision})
@@ -136,7 +136,7 @@ def describe_parts(
                 yield part, result
             done += len(part.rows)
             if part.last:
-                log.info("shard %d: %s", part.number, stopwatch.describe(done))
+                log.info("The shard %d is complete: %s.", part.number, stopwatch.describe(done))
                 done = 0
 
 

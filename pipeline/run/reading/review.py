@@ -37,7 +37,7 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     probable = 0
     for finding in sorted(findings, key=lambda finding: (not is_probable(finding), not finding["reliable"])):
         if pair := pair_of(finding):
-            with suppress(InputError):  # The index does not have the photo.
+            with suppress(InputError):  # `gallery.row` raises this error for a photo that the index does not have.
                 row = gallery.row(finding["image_id"])
                 texts = gallery.sentences_of(finding["image_id"])
                 if listed_name(row) != pair[0] or not {*finding["captions"]} <= {*texts}:

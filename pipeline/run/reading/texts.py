@@ -129,7 +129,7 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     if coverage.is_poor:
         log.warning("%s does not know many words of the collection: %s. %s.", name, coverage, remedy)
     elif coverage.sentences:
-        log.info("%s: %s", name, coverage)
+        log.info("%s knows most words of the collection: %s.", name, coverage)
     return asdict(coverage)
 
 
