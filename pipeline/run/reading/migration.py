@@ -236,7 +236,8 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
     known = _gallery_names(gallery)
     if (different := len(set(known))) < len(known):
         raise InputError(
-            f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Give each row its own name."
+            f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Give each row its own"
+            " name."
         )
     found = find_names(names, known).images
     if missing := [name for name, row in zip(names, found, strict=True) if row is None]:
