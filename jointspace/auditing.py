@@ -61,8 +61,8 @@ def audit(
     image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
     copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
     (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. These other arguments
-    are ignored if a `run` is passed. The findings about all captions of an image come before the findings about single
-    captions, each group sorted by score, the lowest first.
+    are ignored if a `run` is passed. Near-duplicates come first, then findings about all captions of an image, and then
+    findings about single captions. Each group is sorted, the most suspicious first.
 
     Each finding has these columns:
 
@@ -73,11 +73,14 @@ def audit(
     - `rather`: the caption of another photo that fits this photo best.
     - `rank`, `rivals`: the rank of the captions, from 1, when the photo is compared with them and `rivals` others.
     - `score`, `threshold`: a lower score is more suspicious. Captions with a score up to `threshold` are probably
-      wrong. Further captions are listed because they have the lowest scores.
+      wrong. Further captions are listed because they have the lowest scores. For near-duplicates, the score is the
+      correlation of the two images, which is at least `threshold`.
     - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
       that includes the finding.
     - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
+
+    A column that has no meaning for a finding is None in a run, and is missing otherwise.
 
     Captions of a run that were decided with `jointspace serve --review` are left out. Near-duplicates always stay.
     `pandas.DataFrame(findings)` and `pyarrow.Table.from_pylist(findings)` make tables of the findings.

@@ -254,6 +254,9 @@ class Index:
         `photographs` is a folder, a tar shard or a table of photos, with or without captions. `output` is the folder of
         the new run, and `name` the name of the new index (default: the name of the folder `output`). A repeated call
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
+
+        Raises UsageError if the model uses regions of images, or if `output` contains something else, and InputError
+        if no photo can be used.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
@@ -292,7 +295,8 @@ class Index:
         """Read a photo in the form that the model needs: encoder -> features, or the bytes of the file if the model is
         a multi-vector model.
 
-        Raises InputError if the photo cannot be read, and UsageError if `image` has a wrong type.
+        Raises InputError if the photo cannot be read. Raises UsageError if `image` has a wrong type, or if it is an
+        opened image and the model is a multi-vector model.
         """
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):

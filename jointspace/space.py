@@ -83,7 +83,7 @@ class Pairs:
         return int((images[numbers] > 1).sum())
 
     def of(self, chosen: np.ndarray) -> "Pairs":
-        """Return the pairs of the images for which `chosen` (n,) bool is true."""
+        """Return the pairs with only the images for which `chosen` (n,) bool is true, and all of their texts."""
         return self.rows(
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
         )
@@ -370,7 +370,10 @@ class GridSearch:
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
-    """Return direction of search -> recall@1, recall@5 and recall@10 in percent, measured on `pairs`."""
+    """Return `image_to_sentence` and `sentence_to_image` -> recall@1, recall@5 and recall@10 of the `model` in percent.
+
+    Each image of `pairs` searches among their texts, and each text among their images.
+    """
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)
     return {

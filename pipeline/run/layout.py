@@ -16,9 +16,10 @@ from pipeline.storage.files import require_no_links
 class Artefact:
     """A file or folder that one job makes.
 
-    `name` is used in messages, and `path` is the file or folder. `commit` is the commit record, a JSON file that is
-    written last. Without this file the artefact counts as missing. Jobs that read the artefact depend on its whole
-    content, or only on the value under `key` in the commit record if `key` is given.
+    `name` identifies the artefact in messages and in declarations of inputs, and `path` is the file or folder. `commit`
+    is the commit record, a JSON file that is written last. Without this file the artefact counts as missing. A page has
+    no record, and `commit` is the page itself. Jobs that read the artefact depend on its whole content, or only on the
+    value under `key` in the commit record if `key` is given.
     """
 
     name: str
@@ -214,7 +215,7 @@ class Layout:
 
     @property
     def config(self) -> Path:
-        """The configuration file of the run. It contains the keys that differ from the defaults."""
+        """The configuration file of the run. All keys that it does not contain have their default values."""
         return self.root / "config.yaml"
 
     @property

@@ -99,7 +99,8 @@ class Run:
     def photographs(self) -> "ImageSource":
         """The source of the photos in the folder in which they are now.
 
-        This is the folder that `ingest` read, or data_root of the configuration if the former no longer exists.
+        This is the folder that `ingest` read, or data_root of the configuration if only data_root still exists. A
+        warning is logged if the folder that `ingest` read no longer exists.
         """
         from pipeline.storage.sources import ImageSource
 
@@ -133,7 +134,7 @@ class Run:
         return Embeddings(self.manifest, self.layout.embeddings(model).folder)
 
     def index(self, model: str) -> "StoredIndex":
-        """Open the index of a model for searching."""
+        """Open the index of a model for searching, with the photos that were added to it."""
         from pipeline.storage.stored_index import open_index
 
         return open_index(self.layout.index(model).path)
@@ -164,7 +165,7 @@ class Run:
         return read_parameters(artefact.path / "model.safetensors", kind)
 
     def restored(self, name: str) -> "tuple[JointModel, Parameters]":
-        """Return the model `name`, ready to embed images and sentences, and its stored parameters."""
+        """Return the model `name`, ready to embed images and sentences on the CPU, and its stored parameters."""
         from pipeline.config.stored import restore
 
         stored = self.model(name)

@@ -254,7 +254,7 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files in a folder that dead processes have left (see `is_orphan`)."""
+    """Remove the temporary files directly in a folder that dead processes have left (see `is_orphan`)."""
     for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
 

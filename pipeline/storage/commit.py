@@ -67,7 +67,7 @@ class Provenance:
 
 
 class About(TypedDict, total=False):
-    """Keyword arguments of `publish` which other functions that write an artefact accept and pass on."""
+    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to it."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -454,7 +454,10 @@ class Commits:
         return combine_digests(digests) if "*" in source else digests[0]
 
     def _mixture(self, place: str, deep: bool) -> Fault | None:
-        """Return the fault if the inputs of a commit record have changed or are missing, or None."""
+        """Return the fault if the inputs of a commit record have changed or are missing, or None.
+
+        With `deep`, an input whose own inputs have changed is a fault too.
+        """
         if (place, deep) in self._mixed:
             return self._mixed[place, deep]
         commit = read_commit(self.root / place)

@@ -118,7 +118,8 @@ class Embeddings:
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """The inputs of an index of these embeddings: the fingerprint of the manifest, and the digest of each shard."""
+        """The inputs of an index of these embeddings: `manifest` -> the fingerprint of the manifest, and
+        `embeddings/00000` and so on -> the digest of the shard."""
         shards = {}
         for number in range(len(self.shards)):
             commit = open_commit(shard_path(self.folder, number), self.kind, hashed=False)

@@ -157,7 +157,8 @@ class Manifest:
     boxes = cached_property(lambda self: self._whole("boxes"))
 
     def rejects(self) -> Iterator[dict[str, Any]]:
-        """Yield the rejects of the collection, each with the keys `file`, `row`, `what` (was rejected) and `reason`."""
+        """Yield the rejects of the collection, each with the keys `file`, `row`, `what` (the kind of row that was
+        rejected, such as `images`) and `reason`."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
         return read_rejects(path)

@@ -125,7 +125,8 @@ class PackedRegions(Ragged):
 
 
 class RegionShard(Shard):
-    """A published region shard."""
+    """A published region shard. `regions` has the arrays of all regions as memory maps, image by image, and `image_id`
+    (n,) says which images they belong to."""
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)

@@ -77,7 +77,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids of a shard, by the column of the ids. There is one item per shard."""
+        """The numbers that are added to the ids of each shard: one mapping per shard, column of the ids -> number."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:

@@ -220,9 +220,8 @@ class ChainedTables:
     """Several PackedTables one after another, with the interface of a single PackedTable.
 
     `shifts[i]` has the numbers that are added to the ids of `tables[i]`, by the column of the ids, so that no two rows
-    have the same id.
-    The column SHARD contains the number of the row's table. A column that a table lacks is null in its rows. Raises
-    UsageError if a column has types in two tables that cannot be converted to a common type.
+    have the same id. The column SHARD contains the number of the row's table. A column that a table lacks is null in
+    its rows. Raises UsageError if a column has types in two tables that cannot be converted to a common type.
     """
 
     def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:

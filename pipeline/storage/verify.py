@@ -304,7 +304,8 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` says what the rows are: the image itself, its captions, its regions and so on. If there are no rows, `note`
-    says why. For rows of an index, it gives the recall of the index. Otherwise it is empty.
+    says why, unless the reason is not known. For rows of an index, it gives the recall of the index. Otherwise it is
+    empty.
     """
 
     file: Path
@@ -359,7 +360,10 @@ def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Find the rows of an image in all artefacts of a run. A damaged artefact appears with a note."""
+    """Find the rows of the image `image_id` in all artefacts of a run.
+
+    A damaged artefact appears without rows, with the error as its note.
+    """
     number = image_id // manifest.shard_size
     tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()

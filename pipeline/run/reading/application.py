@@ -65,7 +65,10 @@ log = logging.getLogger(__name__)
     writes=lambda layout, index: layout.embeddings(plain(IndexShard(Path(index)).card.model, index)),
 )
 def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Iterator[int]:
-    """Embed all images and sentences of a run with the model of the index shard in the folder `index`."""
+    """Embed all images and sentences of a run with the model of the index shard in the folder `index`.
+
+    Yield the number of each shard of the run when its embeddings are written.
+    """
     opened = StoredIndex([IndexShard(Path(index))])
     asker, stored = QueryEncoder(opened), opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
@@ -282,7 +285,7 @@ def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
 def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:
     """Write the index of the photos of `run` for which `new` (n_images,) is true, with the model of the shard `source`.
 
-    `asker` embeds queries with this model. `name` is the name on the card of the index.
+    `asker` embeds queries with this model. `name` is the name on the card of the index. Return the written shard.
     """
     card, manifest, settings = source.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)

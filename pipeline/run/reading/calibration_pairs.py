@@ -38,7 +38,8 @@ log = logging.getLogger(__name__)
 def read_pairs(path: Path) -> list[SentenceRecord]:
     """Read a table of photos and captions, in any of the formats of pipeline.collections.formats.rows.
 
-    Raises UsageError if there is no such table, and InputError for a row without a photo or a caption.
+    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if there is
+    no such table, and InputError if it has no column of captions or a row without a photo or a caption.
     """
     if not path.is_file():
         raise UsageError(
@@ -62,7 +63,7 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
 
 
 def match_pairs(index: StoredIndex, pairs: Sequence[SentenceRecord]) -> list[StoredPhoto]:
-    """Return the photo of the index that each pair of a photo's name and a caption means.
+    """Return, for each of the `pairs`, the photo of the index that the name in the pair means.
 
     Raises InputError if a name does not match exactly one photo, and if two pairs have the same photo and caption.
     """

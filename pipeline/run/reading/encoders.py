@@ -114,7 +114,7 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
 
 
 def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
-    """Make the network from which the finetuning of an encoder starts."""
+    """Make the network from which the finetuning of an encoder starts. `training` says which weights it has."""
     from pipeline.encoders.networks import NetworkEncoder
 
     assert isinstance(encoder, NetworkEntry)

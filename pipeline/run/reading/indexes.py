@@ -146,7 +146,7 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences `ids` to an index shard."""
+    """Add the tables of the images and sentences `ids` to an index shard. `encoders` are the encoders of its model."""
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
         if modality == "images":
@@ -238,7 +238,8 @@ def find_queries(
     """Find the queries that tune and measure an index of the images `image_id` of a run.
 
     They are the vectors `captions`. If there are none, `embedder` embeds the queries of `hubness.queries`, the file
-    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts.
+    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts. Without captions and
+    texts, the vectors of the images are the queries.
     """
     images = read_sample(embeddings, "images", image_id)
     texts: list[str] = []

@@ -90,9 +90,10 @@ class MigrationTask:
 
     @classmethod
     def open(cls, old: Path, new: Path, texts: Path | None) -> "MigrationTask":
-        """Open files of vectors, and pair their rows by names, or by order if they have no names.
+        """Open files of vectors, and pair the rows of `new` and `texts` with rows of `old`.
 
-        `old` may be the folder of an index. Raises InputError if a row has no partner.
+        The rows are paired by names, or by order if the file has no names. `old` may be the folder of an index. Raises
+        InputError if a row of `new` or `texts` has no row in `old`.
         """
         gallery = _open(old)
         sample = _open(new)

@@ -131,8 +131,9 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
     """Draw the noun phrases of the first sentences of some images, each at the region with the highest score.
 
-    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The list
-    is empty if no image with phrases has regions.
+    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The
+    plane is left out if it would have fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases
+    has regions.
     """
     manifest = run.manifest
     stored = PhraseVectors(run.layout.phrases(model, split).path)

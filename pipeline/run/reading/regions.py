@@ -143,7 +143,8 @@ class RegionExtraction:
     def write(self, described: "tuple[Part[Request], DescribedRegions]") -> int | None:
         """Store the regions of a part. After the last part of a shard, publish the shard and return its number.
 
-        Raises RejectLimitError if the regions of too many images of the shard were rejected.
+        Return None after any other part. Raises RejectLimitError if too many images of the published shard have no
+        regions.
         """
         part, regions = described
         shard = part.shards[self._encoder]
@@ -273,7 +274,10 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Read the stored regions, and their features by each encoder, of the images `image_id` (n,) in ascending order."""
+    """Read the stored regions of the images `image_id` (n,), which must ascend, with their features.
+
+    Return encoder -> the regions with the features of this encoder.
+    """
     from pipeline.generate.snippets import SnippetRegions
 
     regions = {}

@@ -58,7 +58,8 @@ ARITHMETIC_PHOTOS = 4
 MAX_MAP_PHOTOS = 1000
 """Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
-"""Largest number of findings of the audit that are shown for each kind, the worst first."""
+"""Largest number of findings of the audit that are shown for single captions, for photos and for near-duplicates, the
+worst first."""
 SAMPLED_SHARDS = 4
 """Largest number of shards of features that are sampled, evenly spaced."""
 SAMPLED_ROWS = 512
@@ -365,7 +366,8 @@ class RunReport:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Return at most three results of an example, the best right result among them."""
+    """Return the first three results of an example. If no result is right among them, the best right result, if there
+    is any, takes the third place."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]

@@ -119,7 +119,10 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 
 
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
-    """Yield a line for each file of a job that the user must supply and that does not exist."""
+    """Yield a line for each file of a job that the user must supply and that does not exist.
+
+    If the inputs of the job cannot be listed, yield the message of the error instead.
+    """
     try:
         reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))
     except JointspaceError as error:

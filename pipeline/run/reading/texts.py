@@ -216,7 +216,7 @@ class RunTextEmbedder:
         return {name: open_text_encoder(self.run, name) for name in self.model.text_encoders}
 
     def knows(self, text: str) -> bool:
-        """Return whether a text encoder knows words of `text` other than stop words."""
+        """Return whether at least one of the text encoders knows a word of `text` that is not a stop word."""
         return any(encoder.searches(text) for encoder in self._encoders.values())
 
     def embed_sentences(self, sentences: Sequence[str]) -> "Items":
