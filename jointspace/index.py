@@ -255,8 +255,8 @@ class Index:
         the new run, and `name` the name of the new index (default: the name of the folder `output`). A repeated call
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
 
-        Raises UsageError if the model uses regions of images, or if `output` contains something else, and InputError
-        if no photo can be used.
+        Raises UsageError if the model uses regions of images, if `photographs` has no photos, or if `output` contains
+        an index of other photos or another run. Raises InputError if no photo can be used.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared

@@ -56,7 +56,10 @@ def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
 
 
 def _call(one: FunctionType) -> str:
-    """Return the signature of a function as in its source, without `self` or `cls`."""
+    """Return the name and the signature of a function as in its source, without `self` or `cls`.
+
+    If the line would have more than MAX_SIGNATURE_CHARACTERS characters, each argument is on a line of its own.
+    """
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
     assert isinstance(node, ast.FunctionDef) and node.returns is not None
     for argument in (each for each in ast.walk(node) if isinstance(each, ast.arg)):

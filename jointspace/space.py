@@ -102,8 +102,9 @@ class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
     `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`. `transfer`
-    in it has the settings for the pairs `weak`. `recall_sum` and `mean_rank` in it are the results of these settings:
-    the sum of the six recalls in percent, and the mean rank of both directions. The space is then fitted to all pairs.
+    in it has the settings for the pairs `weak`, and `text_weights` the weight of each text encoder. `recall_sum` and
+    `mean_rank` in it are the results of these settings on the held-out images: the sum of the six recalls in percent,
+    and the mean rank of both directions. The space itself is then fitted to all pairs.
 
     `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
     `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text

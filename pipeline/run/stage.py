@@ -220,7 +220,8 @@ class Stage:
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
     """Function of the configuration that returns the names of those jobs of the stage that Snakemake's rule `all`, a
-    whole run, makes. The command of the stage runs the same jobs if it gets no names."""
+    whole run, makes. The command of the stage runs the same jobs if it gets no names, or all possible jobs if there are
+    none of these."""
     gpu: bool = False
     """Whether a job computes on a GPU."""
     decodes: bool = False

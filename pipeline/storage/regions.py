@@ -125,8 +125,11 @@ class PackedRegions(Ragged):
 
 
 class RegionShard(Shard):
-    """A published region shard. `regions` has the arrays of all regions as memory maps, image by image, and `image_id`
-    (n,) says which images they belong to."""
+    """A published region shard of n images, open for reading.
+
+    `regions` has the arrays of all regions, one image after another, as memory maps. The regions of the image
+    `image_id[i]` are its rows [offsets[i], offsets[i + 1]).
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)

@@ -258,7 +258,11 @@ def whole(path: Path) -> list[Path]:
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
-    """Add a JSON file that is not a commit record to the result: it is damaged, or jointspace has not written it."""
+    """Add a JSON file that cannot be read as a commit record to `result`.
+
+    It is a fault, for which `error` is the reason, if it is damaged or was a commit record. It is unvouched if it is
+    valid JSON that jointspace has not written as a commit record.
+    """
     try:
         value = read_json(path)
         foreign = not isinstance(value, dict) or "made_by" not in value

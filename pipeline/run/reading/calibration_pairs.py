@@ -167,7 +167,8 @@ def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generato
 def training_photos(index: StoredIndex) -> set[int]:
     """Return the ids of the photos of an index with which its model was trained.
 
-    The set is empty if the model was trained in another run than the run that built the index.
+    The set is empty if the card of the index does not describe the training data, or says that the model was trained
+    in another run than the run that built the index.
     """
     trained = index.card.trained_on
     splits = trained.splits if trained and trained.run == index.card.name else []

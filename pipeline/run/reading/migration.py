@@ -251,7 +251,7 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
 
 
 def _gallery_names(gallery: ForeignFeatures) -> list[str]:
-    """Return the names of old vectors (n,), which are their row numbers if the file has no names."""
+    """Return the names of n old vectors. If their file has no names, these are the row numbers as texts, from 0."""
     return gallery.names or list(map(str, range(len(gallery))))
 
 
