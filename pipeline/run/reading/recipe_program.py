@@ -48,7 +48,10 @@ class Recipe:
         return 2 * products - (queries**2).sum(axis=1, keepdims=True) - (vectors**2).sum(axis=1)
 
     def threshold(self, queries: np.ndarray) -> np.ndarray:
-        """Return the smallest score of a likely match for n text queries (n, c), or infinity without a calibration."""
+        """Return the smallest score of a likely match for each of n text queries (n, c), as (n,).
+
+        It is infinity for each query if the index was not calibrated.
+        """
         calibration = self.settings["calibration"]
         if calibration is None:
             return np.full(len(queries), np.inf)

@@ -312,7 +312,8 @@ class RunReport:
 
     @cached_property
     def sheets(self) -> list[ReportPicture]:
-        """Contact sheets of photos with their regions, alignments and phrases."""
+        """Contact sheets of photos with their regions, alignments and phrases. There are none for a run without regions
+        and phrases."""
         config = self.run.config
         phrases = config.phrase_splits(config.phrases.splits)
         if not (config.regions.encoders or phrases):
