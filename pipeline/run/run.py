@@ -226,7 +226,8 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        """Number of images in one forward pass of an encoder."""
+        """Number of images in one forward pass of an encoder: extract.batch_size, or, if that is null, a default for
+        the CPU or for the GPU."""
         return self.config.extract.batch_size or (CPU_BATCH_IMAGES if self.gpu is None else GPU_BATCH_IMAGES)
 
     @property

@@ -223,7 +223,7 @@ class Stage:
     whole run, makes. The command of the stage runs the same jobs if it gets no names, or all possible jobs if there are
     none of these."""
     gpu: bool = False
-    """Whether a job computes on a GPU."""
+    """Whether a job computes on a GPU if the run uses one."""
     decodes: bool = False
     """Whether the stage makes shards from decoded photos, so that the workflow gives one job all GPUs and cores of a
     machine with GPUs."""

@@ -192,8 +192,9 @@ DEAD = 999_999_999
 
 
 def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Files of a living and a dead process of this machine, and of three processes of other machines, one of which
-    wrote its file long ago, are swept in two ways. Other names, a folder and a link stay."""
+    """Of the files of five processes on several machines, only two are swept: the file of a dead process of this
+    machine, and a file that a process of another machine wrote long ago. A dead process's file of an earlier version is
+    swept too. Other names, a folder and a link stay."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
