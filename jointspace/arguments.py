@@ -35,9 +35,9 @@ def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
     except TypeError:
         count = None
     if count is None or isinstance(value, bool | np.bool_):
-        raise UsageError(f"{name} is {value!r}, but must be a whole number.")
+        raise UsageError(f"{name} is {value!r}, but must be a whole number. Pass an int.")
     if count < least:
-        raise UsageError(f"{name} is {count}, but must be at least {least}.")
+        raise UsageError(f"{name} is {count}, but must be at least {least}. Pass a greater number.")
     return count
 
 
@@ -51,7 +51,7 @@ def to_number(value: SupportsFloat, name: str) -> float:
             return float(value)
     except (TypeError, ValueError):
         pass
-    raise UsageError(f"{name} is {value!r}, but must be a number.")
+    raise UsageError(f"{name} is {value!r}, but must be a number. Pass an int or a float.")
 
 
 def require_text(value: str, name: str) -> None:
@@ -60,7 +60,7 @@ def require_text(value: str, name: str) -> None:
     The message calls the value `name`.
     """
     if not isinstance(value, str):
-        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str.")
+        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Convert it to a str.")
     if not is_unicode(value):
         raise UsageError(
             f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode its bytes with the encoding in"
@@ -83,7 +83,9 @@ def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str
     """
     items = values.to_pylist() if isinstance(values, ArrowColumn) else values
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise UsageError(f"{name} has the type {type(items).__name__}, but must be a list with one str per vector.")
+        raise UsageError(
+            f"{name} has the type {type(items).__name__}, but must be a list with one str per vector. Pass such a list."
+        )
     strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
         raise InputError(f"There are {len(strings)} {name} for {count} vectors. Pass exactly one per vector.")
@@ -107,7 +109,10 @@ def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bo
         rows = to_array(sparse.csr_array(vectors).toarray(), name)
     shape = _shape(rows)
     if len(shape) != 2 or dim not in (None, shape[1]):
-        raise InputError(f"The {name} vectors have the shape {shape}, but must have the shape (n, {dim or 'd'}).")
+        raise InputError(
+            f"The {name} vectors have the shape {shape}, but must have the shape (n, {dim or 'd'}). Pass an array with"
+            " one vector per row."
+        )
     if len(bad := _not_finite(rows)):
         raise InputError(
             f"Row {bad[0]} of the {name} vectors contains NaN or infinity (number of such rows: {len(bad)}). Rows are"

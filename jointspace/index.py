@@ -301,7 +301,8 @@ class Index:
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):
             raise UsageError(
-                f"image has the type {type(image).__name__}, but must be a path or an opened Pillow image."
+                f"image has the type {type(image).__name__}, but must be a path or an opened Pillow image. Pass the"
+                " path of the photo."
             )
         if not is_path and self._searcher.multi_vector:
             raise UsageError(

@@ -264,9 +264,15 @@ def fit(
     if fewer than 10 different images have a text. Raises UsageError for an unknown key of the grid or an unknown step.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
-        raise UsageError(f"fit: normalise is {normalise!r}, but must be a tuple of the steps {', '.join(STEPS)}.")
+        raise UsageError(
+            f"fit: normalise is {normalise!r}, but must be a tuple of the steps {', '.join(STEPS)}. Pass some, all or"
+            " none of these steps."
+        )
     if weak is not None and not (isinstance(weak, tuple | list) and len(weak) == 2):
-        raise UsageError(f"fit: weak is a {type(weak).__name__}, but must be a pair (image vectors, text vectors).")
+        raise UsageError(
+            f"fit: weak has the type {type(weak).__name__} or a wrong length, but must be a pair (image vectors, text"
+            " vectors). Pass a tuple of these two."
+        )
     seed = to_count(seed, "seed", least=0)
     pairs = _pairs(image_vectors, text_vectors, owners)
     if repeated := pairs.shared_texts():
@@ -430,10 +436,13 @@ def to_owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     if owners.shape != (m,) or owners.dtype.kind not in "iu":
         raise InputError(
             f"owners has the shape {owners.shape} and dtype {owners.dtype}, but must have one"
-            f" row number per text ({m})."
+            f" row number per text ({m}). Pass a list of {m} whole numbers."
         )
     for row in np.flatnonzero((owners < 0) | (owners >= n))[:1]:
-        raise InputError(f"owners[{row}] is {owners[row]}, but the rows of the images are numbered from 0 to {n - 1}.")
+        raise InputError(
+            f"owners[{row}] is {owners[row]}, but the rows of the images are numbered from 0 to {n - 1}. Correct this"
+            " number."
+        )
     return owners
 
 

@@ -197,7 +197,7 @@ def migrate(
             if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
                 raise InputError(
                     f"{'rows' if name == 'new' else 'owners'} must have one row number of old, from 0 to"
-                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}."
+                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}. Correct the numbers."
                 )
             pairing[name] = found
     task = MigrationTask(opened["old"], opened["new"], pairing["new"], opened.get("texts"), pairing.get("texts"))

@@ -29,7 +29,10 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     layout = Layout(Path(os.path.relpath(home.parents[1])))
     command = shlex.join(["jointspace", "audit", str(layout.root)])
     if home.parent.name != "index":
-        raise UsageError(f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}.")
+        raise UsageError(
+            f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}. Name the index"
+            " in the folder of the run."
+        )
     if not layout.audit.commit.exists():
         raise UsageError(f"--review needs the audit of the run that built {folder}. Make the audit with `{command}`.")
     require_no_links(layout.root, layout.audit.path.parent)
