@@ -241,7 +241,8 @@ class Manifest:
         return table.slice(first, last - first)
 
     def bounds(self, name: str) -> np.ndarray:
-        """Return the first row of each shard in the table `name`, and the number of all rows, as (n_shards + 1,)."""
+        """Return the number of the first row of each shard in the table `name`, and the number of all rows, as
+        (n_shards + 1,)."""
         if name == "images":
             return np.minimum(np.arange(self.n_shards + 1) * self.shard_size, self.n_images)
         if name not in self._bounds:
@@ -277,9 +278,9 @@ def _require_whole(path: Path, about: FileSum) -> None:
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Json]]) -> Iterator[bytes]:
-    """Yield the lines of `rejects.jsonl`: an object {file, row, what, reason} for each reject.
+    """Yield the lines of `rejects.jsonl`: a JSON object {file, row, what, reason} for each reject.
 
-    Names that are not UTF-8 are written with escapes.
+    All characters outside ASCII are written as escapes, so that names that are not UTF-8 can be written too.
     """
     return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
 

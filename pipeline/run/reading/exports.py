@@ -77,6 +77,7 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
 def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
     """Return the vectors (n, c) float32 of a modality and the table of their rows, without removed rows.
 
+    If a shard stores the vectors compressed, the returned vectors are approximate, and a warning is logged.
     Raises UsageError if the model has several vectors per image, or if the index cannot return its vectors.
     """
     if index.card.kind == "fragments":
@@ -122,8 +123,8 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
     """Write the names of the rows of `table`, one per line, as `open_foreign` reads them.
 
-    A line is the name of the photo, followed by a tab and the text if the row is a caption. A photo inside another file
-    has a name such as `a.tar/b.jpg`.
+    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in it become
+    spaces. A photo inside another file has a name such as `a.tar/b.jpg`.
     """
     rows = images.select(["image_id", "path", "member"]).to_pylist()
     names = {image["image_id"]: listed_name(image) for image in rows}

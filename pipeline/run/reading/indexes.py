@@ -188,8 +188,9 @@ def add_indexes(
 
     For a multi-vector model, outlines are added too, which say which vectors belong to which item. The index of the
     images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
-    only the images are indexed. `share(modality)` returns the vectors on which the FAISS indexes of all shards are
-    trained, or a trained index that they share, or None if this shard trains its own (see `_shared_training`).
+    only the images are indexed, unless the model is a multi-vector model. `share(modality)` returns the vectors on
+    which the FAISS indexes of all shards are trained, or a trained index that they share, or None if this shard trains
+    its own (see `_shared_training`).
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)

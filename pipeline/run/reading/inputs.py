@@ -74,7 +74,8 @@ def label_names(config: "Config") -> Outside | None:
 
 
 def box_texts(config: "Config") -> Outside | None:
-    """Return the file with texts for boxes, or the file with names for their labels if there are no such texts."""
+    """Return the file with texts for boxes. If none is configured, return what `label_names` returns: the file with
+    names for the labels of boxes, or None."""
     texts = region_texts_path(config)
     return Outside("region_texts", texts) if texts else label_names(config)
 

@@ -106,7 +106,10 @@ def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.n
 
 
 def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.ndarray:
-    """Compute a kernel of scikit-learn between rows (n, d) and landmarks (m, d). Return (n, m)."""
+    """Compute a kernel of scikit-learn between rows (n, d) and landmarks (m, d). Return (n, m).
+
+    `settings` has the name of the `kernel`, and its parameter `gamma`, which only some kernels use.
+    """
     name, gamma = settings["kernel"], settings["gamma"]
     if name == "laplacian":
         return np.array([np.exp(-gamma * np.abs(landmarks - row).sum(axis=1)) for row in rows])

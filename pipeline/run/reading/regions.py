@@ -247,7 +247,8 @@ def read_gold(run: Run, texts: Path | None = None) -> Gold:
 def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
     """Read a file of boxes whose column `label` has texts, and return the texts of each box by its image and corners.
 
-    Raises InputError if no box of the run has a text.
+    Boxes of images that are not in the run are ignored with a warning. Boxes without a text are left out. Raises
+    InputError if no box of the run has a text.
     """
     texts: dict[tuple[int, Corners], list[str]] = {}
     manifest = run.manifest
