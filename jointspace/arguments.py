@@ -15,9 +15,10 @@ from pipeline.printable import is_unicode
 
 Rows = np.ndarray | sparse.sparray | sparse.spmatrix
 Views = Rows | Mapping[str, Rows]
-"""Vectors, one per row, or a mapping of encoder names to vectors, which are concatenated."""
+"""The vectors of one encoder, one per row, or a mapping of encoder names to such vectors. In a mapping, row i of each
+encoder belongs to the same item, and a model concatenates the vectors of all encoders."""
 Vectors = Rows | ArrayLike
-"""Vectors in any form that a caller may have. Tensors of torch are ArrayLike too."""
+"""The vectors of one encoder as an array, a sparse matrix, nested lists, or a tensor of torch (an ArrayLike too)."""
 Block = np.ndarray | sparse.csr_array
 """The vectors (n, d) of one encoder as float32, dense or sparse."""
 MAX_SHOWN_CHARACTERS = 100
@@ -27,33 +28,39 @@ NUMBERS = "biuf"
 
 
 def to_count(value: SupportsIndex, name: str, least: int = 1) -> int:
-    """Return `value` as an int. Raises UsageError if it is not a whole number, or is below `least`. The
-    message calls it `name`."""
+    """Return `value` as an int. Raises UsageError, which calls the value `name`, if it is a bool or not an integer, or
+    if it is below `least`."""
     try:
         count = operator.index(value)
     except TypeError:
         count = None
     if count is None or isinstance(value, bool | np.bool_):
-        raise UsageError(f"{name} is {value!r}, but must be a whole number.")
+        raise UsageError(f"{name} is {value!r}, but must be a whole number. Pass an int.")
     if count < least:
-        raise UsageError(f"{name} is {count}, but must be at least {least}.")
+        raise UsageError(f"{name} is {count}, but must be at least {least}. Pass a greater number.")
     return count
 
 
 def to_number(value: SupportsFloat, name: str) -> float:
-    """Return `value` as a float. Raises UsageError if it is not a real number."""
+    """Return `value` as a float. NaN and infinity are accepted.
+
+    Raises UsageError, which calls the value `name`, if it is not a number. A bool or a str does not count as a number.
+    """
     try:
         if not isinstance(value, str | bytes | bool | np.bool_):
             return float(value)
     except (TypeError, ValueError):
         pass
-    raise UsageError(f"{name} is {value!r}, but must be a number.")
+    raise UsageError(f"{name} is {value!r}, but must be a number. Pass an int or a float.")
 
 
 def require_text(value: str, name: str) -> None:
-    """Raise UsageError if a value is not a str, or contains lone surrogates, as undecodable file names do."""
+    """Raise UsageError if `value` is not a str, or contains lone surrogates, as undecodable file names do.
+
+    The message calls the value `name`.
+    """
     if not isinstance(value, str):
-        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str.")
+        raise UsageError(f"{name} has the type {type(value).__name__}, but must be a str. Convert it to a str.")
     if not is_unicode(value):
         raise UsageError(
             f"{name} contains lone surrogates: {value[:MAX_SHOWN_CHARACTERS]!r}. Decode its bytes with the encoding in"
@@ -71,12 +78,14 @@ class ArrowColumn(Protocol):
 def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str, count: int) -> list[str]:
     """Return `values` as a list of `count` strings. The values may be strings, paths or an Arrow column.
 
-    Raises InputError if the number of values is not `count`. Raises UsageError if `values` is not iterable, or a value
-    is not a valid text.
+    Raises InputError if the number of values is not `count`. Raises UsageError if `values` is a single text or not
+    iterable, or if `require_text` refuses a value. The messages call the values `name`.
     """
     items = values.to_pylist() if isinstance(values, ArrowColumn) else values
     if isinstance(items, str | bytes) or not isinstance(items, Iterable):
-        raise UsageError(f"{name} has the type {type(items).__name__}, but must be a list with one str per vector.")
+        raise UsageError(
+            f"{name} has the type {type(items).__name__}, but must be a list with one str per vector. Pass such a list."
+        )
     strings = [os.fspath(item) if isinstance(item, os.PathLike) else item for item in items]
     if len(strings) != count:
         raise InputError(f"There are {len(strings)} {name} for {count} vectors. Pass exactly one per vector.")
@@ -88,8 +97,9 @@ def to_strings(values: Iterable[str | os.PathLike[str]] | ArrowColumn, name: str
 def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bool = False) -> Block:
     """Return the `vectors` (n, d) as float32: an array, or a csr_array for sparse vectors if `keep_sparse`.
 
-    `dim` is the required number of columns d, or None. Raises InputError if the vectors are not a table of real numbers
-    with this number of columns, or if a value is not finite. The message names the first such row.
+    `dim` is the required number of columns d, or None if any number is accepted. `name` says in messages which vectors
+    are wrong. Raises InputError if the vectors are not a table of real numbers with this number of columns. Raises
+    InputError that names the first row with NaN or infinity if there is such a row.
     """
     if not isinstance(vectors, sparse.sparray | sparse.spmatrix):
         rows = to_array(vectors, name)
@@ -99,17 +109,22 @@ def to_rows(vectors: Vectors, name: str, dim: int | None = None, keep_sparse: bo
         rows = to_array(sparse.csr_array(vectors).toarray(), name)
     shape = _shape(rows)
     if len(shape) != 2 or dim not in (None, shape[1]):
-        raise InputError(f"The {name} vectors have the shape {shape}, but must have the shape (n, {dim or 'd'}).")
+        raise InputError(
+            f"The {name} vectors have the shape {shape}, but must have the shape (n, {dim or 'd'}). Pass an array with"
+            " one vector per row."
+        )
     if len(bad := _not_finite(rows)):
         raise InputError(
-            f"Row {bad[0]} of the {name} vectors contains NaN or infinity (number of such rows: {len(bad)}). Remove"
-            " these rows, or compute their vectors again."
+            f"Row {bad[0]} of the {name} vectors contains NaN or infinity (number of such rows: {len(bad)}). Rows are"
+            " counted from 0. Remove these rows, or compute their vectors again."
         )
     return rows
 
 
 def to_dense_views(vectors: Views, name: str, dims: Mapping[str, int | None] | None) -> dict[str, np.ndarray]:
-    """Return the vectors of each encoder as float32 arrays (n, d). The arguments are those of `to_views`.
+    """Return the vectors of each encoder as encoder name -> float32 array (n, d). Sparse vectors become dense.
+
+    The arguments have the meaning that they have in `to_views`.
 
     Raises InputError if an encoder is missing or unknown, if the encoders have different numbers of vectors, or if
     vectors are not real numbers, are not finite, or have other dimensions than `dims` requires.
@@ -125,7 +140,8 @@ def to_views(
 
     `dims` maps the name of each required encoder to its number of dimensions, or to None if any number is accepted.
     `dims` is None if any encoders are accepted. Vectors that are not a mapping belong to the only encoder in `dims`, or
-    else get the encoder name `name`. Sparse vectors become dense unless `keep_sparse` is true.
+    get the encoder name `name` if `dims` does not have exactly one encoder. `name`, such as image or text, also says in
+    messages which vectors are wrong. Sparse vectors become dense unless `keep_sparse` is true.
 
     Raises InputError if an encoder is missing or not in `dims`, if the vectors are not real numbers, have other
     dimensions or are not finite, or if the encoders have different numbers of vectors.
@@ -134,7 +150,8 @@ def to_views(
     blocks = vectors if isinstance(vectors, Mapping) else {alone: vectors}
     if dims is not None and blocks.keys() != dims.keys():
         raise InputError(
-            f"The {name} vectors come from the encoders {', '.join(blocks)}, but must come from {', '.join(dims)}."
+            f"The {name} vectors come from the encoders {', '.join(blocks)}, but must come from {', '.join(dims)}. Pass"
+            " a mapping with exactly these names."
         )
     dims = dims or {}
     views = {key: to_rows(block, key, dims.get(key), keep_sparse) for key, block in blocks.items()}
@@ -151,7 +168,7 @@ def to_dense(block: Block) -> np.ndarray:
 
 
 def row_count(block: Block) -> int:
-    """Return the number of vectors n."""
+    """Return the number of vectors n in dense or sparse vectors (n, d)."""
     return _shape(block)[0]
 
 
@@ -162,9 +179,11 @@ def _shape(block: Block) -> tuple[int, ...]:
 
 
 def to_array(vectors: ArrayLike, name: str) -> np.ndarray:
-    """Return real numbers as a float32 array. A column of arrays, as a data frame may contain, becomes a matrix.
+    """Return real numbers as a float32 array of any shape. A column of arrays, as a data frame may contain, becomes a
+    matrix.
 
-    Masked values become NaN. Raises InputError if the values are not real numbers.
+    Masked values become NaN, and numbers too large for float32 become infinite. Raises InputError, which speaks of the
+    `name` vectors, if the values are not real numbers.
     """
     try:
         masked = isinstance(vectors, np.ma.MaskedArray)

@@ -28,11 +28,15 @@ from stages.operations.audit import BLOCK_ROWS, worst_captions
 from stages.operations.audit import audit as audit_stage
 
 STEPS = ("l2",)
-"""Steps that normalise the image vectors of each encoder."""
+"""Steps that normalise the image vectors of each encoder before an audit of vectors: scaling to unit length."""
 
 
 class Findings(list[dict[str, Any]]):
-    """The findings of `audit`, one dictionary per finding. A notebook shows the first of them with thumbnails."""
+    """The list of findings that `audit` returns, with one dictionary per finding.
+
+    A notebook shows the first 50 findings of a run with thumbnails of the photos. Findings in vectors are shown as a
+    plain list.
+    """
 
     _draw: Callable[[Row], str] | None = None
 
@@ -56,7 +60,9 @@ def audit(
     and text vectors (m, d) with `owners`, in the form that `fit` describes. Rows with equal image vectors are one
     image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
     copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
-    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds.
+    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. These other arguments
+    are ignored if a `run` is passed. Near-duplicates come first, then findings about all captions of an image, and then
+    findings about single captions. Each group is sorted, the most suspicious first.
 
     Each finding has these columns:
 
@@ -67,11 +73,14 @@ def audit(
     - `rather`: the caption of another photo that fits this photo best.
     - `rank`, `rivals`: the rank of the captions, from 1, when the photo is compared with them and `rivals` others.
     - `score`, `threshold`: a lower score is more suspicious. Captions with a score up to `threshold` are probably
-      wrong. Further captions are listed because they have the lowest scores.
+      wrong. Further captions are listed because they have the lowest scores. For near-duplicates, the score is the
+      correlation of the two images, which is at least `threshold`.
     - `false_discovery_rate`: the least estimated share of right captions in a list of the lowest scores of this kind
       that includes the finding.
     - `reliable`: whether this share is at most 10 percent. With fewer than 1,000 images, it can be larger.
     - `split`, `other_image`, `other_image_id`, `other_split`: in a run, the split of the photo, and the near-duplicate.
+
+    A column that has no meaning for a finding is None in a run, and is missing otherwise.
 
     Captions of a run that were decided with `jointspace serve --review` are left out. Near-duplicates always stay.
     `pandas.DataFrame(findings)` and `pyarrow.Table.from_pylist(findings)` make tables of the findings.
@@ -84,10 +93,14 @@ def audit(
     ['3', '4']
 
     Raises UsageError unless either `run` or both kinds of vectors are passed. Raises InputError if the vectors, the
-    `owners` or the numbers of names and texts are wrong, and if fewer than 100 images have a text.
+    `owners` or the numbers of names and texts are wrong, and if fewer than 100 images with different vectors have a
+    text. The captions of a run with fewer than 100 captioned photos are not checked, without an error.
     """
     if (run is None) == (image_vectors is None) or (image_vectors is None) != (text_vectors is None):
-        raise UsageError("Pass either the folder of a run, or image_vectors and text_vectors.")
+        raise UsageError(
+            "An audit needs a run or vectors, but not both. Pass either the folder of a run, or image_vectors and"
+            " text_vectors."
+        )
     if image_vectors is None or text_vectors is None:
         return _audit_run(Run(Path(str(run))))
     x, y = to_dense_views(image_vectors, "image", None), to_views(text_vectors, "text", None)
@@ -97,7 +110,10 @@ def audit(
     names = to_strings(map(str, range(n)) if names is None else names, "names", n)
     texts = nameless([names[row] for row in owners]) if texts is None else to_strings(texts, "texts", m)
     if (described := len(np.unique(owners))) < MIN_PHOTOS:
-        raise InputError(f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them.")
+        raise InputError(
+            f"Only {described} images have a text, but an audit needs at least {MIN_PHOTOS} of them. Images with equal"
+            " vectors count once. Pass more images with texts."
+        )
     findings = Findings(worst_captions(*_score(x, y, owners, to_count(seed, "seed", least=0))))
     for finding in findings:
         image_id, text_id = finding["image_id"], finding["sentence_id"]
@@ -159,7 +175,8 @@ def suggest(image_vectors: Views, count: int = 100, *, seed: int = 0) -> ChosenP
     """Choose `count` of n images whose captions teach `fit` the most, by their vectors (n, D) alone.
 
     The vectors are an array, or a mapping of encoder names to arrays. The result has the row numbers of the images to
-    caption: `train`, the most useful first, and for `dev` and `test` a tenth each, which are drawn with `seed`.
+    caption: `train` has the most useful images, the most useful first. `dev` and `test` have a tenth of `count` each,
+    rounded down, which are drawn at random with `seed`.
 
     >>> chosen = suggest(np.random.default_rng(0).normal(size=(200, 16)), 50)
     >>> [len(rows) for rows in chosen]

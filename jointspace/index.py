@@ -34,11 +34,12 @@ def load(
     only a run that you trust, because loading a parser runs code. Models and encoders that are not part of jointspace
     also run code: `allow` lists the import paths (`module:Class`) that you trust.
 
-    Each file of the index is checked against its stored hash. A large file that was verified before, and was not
-    written or touched since, is not hashed again unless `verify` is true.
+    Each file of the index is checked against its stored hash when it is first read. A large file that was verified
+    before, and was not written or touched since, is not hashed again unless `verify` is true.
 
-    Raises IntegrityError if a folder contains no index or the index is damaged, and UsageError if the folders contain
-    indexes of different models.
+    Raises IntegrityError if a folder contains no index or the index is damaged. A damaged file may be noticed only when
+    it is first read, for example by a search. Raises UsageError without a folder, and if the folders contain indexes of
+    different models.
     """
     return Index(*folders, run=run, allow=allow, verify=verify)
 
@@ -64,7 +65,7 @@ class Index:
         self, *folders: str | Path, run: str | Path | None = None, allow: Sequence[str] = (), verify: bool = False
     ) -> None:
         if not folders:
-            raise UsageError("Name at least one folder that contains an index.")
+            raise UsageError("No folder of an index was passed. Name at least one folder that contains an index.")
         self._allow = (allow,) if isinstance(allow, str) else tuple(allow)
         registry.allow(self._allow)
         self._folders = [Path(folder).absolute() for folder in folders]
@@ -80,7 +81,11 @@ class Index:
 
     @property
     def card(self) -> Mapping[str, Any]:
-        """Description of the index as JSON values: its model, the training data, and the measured recall."""
+        """Description of the index as JSON values: its model, the training data, and the measured recall.
+
+        If the index has several shards, the numbers of vectors, the file sizes and the splits are of all shards, and
+        the other values are of the first shard.
+        """
         return self.stored.card.to_json()
 
     def search(
@@ -128,10 +133,15 @@ class Index:
             require_text(where, "where")
         minus, plus = ((words,) if isinstance(words, str) else tuple(words) for words in (minus, plus))
         if (minus or plus or sort is not None) and (image is not None or not isinstance(text, str)):
-            raise UsageError("minus, plus and sort need a query that is a single text.")
+            raise UsageError(
+                "minus, plus and sort need a query that is a single text. Pass one text and no image, or leave them"
+                " out."
+            )
         asked = [text is not None or image is not None, vector is not None, text_vector is not None]
         if sum(asked) != 1:
-            raise UsageError("The query must be a text, an image, both, a vector, or a text_vector.")
+            raise UsageError(
+                "The query must be a text, an image, both, a vector, or a text_vector. Pass exactly one of these."
+            )
         if text_vector is not None:
             vector = self.embed(text_vectors=np.atleast_2d(to_array(text_vector, "text")))
             if len(vector) != 1:
@@ -196,7 +206,7 @@ class Index:
         InputError if the vectors belong to other encoders, have other dimensions, or are not finite.
         """
         if (image_vectors is None) == (text_vectors is None):
-            raise UsageError("Pass either image_vectors or text_vectors.")
+            raise UsageError("embed needs image_vectors or text_vectors, but not both. Pass exactly one of them.")
         self._require_vectors()
         model = self._searcher.model
         if image_vectors is not None:
@@ -226,8 +236,10 @@ class Index:
         return {name: encoder for name, encoder in restored.items() if isinstance(encoder, Centred)}
 
     def _embedded(self, embed: Callable[[], Items]) -> np.ndarray:
-        """Return the vectors (n, c) that `embed` computes. Raises InputError if the vectors that it embeds do not have
-        the dimensions that the model needs."""
+        """Call `embed`, which embeds vectors of the caller, and return its result (n, c).
+
+        Raises InputError if the vectors of the caller do not have the dimensions that the model needs.
+        """
         try:
             return one_vector_each(embed())
         except IntegrityError as error:
@@ -242,6 +254,9 @@ class Index:
         `photographs` is a folder, a tar shard or a table of photos, with or without captions. `output` is the folder of
         the new run, and `name` the name of the new index (default: the name of the folder `output`). A repeated call
         continues an interrupted run. A script that calls this method does not need `if __name__ == "__main__"`.
+
+        Raises UsageError if the model uses regions of images, if `photographs` has no photos, or if `output` contains
+        an index of other photos or another run. Raises InputError if no photo can be used.
         """
         from pipeline.run.reading.application import apply_index
         from stages.catalogue import declared
@@ -280,38 +295,40 @@ class Index:
         """Read a photo in the form that the model needs: encoder -> features, or the bytes of the file if the model is
         a multi-vector model.
 
-        Raises InputError if the photo cannot be read, and UsageError if `image` has a wrong type.
+        Raises InputError if the photo cannot be read. Raises UsageError if `image` has a wrong type, or if it is an
+        opened image and the model is a multi-vector model.
         """
         is_path = isinstance(image, str | os.PathLike)
         if not is_path and not isinstance(image, Image.Image):
             raise UsageError(
-                f"image has the type {type(image).__name__}, but must be a path or an opened Pillow image."
+                f"image has the type {type(image).__name__}, but must be a path or an opened Pillow image. Pass the"
+                " path of the photo."
             )
         if not is_path and self._searcher.multi_vector:
             raise UsageError(
-                f"The model {self.stored.card.model} reads photos from files. Pass a path instead of an image."
+                f"The model {self.stored.card.model} reads photos from files. Pass the path of the photo instead of an"
+                " opened image."
             )
         try:
             if not is_path:
                 return encode_image(to_rgb(image, self._limits), self._encoders)
             data = Path(image).read_bytes()
             return data if self._searcher.multi_vector else encode_image(decode(data, self._limits), self._encoders)
-        except (
-            OSError,
-            SyntaxError,
-            ValueError,
-            InputError,
-        ) as error:  # Pillow reads the pixels of an opened image only when they are used.
+        # Pillow reads the pixels of an opened image only when they are used, so this can fail for opened images too.
+        except (OSError, SyntaxError, ValueError, InputError) as error:
             raise InputError(f"The image {image} cannot be read ({error}). Use another image.") from error
 
     def _row(self, vector: np.ndarray) -> np.ndarray:
-        """Return a query vector as (1, c) float32. Raises InputError if its length is not the dimension c of the index,
-        or if it is not finite."""
+        """Return a query vector as (1, c) float32.
+
+        Raises InputError if its length is not the dimension c of the index, or if it is not finite. Raises UsageError
+        if the model has several vectors per image.
+        """
         self._require_vectors()
         row = to_array(vector, "query").reshape(1, -1)
         if row.shape[1] != self.stored.card.dim or not np.isfinite(row).all():
             raise InputError(
                 f"The query vector has {row.shape[1]} numbers. It must have {self.stored.card.dim} numbers, none of"
-                " which is NaN or infinite."
+                " which is NaN or infinite. Pass a vector of this kind, such as the result of embed_text."
             )
         return row

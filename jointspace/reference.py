@@ -34,7 +34,10 @@ Documented = ModuleType | type | FunctionType | property
 
 
 def _members(one: Documented) -> Iterator[tuple[str, FunctionType | property]]:
-    """Yield the public methods and properties of a class as (name, function), in the order of definition."""
+    """Yield the public methods and properties of a class as (name, function), in the order of their definition.
+
+    Yields nothing if `one` is not a class. Inherited methods are left out.
+    """
     for name, member in vars(one).items() if inspect.isclass(one) else ():
         function = member if isinstance(member, property) else getattr(member, "__func__", member)
         if not name.startswith("_") and isinstance(function, property | FunctionType):
@@ -53,7 +56,10 @@ def _heading(level: str, owner: str, name: str, one: Documented) -> list[str]:
 
 
 def _call(one: FunctionType) -> str:
-    """Return the signature of a function as in its source, without `self` or `cls`."""
+    """Return the name and the signature of a function as in its source, without `self` or `cls`.
+
+    If the line would have more than MAX_SIGNATURE_CHARACTERS characters, each argument is on a line of its own.
+    """
     (node,) = ast.parse(textwrap.dedent(inspect.getsource(one))).body
     assert isinstance(node, ast.FunctionDef) and node.returns is not None
     for argument in (each for each in ast.walk(node) if isinstance(each, ast.arg)):

@@ -42,7 +42,7 @@ if TYPE_CHECKING:
 FILE = "model.safetensors"
 """Name of the file in which a space is saved."""
 NAME = "ncca"
-"""Registered name of the model class."""
+"""Model type of a fitted space: the name under which its class NormalizedCCA is registered."""
 IMAGE = "image"
 """Encoder name of image vectors that are not a mapping."""
 TEXT = "text"
@@ -60,7 +60,7 @@ GridValues = float | str | Sequence[float] | Sequence[str] | np.ndarray
 
 @dataclass(frozen=True)
 class Pairs:
-    """Pairs of image vectors and text vectors.
+    """n images and their m texts as vectors.
 
     `images` maps an encoder to its vectors (n, D) float32. `texts` maps an encoder to its vectors (m, d) float32, dense
     or sparse. `owners` (m,) has the row of the image of each text, in ascending order.
@@ -76,20 +76,24 @@ class Pairs:
         return next(iter(self.images.values())).shape[0]
 
     def shared_texts(self) -> int:
-        """Count the texts that are equal to a text of another image."""
+        """Count the texts whose vectors are equal to the vectors of a text of another image."""
         numbers = Distinct.of(self.texts).groups
         pairs = np.unique(np.stack([numbers, self.owners]), axis=1)
         images = np.bincount(pairs[0])
         return int((images[numbers] > 1).sum())
 
     def of(self, chosen: np.ndarray) -> "Pairs":
-        """Return the pairs of the images for which `chosen` (n,) bool is true."""
+        """Return the pairs with only the images for which `chosen` (n,) bool is true, and all of their texts."""
         return self.rows(
             np.flatnonzero(chosen), (np.cumsum(chosen) - 1)[self.owners], np.flatnonzero(chosen[self.owners])
         )
 
     def rows(self, images: np.ndarray | slice, owners: np.ndarray, texts: np.ndarray | slice) -> "Pairs":
-        """Return the pairs of some `images` and `texts`. `owners` (m,) has the new image row of every text."""
+        """Return the pairs with only the rows `images` of the images and the rows `texts` of the texts.
+
+        `owners` (m,) has, for each text of these pairs, the row that its image will have. The rows of texts that are
+        left out are not used.
+        """
         kept = {name: block[images] for name, block in self.images.items()}
         return Pairs(kept, {name: block[texts] for name, block in self.texts.items()}, owners[texts])
 
@@ -98,8 +102,9 @@ class FittedSpace:
     """Normalized CCA (Gong et al. 2014, eq. 2) of image and text vectors. `fit` returns a FittedSpace.
 
     `choice` has the settings that were best on the held-out images, under their names in the grid of `fit`. `transfer`
-    in it has the settings for the pairs `weak`. `recall_sum` and `mean_rank` in it are the results of these settings:
-    the sum of the six recalls in percent, and the mean rank of both directions. The space is then fitted to all pairs.
+    in it has the settings for the pairs `weak`, and `text_weights` the weight of each text encoder. `recall_sum` and
+    `mean_rank` in it are the results of these settings on the held-out images: the sum of the six recalls in percent,
+    and the mean rank of both directions. The space itself is then fitted to all pairs.
 
     `held_out` has the number of held-out `images`. Under `image_to_sentence` and `sentence_to_image`, it has the
     `recall@1`, `recall@5` and `recall@10` in percent on these images. If there is one image encoder and one text
@@ -205,7 +210,10 @@ class FittedSpace:
         return Index(folder)
 
     def save(self, folder: str | Path) -> None:
-        """Save the space in a folder. `FittedSpace.load` reads it."""
+        """Save the space in `folder` as model.safetensors and model.json. `FittedSpace.load` reads it.
+
+        A space that was saved in the folder before is replaced. Raises JointspaceError if a file cannot be written.
+        """
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
         tensors, settings = self.model.tensors(), self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
@@ -256,9 +264,15 @@ def fit(
     if fewer than 10 different images have a text. Raises UsageError for an unknown key of the grid or an unknown step.
     """
     if not isinstance(normalise, tuple | list) or not all(step in STEPS for step in normalise):
-        raise UsageError(f"fit: normalise is {normalise!r}, but must be a tuple of the steps {', '.join(STEPS)}.")
+        raise UsageError(
+            f"fit: normalise is {normalise!r}, but must be a tuple of the steps {', '.join(STEPS)}. Pass some, all or"
+            " none of these steps."
+        )
     if weak is not None and not (isinstance(weak, tuple | list) and len(weak) == 2):
-        raise UsageError(f"fit: weak is a {type(weak).__name__}, but must be a pair (image vectors, text vectors).")
+        raise UsageError(
+            f"fit: weak has the type {type(weak).__name__} or a wrong length, but must be a pair (image vectors, text"
+            " vectors). Pass a tuple of these two."
+        )
     seed = to_count(seed, "seed", least=0)
     pairs = _pairs(image_vectors, text_vectors, owners)
     if repeated := pairs.shared_texts():
@@ -285,7 +299,7 @@ def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
     if len(described) < MIN_IMAGES:
         raise InputError(
             f"Only {len(described)} different images have a text. A fit needs at least {MIN_IMAGES} such"
-            " images, because some are held out."
+            " images, because some are held out. Pass more images with texts."
         )
     count = min(max(len(described) // HELD_OUT_INTERVAL, 2), MAX_HELD_OUT)
     return np.isin(np.arange(pairs.count), np.random.default_rng(seed).permutation(described)[:count])
@@ -363,7 +377,10 @@ class GridSearch:
 
 
 def _recall(model: NormalizedCCA | ZeroShot, pairs: Pairs) -> dict[str, Json]:
-    """Return direction of search -> recall@1, recall@5 and recall@10 in percent, measured on `pairs`."""
+    """Return `image_to_sentence` and `sentence_to_image` -> recall@1, recall@5 and recall@10 of the `model` in percent.
+
+    Each image of `pairs` searches among their texts, and each text among their images.
+    """
     sides = model.embed_images(pairs.images), model.embed_sentences(pairs.texts)
     ranks = count_ranks(*sides, pairs.owners, model.metric)
     return {
@@ -419,10 +436,13 @@ def to_owners(owners: np.ndarray | None, n: int, m: int) -> np.ndarray:
     if owners.shape != (m,) or owners.dtype.kind not in "iu":
         raise InputError(
             f"owners has the shape {owners.shape} and dtype {owners.dtype}, but must have one"
-            f" row number per text ({m})."
+            f" row number per text ({m}). Pass a list of {m} whole numbers."
         )
     for row in np.flatnonzero((owners < 0) | (owners >= n))[:1]:
-        raise InputError(f"owners[{row}] is {owners[row]}, but the rows of the images are numbered from 0 to {n - 1}.")
+        raise InputError(
+            f"owners[{row}] is {owners[row]}, but the rows of the images are numbered from 0 to {n - 1}. Correct this"
+            " number."
+        )
     return owners
 
 
@@ -460,7 +480,7 @@ def _row_bytes(block: Block) -> Iterator[bytes]:
         yield from ((row + 0).tobytes() for row in block)
         return
     plain = sparse.csr_array(block, copy=True)
-    plain.sum_duplicates()  # This method also sorts the indices.
+    plain.sum_duplicates()  # This method also sorts the column numbers of each row.
     plain.eliminate_zeros()
     indices = plain.indices.astype(np.int64)
     for first, last in pairwise(plain.indptr):

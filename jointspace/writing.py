@@ -22,7 +22,7 @@ from pipeline.storage.json_files import fingerprint
 from pipeline.storage.parameters import MODEL, digest_tensors, read_parameters
 
 SPLIT = "gallery"
-"""Split of all images of the index."""
+"""Split that all images of the index have in its table."""
 
 
 @dataclass(frozen=True)
@@ -30,7 +30,8 @@ class Items:
     """Images and texts in the joint space.
 
     Images have `names` (n,), `digests` (n,) of their vectors, and vectors `images` (n, c). Texts have `words` (m,),
-    vectors `texts` (m, c), and `owners` (m,), the rows of their images in ascending order.
+    which are the texts themselves, vectors `texts` (m, c), and `owners` (m,), the rows of their images in ascending
+    order. Without `owners`, text j belongs to image j. Without texts, `words` is empty and `texts` is None.
     """
 
     names: Sequence[str]
@@ -41,7 +42,7 @@ class Items:
     texts: np.ndarray | None = None
 
     def tables(self) -> dict[str, pa.Table]:
-        """Return the image table and the sentence table of the index."""
+        """Return the tables of the index by name: `images`, and `sentences`, which is empty if there are no texts."""
         n = len(self.names)
         columns = {
             "image_id": np.arange(n), "path": self.names, "split": [SPLIT] * n, "sha256": self.digests,
@@ -57,7 +58,11 @@ class Items:
 
 
 def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> None:
-    """Write an index of `items` that is searched by cosine. `save` writes the model into a folder."""
+    """Write an index of `items` to `folder`, in place of an older index there.
+
+    `save` writes the model into the folder that it gets. The vectors of the items have unit length, so a search by
+    inner product finds the nearest items by cosine.
+    """
     requirements = Requirements.of(loading.load().index)
     sides = {"images": items.images} | ({} if items.texts is None else {"sentences": items.texts})
     writer = IndexWriter(folder)
@@ -76,7 +81,7 @@ def write_index(folder: Path, save: Callable[[Path], None], items: Items) -> Non
         conditions = measure_conditions(built.index, Vectors(vectors), asked, "inner_product")
         changes = {"measured_with": queries[modality].measured_with, "conditions": conditions}
         indexes[modality] = built.card.model_copy(update=changes)
-        del built  # Frees the memory before the next index is built.
+        del built  # This frees the memory before the next index is built.
     for modality, table in items.tables().items():
         writer.add_table(f"{modality}.parquet", table)
     with TemporaryDirectory() as temporary:

@@ -13,7 +13,8 @@ from pipeline.storage.json_files import read_json
 
 
 class Jobs:
-    """Finds the inputs of the jobs of a run. The digests and the checks of inputs are cached for further jobs."""
+    """Describes the jobs of a run, each with its inputs. The digests and the checks of inputs are cached for further
+    jobs, so a later change of an input is not noticed."""
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -23,10 +24,11 @@ class Jobs:
         self._also: dict[tuple[str, Names], Mapping[str, str]] = {}
 
     def job(self, stage: Stage, names: Names) -> Job:
-        """Describe the job that makes an artefact.
+        """Describe the job of a stage without shards for `names`, such as a model and a split. Nothing is run.
 
-        Only commit records are read. Raises IntegrityError, with the name of the input, if an input is missing or
-        not valid, and InputError if a file that the user supplied cannot be read.
+        Of input artefacts, only the commit records are read. Files that the user supplied are hashed. Raises
+        IntegrityError, with the name of the input, if an input is missing or not valid, and InputError if a file that
+        the user supplied cannot be read.
         """
         provenance, digests = self._trace(stage, names, None, {})
         outputs = stage.outputs(self.run.layout, *names)
@@ -35,7 +37,8 @@ class Jobs:
         return Job(provenance, digests, first.path, outputs, names)
 
     def shard_job(self, stage: Stage, names: Names, number: int) -> ShardJob:
-        """Describe the job that makes the shard `number`, or the chunk `number` if the output is chunked.
+        """Describe the job of a stage over shards that makes the shard `number`, or the chunk `number` if the output is
+        chunked. Nothing is run.
 
         Raises IntegrityError, with the name of the input, if an input is missing or not valid, and InputError if a file
         that the user supplied cannot be read.
@@ -59,7 +62,8 @@ class Jobs:
         The present inputs include the version of the stage and the settings on which the outputs depend. A job whose
         outputs have no commit record, such as an HTML page, is never done.
         """
-        commits = [path for path in job.commits if path.suffix == ".json"]  # other suffixes are pages
+        # A page has no commit record, so `job.commits` has the path of the page itself.
+        commits = [path for path in job.commits if path.suffix == ".json"]
         return bool(commits) and all(self._commits.is_done(commit, job.provenance) for commit in commits)
 
     def _trace(
@@ -82,7 +86,7 @@ class Jobs:
             else:
                 assert not isinstance(source, Shards)
                 digests[source.name] = brought[source.name] = self._digest(source)
-        if (stage.name, names) not in self._also:  # `also` may take long to compute
+        if (stage.name, names) not in self._also:  # `also` may take long, so its result is kept for other shards.
             self._also[stage.name, names] = stage.also(run, *names)
         brought |= self._also[stage.name, names]
         keys = {**stage.keys(run.config, *names), **({"brought": brought} if brought else {})}
@@ -101,7 +105,8 @@ class Jobs:
                 self._digests[key] = file_sha256(source.path) if is_file else read_json(source.commit)["check"]
             except OSError as error:
                 raise InputError(
-                    f"cannot read {source.path} ({error}). Correct the name of the file in the configuration."
+                    f"jointspace cannot read {source.path} ({error}). Correct the name of the file in the"
+                    " configuration."
                 ) from error
         return self._digests[key]
 
@@ -109,7 +114,8 @@ class Jobs:
         """Return the paths of the commit records of an input, relative to the run's folder.
 
         For an artefact of shards these are the records of the numbers in `shards`, or the pattern of all records if
-        `shards` is None. The list is empty for the demo collection and for an input outside the run's folder.
+        `shards` is None. A key of the record on which readers depend follows after `#`. The list is empty for a file
+        that the user supplied, for the demo collection, and for an artefact outside the run's folder.
         """
         if isinstance(source, Outside):
             return []

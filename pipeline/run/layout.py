@@ -16,9 +16,10 @@ from pipeline.storage.files import require_no_links
 class Artefact:
     """A file or folder that one job makes.
 
-    `name` is used in messages, and `path` is the file or folder. `commit` is the commit record, a JSON file that is
-    written last. Without this file the artefact counts as missing. Jobs that read the artefact depend on its whole
-    content, or only on the value under `key` in the commit record if `key` is given.
+    `name` identifies the artefact in messages and in declarations of inputs, and `path` is the file or folder. `commit`
+    is the commit record, a JSON file that is written last. Without this file the artefact counts as missing. A page has
+    no record, and `commit` is the page itself. Jobs that read the artefact depend on its whole content, or only on the
+    value under `key` in the commit record if `key` is given.
     """
 
     name: str
@@ -72,7 +73,8 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout without names in its path. As an attribute it is the artefact `make(root, pattern)`."""
+    """An entry of the layout without names in its path. As an attribute of a Layout, it is the artefact that
+    `make(root, pattern)` returns for the folder of the run."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -83,8 +85,8 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose pattern has {names} in braces. It is used as a method that takes these names as
-    arguments and returns the artefact."""
+    """An entry of the layout whose pattern has {names} in braces. As an attribute of a Layout, it is a method that
+    takes values for these names as arguments, such as a model, and returns the artefact."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -177,8 +179,8 @@ class Layout:
     # --- models
 
     moments = shards("moments/{pairs}", chunked=True)
-    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. The same names below `study/`
-    have the matrices of each fold of the stage `study`."""
+    """Second-moment matrices of the pairs `target`, `dev` or `auxiliary/<documents>`. `study/target` and
+    `study/auxiliary/<documents>` have the matrices of the same pairs separately for each fold of the stage `study`."""
     model = artefacts("models/{model}", "/model.json")
     model_vocabulary = artefacts("models/{model}/vocabulary.json")
     """The vocabularies of the members of an ensemble, in one file."""
@@ -214,7 +216,7 @@ class Layout:
 
     @property
     def config(self) -> Path:
-        """The configuration file of the run. It contains the keys that differ from the defaults."""
+        """The configuration file of the run. All keys that it does not contain have their default values."""
         return self.root / "config.yaml"
 
     @property

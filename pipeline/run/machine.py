@@ -209,7 +209,7 @@ ASSUMED_DIM = 2048
 WORD_VECTOR_DIM = 300
 """Assumed dimension of word vectors from a file, which is the dimension of the usual published word vectors."""
 PROCESS_BYTES = 1.5e9
-"""Memory of a process that has loaded PyTorch and reads a shard of photos."""
+"""Assumed bytes of memory of a process that has loaded PyTorch and reads a shard of photos."""
 MOMENTS_COPIES = 12
 """Maximum number of copies of the moments (second-moment matrices of the features) in the memory of `fit`."""
 EMBEDDINGS_COPIES = 3

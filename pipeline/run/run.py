@@ -99,7 +99,8 @@ class Run:
     def photographs(self) -> "ImageSource":
         """The source of the photos in the folder in which they are now.
 
-        This is the folder that `ingest` read, or data_root of the configuration if the former no longer exists.
+        This is the folder that `ingest` read, or data_root of the configuration if only data_root still exists. A
+        warning is logged if the folder that `ingest` read no longer exists.
         """
         from pipeline.storage.sources import ImageSource
 
@@ -133,7 +134,7 @@ class Run:
         return Embeddings(self.manifest, self.layout.embeddings(model).folder)
 
     def index(self, model: str) -> "StoredIndex":
-        """Open the index of a model for searching."""
+        """Open the index of a model for searching, with the photos that were added to it."""
         from pipeline.storage.stored_index import open_index
 
         return open_index(self.layout.index(model).path)
@@ -164,7 +165,7 @@ class Run:
         return read_parameters(artefact.path / "model.safetensors", kind)
 
     def restored(self, name: str) -> "tuple[JointModel, Parameters]":
-        """Return the model `name`, ready to embed images and sentences, and its stored parameters."""
+        """Return the model `name`, ready to embed images and sentences on the CPU, and its stored parameters."""
         from pipeline.config.stored import restore
 
         stored = self.model(name)
@@ -172,9 +173,9 @@ class Run:
         return restore(stored.details["registered"], stored.settings, stored.tensors, where), stored
 
     def chosen(self, name: str) -> "Parameters | None":
-        """Read the model from which the refit `name` takes its parameters, which were chosen on dev.
+        """Read the model from which the refit `name` takes its hyperparameters, which were chosen on dev.
 
-        Return None if the model `name` is not a refit, because its fit then chooses its parameters.
+        Return None if the model `name` is not a refit, because its own fit then chooses its hyperparameters.
         """
         base = self.config.refitted(name)
         return self.model(base) if base else None
@@ -182,10 +183,10 @@ class Run:
     def write_model(
         self, job: Job, model: Storable, details: Mapping[str, object], batch: "FileBatch | None" = None
     ) -> None:
-        """Publish the settings and tensors of a model or a generator in the folder of its job.
+        """Write the settings and tensors of a model or a generator into the folder of its job.
 
-        `details` are stored in the commit record. If a `batch` is given, the file is published together with the other
-        files of the batch.
+        `details` are stored in the commit record. Without a `batch`, the files are published at once. With a `batch`,
+        they appear only when the caller publishes the batch.
         """
         from pipeline.storage.parameters import MODEL, write_parameters
 
@@ -197,7 +198,10 @@ class Run:
 
     @property
     def sums(self) -> str:
-        """The machine that computes sums over all shards: the address of a Dask scheduler, or `local`."""
+        """The place where sums over all shards are computed: the address of a running Dask scheduler, or `local`.
+
+        It is `local`, which means this process, also if `scheduler` names a cluster that each command starts itself.
+        """
         scheduler = self.config.scheduler
         return scheduler if scheduler and "://" in scheduler else "local"
 
@@ -222,7 +226,8 @@ class Run:
 
     @property
     def batch_size(self) -> int:
-        """Number of images in one forward pass of an encoder."""
+        """Number of images in one forward pass of an encoder: extract.batch_size, or, if that is null, a default for
+        the CPU or for the GPU."""
         return self.config.extract.batch_size or (CPU_BATCH_IMAGES if self.gpu is None else GPU_BATCH_IMAGES)
 
     @property
@@ -334,9 +339,9 @@ def _near_run(folder: Path) -> str | None:
 
 
 def is_run(folder: Path) -> bool:
-    """Return whether the folder is a run.
+    """Return whether the folder is a run: it has the file of the configuration, and a folder `manifest` or `index`.
 
-    A file with the name of the configuration is not enough, since other programs write such files too.
+    The file alone is not enough, since other programs write files of this name too.
     """
     layout = Layout(folder)
     return layout.config.is_file() and (layout.manifest.path.is_dir() or (folder / "index").is_dir())

@@ -149,8 +149,9 @@ def run_stage(
 
     A stage over shards makes the shards of the part number `part`, or of all parts if `part` is None. Outputs that the
     same version of the stage made from the same inputs are kept, unless `again` is true. `options` are passed to the
-    function of a stage without shards. Return the number of outputs that were kept. Raises JointspaceError if another
-    process is making the same output, and UsageError for an unknown part.
+    function of a stage without shards. Return the number of shards that were kept. For a stage without shards, return 1
+    if its outputs were kept, and 0 if the stage was run. Raises JointspaceError if another process is making the same
+    output, and UsageError for an unknown part.
     """
     if stage.sharded:
         return make_shards(run, stage, [names], part, again)
@@ -162,9 +163,12 @@ def run_stage(
         if again or not jobs.is_done(job):
             stage.function(StageRun(run, stage, [names]), job, *names, **options)
             return 0
-        log.debug("%s: already made from the same inputs", " ".join([stage.command, *names]))
+        log.debug(
+            "%s is not run, because its output was already made from the same inputs.",
+            " ".join([stage.command, *names]),
+        )
         for path, commit in ((output.path, output.commit) for output in job.outputs if isinstance(output, Artefact)):
-            os.utime(commit)  # Snakemake requires that the commit record is newer than the inputs
+            os.utime(commit)  # Snakemake runs the job again if the commit record is older than an input.
             # A killed process may have left temporary files of a second attempt.
             for folder, _, _ in os.walk(path if path.is_dir() else path.parent):
                 sweep(Path(folder))
@@ -185,7 +189,10 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     n_parts = 1 if chunked else run.config.parts
     parts = [shards_of_part(count, n, n_parts) for n in range(n_parts)]
     if part is not None and part >= n_parts:
-        raise UsageError(f"part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}.")
+        raise UsageError(
+            f"The part {part} does not exist. The parts of {run.root} are numbered 0 to {n_parts - 1}. Choose one of"
+            " them."
+        )
     task = ShardTask(stage.function.__module__, stage.name, run.root.absolute(), tuple(every), again, call=uuid4().hex)
     for number in range(len(parts)) if part is None else [part]:
         with ExitStack() as locks:
@@ -197,9 +204,9 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
                 if again or not all(jobs.is_done(jobs.shard_job(stage, names, n)) for names in every)
             ]  # fmt: skip
             kept += len(numbers) - len(missing)
-            log.debug("%s: %d of %d shards are missing", outputs[0].folder, len(missing), len(numbers))
+            log.debug("%d of %d shards are missing in %s.", len(missing), len(numbers), outputs[0].folder)
             for shard in _progress(task, _make_missing(run, stage, task, missing), len(missing)):
-                log.debug("%s: shard %d", outputs[0].folder, shard)
+                log.debug("The shard %d in %s is complete.", shard, outputs[0].folder)
             summed = [path for names in every for path in stage.finish(run, *names)]
             for shards in outputs:
                 commit_part(shards, number, numbers, Provenance(run.root, stage.name, stage.version), summed)
@@ -305,7 +312,7 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
         for variables in environments:
             process, connection = start_process(stream, variables, daemon=False)
             processes[connection] = process
-            with suppress(OSError):  # the process has died, and the loop below raises the error
+            with suppress(OSError):  # If the process has died, the loop below raises the error.
                 connection.send(task.make)
         while processes:
             for connection in wait(list(processes)):
@@ -319,7 +326,8 @@ def on_processes(task: ShardTask, numbers: Iterable[int], environments: Sequence
                     process.join()
                     if process.exitcode:
                         raise JointspaceError(
-                            "a worker process died (see its messages above). Run the same command again to resume."
+                            "A worker process that makes shards has died. Its messages above may say why. Run the same"
+                            " command again. It keeps the shards that are complete."
                         ) from None
                     continue
                 if isinstance(message, JointspaceError):
@@ -364,7 +372,7 @@ def on_cluster(
         for future in done:
             try:
                 yield future.result()
-                future.release()  # otherwise Dask would compute it again if its worker dies later
+                future.release()  # Otherwise Dask would call the task again if its worker dies later.
             except distributed.scheduler.KilledWorker as error:
                 raise JointspaceError(
                     f"{MAX_LOST_WORKERS + 1} workers died on the same {task.what} ({error}). See the logs of the"
@@ -397,7 +405,7 @@ def _cluster(scheduler: str, settings: ClusterSettings) -> Iterator[Any]:  # Any
             cluster = getattr(import_extra(module, extra), name)(**options)
         except (OSError, ValueError, TypeError, RuntimeError) as error:
             raise UsageError(
-                f"the cluster of `scheduler: {scheduler}` cannot be started ({error}). Correct the section `cluster` of"
+                f"The cluster of `scheduler: {scheduler}` cannot be started ({error}). Correct the section `cluster` of"
                 " the configuration."
             ) from error
         with cluster:

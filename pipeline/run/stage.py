@@ -43,7 +43,7 @@ each encoder), or None if this job does not have the input."""
 
 
 def list_inputs(inputs: Inputs) -> Iterator[Input]:
-    """Yield every single input, in order."""
+    """Yield every single input of the lists, mappings and single values in `inputs`, in order. None is left out."""
     for value in inputs.values():
         if isinstance(value, Artefact | Shards | Outside):
             yield value
@@ -102,7 +102,8 @@ class NamedInputs:
         value = self.values.get(name)
         if not isinstance(value, kind):
             raise UndeclaredInputError(
-                f"the stage does not declare the {kind.__name__} {name}. It declares {', '.join(self.values)}."
+                f"The stage asks for the input {name} as {kind.__name__}, but does not declare such an input. It"
+                f" declares {', '.join(self.values)}. Add the input to `reads` of the stage."
             )
         return value
 
@@ -110,7 +111,8 @@ class NamedInputs:
         values = self.values.get(name)
         if not isinstance(values, Mapping):
             raise UndeclaredInputError(
-                f"the stage does not declare the group of inputs {name}. It declares {', '.join(self.values)}."
+                f"The stage asks for the group of inputs {name}, but does not declare it as a mapping. It declares"
+                f" {', '.join(self.values)}. Add the group to `reads` of the stage."
             )
         return {key: value for key, value in values.items() if isinstance(value, kind)}
 
@@ -218,9 +220,10 @@ class Stage:
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
     """Function of the configuration that returns the names of those jobs of the stage that Snakemake's rule `all`, a
-    whole run, makes. The command of the stage runs the same jobs if it gets no names."""
+    whole run, makes. The command of the stage runs the same jobs if it gets no names, or all possible jobs if there are
+    none of these."""
     gpu: bool = False
-    """Whether a job computes on a GPU."""
+    """Whether a job computes on a GPU if the run uses one."""
     decodes: bool = False
     """Whether the stage makes shards from decoded photos, so that the workflow gives one job all GPUs and cores of a
     machine with GPUs."""
@@ -296,8 +299,9 @@ class Stage:
                     f" {meant(name, known)}{f'The known names are {listed}.' if known else 'There is none.'}"
                 )
         if not choices:
-            missing = f"has no {' and '.join(self.names)} to make. Add one" if self.names else "does not need it"
-            raise UsageError(f"{self.command}: the configuration {missing}.")
+            nouns = " and ".join(self.names)
+            remedy = f"has no {nouns} to make. Add one, or do" if nouns else "does not need it. Do"
+            raise UsageError(f"{self.command}: the configuration {remedy} not run this command.")
         if len(given) == len(self.names):
             return choices
         wanted = set(map(tuple, self.wanted(config)))

@@ -44,7 +44,7 @@ class FileSum(TypedDict):
 
 
 class FileBatch:
-    """Several files that get their names together: call `add` for each file, and then `publish`.
+    """Several files that get their names together: call `add` or `link` for each file, and then `publish`.
 
     Older files with these names stay intact until `publish` is called.
     """
@@ -59,8 +59,8 @@ class FileBatch:
         """Write `data` under a temporary name in the folder of `path`. Return the size and the sha256 of the file.
 
         An iterator, or the parts that a Writer produces, are written part by part. `commit` marks a commit record,
-        which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written, and then
-        removes all files of the batch.
+        which vouches for files that were added before it. Raises JointspaceError if `data` cannot be written. After
+        this or any other error, the temporary files of the whole batch are removed.
         """
         path = Path(path)
         temporary = self._written[path] = _temporary(path)
@@ -91,7 +91,7 @@ class FileBatch:
         return {"bytes": size, "sha256": digest.hexdigest()}
 
     def link(self, path: Path, source: Path) -> None:
-        """Add the existing file `source` under the name `path`, as a hard link.
+        """Add a hard link to the existing file `source`, which gets the name `path` when the batch is published.
 
         Raises OSError if the link cannot be made, for example because the file system does not support hard links.
         """
@@ -201,7 +201,7 @@ def new_folder(output: Path) -> Iterator[Path]:
 
 
 def files_below(folder: Path) -> list[Path]:
-    """Return all files in a folder and its subfolders, sorted by path."""
+    """Return all files in a folder and its subfolders, sorted by path. Links to files count as files."""
     return sorted(path for path in folder.rglob("*") if path.is_file())
 
 
@@ -254,7 +254,7 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files in a folder that dead processes have left (see `is_orphan`)."""
+    """Remove the temporary files directly in a folder that dead processes have left (see `is_orphan`)."""
     for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
 
@@ -272,7 +272,7 @@ def _is_abandoned(path: Path) -> bool:
     match = TEMPORARY.fullmatch(path.name)
     if match is None or match["machine"] in (None, _machine()):
         return match is not None and not is_alive(int(match["pid"]))
-    with suppress(FileNotFoundError):  # The file was published in the meantime.
+    with suppress(FileNotFoundError):  # If the file no longer exists, its process has published it in the meantime.
         return time.time() - os.lstat(path).st_mtime > ABANDONED_SECONDS
     return False
 
@@ -288,7 +288,7 @@ def remove_own(folder: Path, names: re.Pattern[str]) -> None:
     for path in sorted(folder.iterdir()):
         if names.fullmatch(path.name) and is_regular(path):
             path.unlink(missing_ok=True)
-    with suppress(OSError):  # not empty
+    with suppress(OSError):  # The folder stays if it is not empty.
         folder.rmdir()
 
 

@@ -55,9 +55,10 @@ class CardPart(Form):
 class ShortlistCard(CardPart):
     """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
 
-    `nearest` vectors are found for each query vector, and at most `shortlist` items are scored. Both are null if all
-    items are scored. `recall` is the share of a query's 10 best items that the shortlist finds. The speeds are those of
-    searches with the shortlist and of searches that score all items.
+    The exact products of each query vector with its `nearest` vectors enter the estimated scores of items, and the
+    `shortlist` items with the best estimated scores are scored exactly. Both are null if all items are scored exactly.
+    `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second` is the speed of
+    searches with the shortlist, and `exact_queries_per_second` of searches that score all items exactly.
     """
 
     nearest: Positive | None
@@ -118,10 +119,10 @@ class IndexCard(CardPart):
     The index has `count` vectors of `dim` dimensions, its file has `bytes` bytes, and building it took `build_seconds`.
     `recall` is the share of a query's 10 exact nearest neighbours that are among the 10 results of the index. The
     queries are vectors of captions, phrases or images, as `measured_with` says. `queries_per_second` counts the queries
-    of a batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the time for a single query,
-    in milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned. A
-    parameter is null if the index type does not have it. `shortlist` is null unless the model is a multi-vector model.
-    `conditions` has the recall of searches under conditions.
+    of a batch that one core answers per CPU second. `latency_ms` is the 95th percentile of the wall time for a single
+    query, in milliseconds. `nprobe`, `efSearch` and `k_factor` are the search parameters to which the index was tuned.
+    A parameter is null if the index type does not have it. `shortlist` is null unless the model is a multi-vector
+    model. `conditions` has the recall of searches under conditions, one entry per share of allowed items.
     """
 
     factory: Annotated[str, Field(pattern=FACTORY, max_length=256)]

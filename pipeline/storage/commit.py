@@ -67,7 +67,7 @@ class Provenance:
 
 
 class About(TypedDict, total=False):
-    """Keyword arguments of `publish` which other functions that write an artefact accept and pass on."""
+    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to it."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -206,7 +206,8 @@ def seal(
 ) -> Commit:
     """Return a commit record with the keys of `value`, which vouches for `files`, for the caller to write to `path`.
 
-    The digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
+    The place is `path` relative to the root of `provenance`, or only the name of `path` without `provenance`. The
+    digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
     """
     place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
     rest = {**value, "place": place, "files": dict(files)}
@@ -218,7 +219,11 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """Return the value for the key CARRIED of the card `path` of an index. The fingerprint on the card is `digest`."""
+    """Return the value for the key CARRIED of the card `path` of an index, which is the index's commit record.
+
+    `digest` is the fingerprint on the card and becomes the digest of the record. The record does not list files,
+    because the card lists them.
+    """
     commit = seal(path, {}, {}, provenance, digest)
     return {key: value for key, value in commit.value.items() if key != "files"}
 
@@ -302,8 +307,8 @@ def open_commit(path: Path, kind: str | None = None, hashed: bool = True, anywhe
     commit = read_commit(path if kind is None else commit_path(path))
     if kind is not None and commit.kind != kind:
         raise IntegrityError(
-            f"{path} contains {commit.kind or 'an unknown kind of file'}, but {kind} are expected. Name a file or"
-            f" folder of {kind}."
+            f"{path} has the kind {commit.kind or 'unknown'}, but a file of the kind {kind} is expected there. Name a"
+            f" file or folder of the kind {kind}."
         )
     if kind is not None and not (
         isinstance(commit.value.get("details"), Mapping) and type(commit.value.get("rows")) is int
@@ -449,7 +454,10 @@ class Commits:
         return combine_digests(digests) if "*" in source else digests[0]
 
     def _mixture(self, place: str, deep: bool) -> Fault | None:
-        """Return the fault if the inputs of a commit record have changed or are missing, or None."""
+        """Return the fault if the inputs of a commit record have changed or are missing, or None.
+
+        With `deep`, an input whose own inputs have changed is a fault too.
+        """
         if (place, deep) in self._mixed:
             return self._mixed[place, deep]
         commit = read_commit(self.root / place)

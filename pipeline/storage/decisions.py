@@ -1,7 +1,7 @@
 """The decisions of a person about suspicious captions, in the file `audit/decisions.tsv` of a run.
 
-`serve --review` writes this file, and `audit` and `ingest` read it. It has one row for each decision, in their order,
-with columns that are separated by tabs:
+`serve --review` writes this file. `audit`, `ingest` and the report read it. After a first line with the names of the
+columns, it has one row for each decision, the oldest first, with columns that are separated by tabs:
 
 - `image`: the name of a photo, as in a takedown list. A line break in it is a backslash and a letter.
 - `caption`: a caption of the photo with single spaces, or "" for the photo with all its captions.
@@ -24,9 +24,10 @@ from pipeline.storage.batch import publish_text
 
 HEADER = "image\tcaption\tdecision\ttime"
 CHOICES = ("wrong", "right", "unsure")
-"""The possible decisions. `ingest` leaves out wrong captions and photos, and keeps all others."""
+"""The possible decisions. `ingest` leaves out a caption with the decision `wrong`, and a photo if this decision is
+about all of its captions. It keeps all other captions and photos."""
 Pair = tuple[str, str]
-"""The values of `image` and `caption`."""
+"""The values of `image` and `caption` in a row. The caption is "" for a decision about all captions of the photo."""
 
 
 class Decision(NamedTuple):
@@ -44,7 +45,10 @@ class Decision(NamedTuple):
 
 
 def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
-    """Return the photo and the caption on which a person can decide, or None if the finding is a near-duplicate."""
+    """Return the photo and the caption on which a person can decide, or None if the finding is a near-duplicate.
+
+    The caption is "" if the finding is about all captions of the photo.
+    """
     if finding["captions"] is None:
         return None
     return finding["image"], one_line(finding["captions"][0]) if finding["kind"] == "caption" else ""
@@ -56,7 +60,7 @@ def one_line(caption: str) -> str:
 
 
 def read_decisions(path: Path) -> list[Decision]:
-    """Read the decisions in a file. There are none if the file does not exist.
+    """Read the decisions in a file, in their order. There are none if the file does not exist.
 
     Raises InputError if the file cannot be read, or if a row is not a decision. The message has the number of this row.
     """
@@ -74,11 +78,12 @@ def read_decisions(path: Path) -> list[Decision]:
 
 
 def write_decisions(path: Path, decisions: Iterable[Decision]) -> None:
-    """Replace the file atomically. Raises JointspaceError if it cannot be written."""
+    """Write all `decisions` to the file `path`, in place of its earlier content. Raises JointspaceError if it cannot be
+    written."""
     rows = (escape_line_breaks("\t".join(decision)) for decision in decisions)
     publish_text(path, "".join(f"{line}\n" for line in (HEADER, *rows)))
 
 
 def latest(decisions: Iterable[Decision]) -> dict[Pair, str]:
-    """Return the last decision about each pair."""
+    """Return pair -> the last decision about this pair, such as `wrong`."""
     return {(row.image, row.caption): row.decision for row in decisions}

@@ -40,7 +40,7 @@ class DemoFolder:
         return same and not any(file_faults(commit, hashed=True))
 
     def claim(self) -> None:
-        """Mark the folder as a demo collection, and remove its commit record.
+        """Create the folder if it does not exist, mark it as a demo collection, and remove its commit record.
 
         Raises UsageError if the folder contains files and does not have the mark, or if its subfolder `images` is a
         link, and JointspaceError if the folder cannot be written.

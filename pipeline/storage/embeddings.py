@@ -45,9 +45,10 @@ def write_embeddings(
 ) -> Commit:
     """Write the vectors of one shard with their commit record.
 
-    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids of both. `rule`
-    scores the items of a multi-vector model and is None for other models. `details` are noted in the record, and must
-    have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings reads.
+    `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids (n,) and (m,) of
+    both under the same keys. `rule` scores the items of a multi-vector model and is None for other models. `details`
+    are noted in the record, and must have the keys `model`, `registered`, `metric` and `made_of`, which Embeddings
+    reads.
     """
     arrays: dict[str, np.ndarray] = {}
     for name, one in SIDES.items():
@@ -111,13 +112,14 @@ class Embeddings:
         """Raise UsageError if `split` is dev and the model is a refit, because a refit is trained on dev too."""
         if self.refits and split == "dev":
             raise UsageError(
-                f"{self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate {self.refits}"
-                " instead, or use the test split."
+                f"The model {self.name} was trained on the dev split, so it cannot be evaluated there. Evaluate"
+                f" {self.refits} instead, or use the test split."
             )
 
     @cached_property
     def inputs(self) -> dict[str, str]:
-        """The inputs of an index of these embeddings: the fingerprint of the manifest, and the digest of each shard."""
+        """The inputs of an index of these embeddings: `manifest` -> the fingerprint of the manifest, and
+        `embeddings/00000` and so on -> the digest of the shard."""
         shards = {}
         for number in range(len(self.shards)):
             commit = open_commit(shard_path(self.folder, number), self.kind, hashed=False)

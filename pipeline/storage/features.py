@@ -48,7 +48,7 @@ class UnfinishedShard:
         self.missing = [rows for rows, done in zip(self._parts, stored, strict=True) if not done] or self._parts[-1:]
 
     def keep(self, rows: range, arrays: Mapping[str, np.ndarray], details: Mapping[str, Json] | None = None) -> None:
-        """Store the part with these `rows`.
+        """Keep the finished part with these `rows` in memory, and also store it unless it is the last missing part.
 
         `arrays` has `features` (len(rows), dim) in the dtype in which they are stored. A part of a region shard has
         the arrays and details that UnfinishedRegions describes.
@@ -149,7 +149,8 @@ class Features:
     def open(self, encoder: str, number: int) -> Shard:
         """Open the shard `number` of `encoder`.
 
-        Raises IntegrityError if it was computed in another precision than a shard that was opened before.
+        Raises IntegrityError if the shard is missing or damaged, or if it was computed in another precision than the
+        first shard of this encoder that was opened.
         """
         if self._last.get(encoder, (None,))[0] == number:
             return self._last[encoder][1]

@@ -33,20 +33,24 @@ REASONS = {
 }
 """The text after `Cannot read PATH (` in messages, with the reason and a first remedy, by error number."""
 DRIVE = re.compile(r"[A-Za-z]:")
-"""Pattern of a drive of Windows."""
+"""Pattern of a drive of Windows, such as `C:`, at the beginning of a name."""
 UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
-"""Pattern that is found in each name by which an index must not refer to a photo, and in no other name."""
+"""Pattern that is found in the names by which an index must not refer to a photo, and in no other names: an empty or
+absolute name, and a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at its
+beginning."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
-"""Pattern that matches in several lines if UNPLAIN matches in one of them."""
-GET_AGAIN = "Copy that file again from its source."
+"""Variant of UNPLAIN for many names that are joined by line breaks. If UNPLAIN is found in one of the names, this
+pattern is found in the joined text. It may also be found if a name contains a line break."""
+GET_AGAIN = "Copy the file that contains this name again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
 """Largest number of characters of a name that an error quotes. The rest of a longer name is cut off."""
 MIN_REMEMBERED_BYTES = 1 << 20
-"""Size from which on it is remembered that a file was verified. Smaller files are hashed in less than a millisecond."""
+"""Smallest size in bytes of a file for which `map_verified` remembers that the file was verified. Smaller files are
+always hashed, which takes less than a millisecond."""
 SETTLED_SECONDS = 2.0
-"""Seconds since the last change of a file from which on it is remembered that the file was verified. Some file systems
-count time in steps of two seconds."""
+"""Seconds that must have passed since the last change of a file before `map_verified` remembers that the file was
+verified. Some file systems count time in steps of two seconds."""
 
 
 def open_regular(path: Path) -> BufferedReader:
@@ -111,6 +115,8 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
 
     Such a file is recognised by its path, device, inode, size, and times of modification and of status change. The
     kernel sets the time of status change whenever the content or another time changes, and no program can choose it.
+    Returns the map and the hash of the file. If the file was changed, this hash differs from `sha256`, and the caller
+    must compare the two. Raises OSError if the file cannot be read or is not a regular file.
     """
     with open_regular(path) as file:
         before = os.fstat(file.fileno())
@@ -155,8 +161,9 @@ def is_regular(path: Path) -> bool:
 def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
     """Yield all files and links below `folder`, sorted by name within each folder, with their status.
 
-    The status of a link is the link's own, not its target's. A path that cannot be examined is yielded with its
-    OSError in place of a status.
+    The status of a link is the link's own, not its target's, and links to folders are not followed. A file that cannot
+    be examined is yielded with its OSError in place of a status. Folders that cannot be listed are yielded last, also
+    with their OSError.
     """
     unread: list[OSError] = []
     for parent, folders, names in os.walk(folder, onerror=unread.append):
@@ -204,8 +211,9 @@ def plain(name: object, source: Path | str) -> str:
 def name_fault(name: str, listed: bool = False) -> str | None:
     """Return why an index must not contain `name`, or None if it may.
 
-    `name` is the relative path of a photo, or of a member of a tar shard. A `listed` name comes from a list of the
-    user. It may have backslashes and a drive, because the file that it means can have another name.
+    `name` is the relative path of a photo, or of a member of a tar shard. The reason is a few words of the kind of
+    fault, a colon, and a sentence without a full stop. If `name` is `listed`, it comes from a list of the user. It may
+    then have backslashes and a drive of Windows, because the photo that it means can have another name.
     """
     if not UNPLAIN.search(name):
         return None

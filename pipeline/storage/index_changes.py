@@ -160,7 +160,7 @@ def link_shard(shard: IndexShard, output: Path) -> None:
 
 
 def photo_digests(shards: Iterable[IndexShard]) -> set[str]:
-    """Return the sha256 of all photos in some index shards."""
+    """Return the sha256 of all photos in some index shards, except of photos that were removed from them."""
     groups = (group for shard in shards for group in shard.packed_table("images").groups(["sha256"]))
     return {digest for group in groups for digest in group["sha256"].to_pylist() if digest}
 

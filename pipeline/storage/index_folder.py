@@ -47,6 +47,7 @@ ID_LIMIT = 1 << 31
 SIZE_LIMIT = 1 << 62
 """Offsets and sizes in a table, in bytes, must be below this number."""
 ID_COLUMNS = ("image_id", "sentence_id")
+SIZE_COLUMNS = ("offset", "size")
 PATH_COLUMNS = ("path", "member")
 DISTRUST = "Copy the index again from a source that you trust."
 
@@ -60,7 +61,7 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
     `rows` contains some or all columns of these rows, and `first` is the number of its first row in the table. Raises
     IntegrityError that names the first wrong row of a column.
     """
-    limits = {**dict.fromkeys(ID_COLUMNS, ID_LIMIT), "offset": SIZE_LIMIT, "size": SIZE_LIMIT}
+    limits = {**dict.fromkeys(ID_COLUMNS, ID_LIMIT), **dict.fromkeys(SIZE_COLUMNS, SIZE_LIMIT)}
     for name in limits.keys() & set(rows.column_names):
         numbers = rows[name].to_numpy()  # A column with nulls becomes floats with NaN.
         missing = np.isnan(numbers) if rows[name].null_count else np.zeros(len(numbers), bool)
@@ -123,19 +124,21 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
             path.unlink()
     folders = {parent for path in files for parent in path.parents if folder in parent.parents}
     for parent in sorted(folders, reverse=True):
-        with suppress(OSError):  # not empty
+        with suppress(OSError):  # The folder stays if it is not empty.
             parent.rmdir()
 
 
 def remove_shard(folder: Path) -> None:
-    """Remove the index shard in `folder`: first its card, and then the files on the card. Without a card, do
-    nothing."""
+    """Remove the index shard in `folder`: first its card, then the files on the card, and the folder if it is empty.
+
+    Does nothing if the folder has no card. Raises IntegrityError, before anything is removed, if the card is damaged.
+    """
     if not is_regular(folder / CARD):
         return
     names = list(read_json(folder / CARD)["files"])
     (folder / CARD).unlink(missing_ok=True)
     remove_files(folder, names)
-    with suppress(OSError):  # not empty
+    with suppress(OSError):  # The folder stays if it is not empty.
         folder.rmdir()
 
 
@@ -177,7 +180,7 @@ def is_index(folder: Path) -> bool:
 
 
 def new_addition(home: Path, name: str) -> Path:
-    """Return the path of a new folder for the next addition `name` to the index in `home`."""
+    """Return the path of a new folder for the next addition `name` to the index in `home`. The folder is not made."""
     names = (folder.name.partition("-")[0] for folder in (home / ADDED).glob("*-*"))
     numbers = [int(name) for name in names if name.isdecimal()]
     return home / ADDED / f"{max(numbers, default=-1) + 1:02d}-{name}"
@@ -205,7 +208,11 @@ def several(folder: Path, shards: Collection[Path]) -> IntegrityError:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the cards below `folder`, which may be a run, a folder of indexes, or an index with several shards."""
+    """Return the cards below `folder`, which may be a run, a folder of indexes, or an index with several shards.
+
+    Cards in hidden folders and in additions (ADDED) are left out. The cards are sorted by the numbers or names of their
+    folders.
+    """
     cards = {card for pattern in ("*", "*/*", "index/*/*") for card in folder.glob(f"{pattern}/{CARD}")}
     shown = [
         card

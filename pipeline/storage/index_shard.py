@@ -54,6 +54,7 @@ from pipeline.storage.index_folder import (
     ID_COLUMNS,
     NUMBER,
     PATH_COLUMNS,
+    SIZE_COLUMNS,
     listed,
     remove_files,
     require_distinct,
@@ -118,9 +119,9 @@ class IndexWriter:
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
         """Add all files of another shard except `but`, as hard links if the file system supports them.
 
-        The files are not checked, because readers check them against the card. If the other shard is in the same
-        folder, its files stay there without a link. Raises JointspaceError if another process has changed the other
-        shard since it was opened.
+        On other file systems, the files are copied. Linked files are not checked, because readers check them against
+        the card. If the other shard is in the same folder, its files stay there without a link. Raises JointspaceError
+        if another process has changed the other shard since it was opened.
         """
         files = {name: shard.about(name) for name in shard.card.files if name not in but}
         if shard.folder == self.folder:
@@ -171,8 +172,9 @@ class IndexShard:
 
     `folder` is the shard, or a folder that contains exactly one shard, such as the folder of a run. With
     `skip_verified`, a large file that was verified before is not hashed again unless it was written or touched since.
-    Raises IntegrityError if `folder` does not contain exactly one shard, if a file is missing or was changed, and if
-    the card names a file outside the folder.
+    The constructor reads only the card. It raises IntegrityError if `folder` does not contain exactly one shard, and if
+    the card is damaged or names a file outside the folder. Reading a file raises IntegrityError if the file is missing
+    or was changed.
     """
 
     def __init__(self, folder: Path, skip_verified: bool = False) -> None:
@@ -210,14 +212,15 @@ class IndexShard:
         return data
 
     def about(self, name: str) -> FileSum:
-        """Return the size and the sha256 that the card lists for a file. Raises IntegrityError if it lists none."""
+        """Return the size and the sha256 of the file `name` on the card. Raises IntegrityError if it is not listed."""
         if name not in self.card.files:
             raise IntegrityError(f"{self.folder / CARD} does not list the file {name}. {REBUILD}")
         file = self.card.files[name]
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Hash all files. Raises IntegrityError if a file is missing or was changed."""
+        """Hash all files on the card, even with `skip_verified`. Raises IntegrityError if one is missing or was
+        changed."""
         for name in self.card.files:
             self._map(name, skip_verified=False)
 
@@ -247,13 +250,14 @@ class IndexShard:
         return table
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse any row of the shard's tables.
+        """Raise IntegrityError if `table` would refuse an id, a size or a path in the shard's tables.
 
-        This reads only the columns that are checked.
+        This reads only the columns of ids, sizes and paths.
         """
+        checked = (*ID_COLUMNS, *SIZE_COLUMNS, *PATH_COLUMNS)
         for modality in MODALITIES:
             packed = self.packed_table(modality)
-            rows = packed.groups([name for name in packed.schema.names if name in (*ID_COLUMNS, *PATH_COLUMNS)])
+            rows = packed.groups([name for name in packed.schema.names if name in checked])
             ids = [group.select([NUMBER[modality]]) for group in rows]
             if ids:
                 require_distinct(packed.path, pa.concat_tables(ids), NUMBER[modality])

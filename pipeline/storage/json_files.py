@@ -38,7 +38,8 @@ class Record(dict[str, Any]):
 
     def __missing__(self, key: str) -> Any:
         raise IntegrityError(
-            f"{self.path} has no key {key}. It was written by an earlier version, or it is not the right file. {REMEDY}"
+            f"{self.path} has no key {key}. An earlier version may have written this file, or it is not the right file."
+            f" {REMEDY}"
         )
 
 
@@ -99,14 +100,19 @@ def to_json(value: Json) -> bytes:
 
 
 def publish_json(path: Path, value: Json) -> None:
-    """Write a value to a JSON file atomically, as `to_json` spells it."""
+    """Write a value to a JSON file atomically, as `to_json` spells it, and without a commit record.
+
+    Raises JointspaceError if the file cannot be written.
+    """
     publish_bytes(path, to_json(value))
 
 
 def read_json(path: Path) -> Any:
-    """Read a JSON file and check the hash that its objects contain.
+    """Read a JSON file, and return its value. Each object in it becomes a Record.
 
-    Raises IntegrityError if the file is missing, is not valid JSON, or does not match its `check`.
+    If the value is an object with the key `check`, or a list of such objects, the hash under this key is compared with
+    the content of the object. Raises IntegrityError if the file is missing, is not valid JSON, or does not match such a
+    hash.
     """
     try:
         value = json.loads(read_bytes(path), object_hook=lambda part: Record(part, path))
@@ -122,7 +128,7 @@ def _digest_rest(value: Mapping[str, Json]) -> str:
     rest = {name: part for name, part in value.items() if name != CHECK}
     try:
         return hashlib.sha256(canonical_json(rest)).hexdigest()
-    except ValueError:  # NaN, which jointspace never writes.
+    except ValueError:  # The value has NaN, which jointspace never writes, so it matches no hash.
         return ""
 
 

@@ -31,19 +31,20 @@ SIGNATURE_KEYS = {"host", "pid", "command", "since"}
 MAX_COMMAND_CHARACTERS = 200
 """Largest number of characters of the command in the description of a lock's holder. A longer command is shortened."""
 MAX_SIGNATURE_BYTES = 1 << 14
-"""Number of bytes that `is_lock` reads of a file. A longer file is not a lock file."""
+"""Number of bytes at the beginning of a file in which `is_lock` looks for the description of a holder."""
 WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 """Error numbers of file systems that do not support locks. `hold` then goes on without a lock."""
 
 
 @contextmanager
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
-    """Hold the lock of the file or folder `path`, so that other processes and threads cannot write it.
+    """Hold the lock of the file or folder `path` during the block, so that no other holder of this lock writes it.
 
     Creates the missing folders above `path`, and finally removes them again if they are still empty. If another process
-    holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError that
-    names the process. It also raises a JointspaceError if the lock file cannot be created, or if a file that is not a
-    lock file has the name of the lock file. On a file system without locks, it only logs a warning.
+    or thread holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
+    that names the process, as far as the lock file describes it. It also raises a JointspaceError if the lock file
+    cannot be created, or if a file that is not a lock file has the name of the lock file. On a file system without
+    locks, it logs a warning and goes on without a lock.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
@@ -54,7 +55,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
             kernel.acquire()
         except Timeout:
             if not lock.exists():
-                lock.touch()  # filelock waits if the file cannot be created, and this raises the OSError
+                lock.touch()  # filelock also times out if it cannot create the file. This call then raises the OSError.
             raise
     except Timeout:
         raise JointspaceError(
@@ -80,7 +81,7 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
     finally:
         lock.unlink(missing_ok=True)
         kernel.release()
-        with suppress(OSError):  # not empty
+        with suppress(OSError):  # A folder stays if it is not empty.
             for folder in made:
                 folder.rmdir()
 
@@ -97,7 +98,7 @@ def is_lock(path: Path) -> bool:
 
 
 def is_free(lock: Path, remove: bool = False) -> bool:
-    """Return whether no process holds the lock file `lock`. With `remove`, a free lock file is deleted.
+    """Return whether no process holds the existing lock file `lock`. With `remove`, a free lock file is deleted.
 
     The result is False if the file cannot be opened.
     """

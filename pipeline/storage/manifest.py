@@ -49,7 +49,7 @@ IMAGES = pa.schema(
         ("path", pa.string()),  # relative to the data root, with forward slashes
         ("member", pa.string()),  # the name inside a tar shard or a Parquet file
         ("offset", pa.int64()),  # the first byte of the member in the tar shard, or the row in the Parquet file
-        ("size", pa.int64()),  # the number of bytes of the member in the tar shard
+        ("size", pa.int64()),  # the number of bytes of the member in the tar shard, and null in a Parquet file
         ("split", pa.string()),
         ("width", pa.int32()),
         ("height", pa.int32()),
@@ -157,7 +157,8 @@ class Manifest:
     boxes = cached_property(lambda self: self._whole("boxes"))
 
     def rejects(self) -> Iterator[dict[str, Any]]:
-        """Yield the rejects of the collection, each with the keys `file`, `row`, `what` (was rejected) and `reason`."""
+        """Yield the rejects of the collection, each with the keys `file`, `row`, `what` (the kind of row that was
+        rejected, such as `images`) and `reason`."""
         path = self.folder / REJECTS
         _require_whole(path, self.summary["files"][REJECTS])
         return read_rejects(path)
@@ -215,7 +216,10 @@ class Manifest:
         numbers = np.asarray(numbers, np.int64)
         bounds = self.bounds(name)
         if len(numbers) and not (numbers[0] >= 0 and numbers[-1] < bounds[-1] and (np.diff(numbers) >= 0).all()):
-            raise IndexError(f"row numbers of {name} must be in ascending order and from 0 to {bounds[-1] - 1}")
+            raise IndexError(
+                f"The row numbers of {name} must be in ascending order and from 0 to {bounds[-1] - 1}. Sort the numbers"
+                " that you pass, and leave out numbers of rows that do not exist."
+            )
         cuts = np.searchsorted(numbers, bounds)
         found = [
             self.table(name, shard).take(numbers[cuts[shard] : cuts[shard + 1]] - bounds[shard])
@@ -237,7 +241,8 @@ class Manifest:
         return table.slice(first, last - first)
 
     def bounds(self, name: str) -> np.ndarray:
-        """Return the first row of each shard in the table `name`, and the number of all rows, as (n_shards + 1,)."""
+        """Return the number of the first row of each shard in the table `name`, and the number of all rows, as
+        (n_shards + 1,)."""
         if name == "images":
             return np.minimum(np.arange(self.n_shards + 1) * self.shard_size, self.n_images)
         if name not in self._bounds:
@@ -273,9 +278,9 @@ def _require_whole(path: Path, about: FileSum) -> None:
 
 
 def reject_lines(rejects: Iterable[Mapping[str, Json]]) -> Iterator[bytes]:
-    """Yield the lines of `rejects.jsonl`: an object {file, row, what, reason} for each reject.
+    """Yield the lines of `rejects.jsonl`: a JSON object {file, row, what, reason} for each reject.
 
-    Names that are not UTF-8 are written with escapes.
+    All characters outside ASCII are written as escapes, so that names that are not UTF-8 can be written too.
     """
     return (canonical_json(dict(reject)) + b"\n" for reject in rejects)
 
@@ -287,7 +292,7 @@ def read_rejects(path: Path) -> Iterator[dict[str, Any]]:
 
 
 def write_rejects(path: Path, rejects: Iterable[Mapping[str, Json]]) -> None:
-    """Write a file of rejects, one per line, without a commit record."""
+    """Write the file `path` of rejects, one per line as `reject_lines` spells them, without a commit record."""
     publish_bytes(path, reject_lines(rejects))
 
 

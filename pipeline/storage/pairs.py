@@ -53,7 +53,8 @@ def split_pairs(manifest: Manifest, *splits: str) -> SplitPairs:
         counts = ", ".join(f"{name} {count}" for name, count in manifest.summary["splits"].items())
         raise InputError(
             f"The {' and '.join(splits)} split of {manifest.folder} has no photo with a caption (photos: {counts})."
-            " Add some and run `jointspace run CONFIG`, or remove the split from evaluate.splits."
+            " Add photos with captions to this split and run `jointspace run CONFIG`, or remove the split from"
+            " evaluate.splits."
         )
     sentence_id, sentence_images = map(np.concatenate, zip(*shards, strict=True))
     image_id, owners = np.unique(sentence_images, return_inverse=True)
@@ -129,8 +130,8 @@ def read_split(features: Features, sentences: Texts, encoders: tuple[str, ...], 
             break
     if not parts:
         raise IntegrityError(
-            f"The {split} split of {manifest.folder} has no photo with a caption. Add some, and run"
-            " `jointspace run CONFIG`."
+            f"The {split} split of {manifest.folder} has no photo with a caption. Add photos with captions to this"
+            " split, and run `jointspace run CONFIG`."
         )
     starts = np.cumsum([0] + [len(part.image_id) for part in parts])
     return SplitRows(

@@ -186,8 +186,9 @@ def origin_of(commit: Commit) -> Origin:
 class Checkpoints:
     """The checkpoints `<folder>/step-00000001.safetensors` and so on of the training with this fingerprint.
 
-    Checkpoints of other trainings are ignored. A new checkpoint is published before the older checkpoints are removed,
-    so at least one stays intact if the process is killed. `seconds` is the shortest time between two checkpoints.
+    `latest` ignores checkpoints of other trainings. A new checkpoint is published before all older checkpoints in the
+    folder are removed, so at least one stays intact if the process is killed. `seconds` is the shortest time between
+    two checkpoints.
     """
 
     def __init__(self, folder: Path, fingerprint: str, seconds: float) -> None:
@@ -208,10 +209,8 @@ class Checkpoints:
         return None
 
     def offer(self, make: Callable[[], tuple[Mapping[str, np.ndarray], Mapping[str, Json]]]) -> None:
-        """Write a checkpoint of the tensors and settings that `make` returns, if the last checkpoint is `seconds` old.
-
-        The age of the first checkpoint counts from the construction of this object.
-        """
+        """Write a checkpoint of the tensors and settings that `make` returns, if `seconds` have passed since the last
+        checkpoint, or, before the first checkpoint, since the construction of this object."""
         if time.monotonic() - self._last < self.seconds:
             return
         older = self._paths()
@@ -225,7 +224,7 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def clear(self) -> None:
-        """Remove all checkpoints in the folder."""
+        """Remove all checkpoints in the folder, also of other trainings, and the folder if it is then empty."""
         remove_own(self.folder, CHECKPOINT_FILES)
 
     def _paths(self) -> list[Path]:

@@ -32,12 +32,12 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
     run's trees do not come from spaCy, and if its pipeline is missing or has changed since. Raises IntegrityError if a
     commit record of the run is missing or not valid.
     """
-    from pipeline.storage.texts import PARSES  # Imported here, because it imports HDF5.
+    from pipeline.storage.texts import PARSES  # This import loads HDF5, which other callers of the module do not need.
 
     if run is None:
         raise UsageError(
-            "Name the run that parsed the captions of the index with `--trusted-run RUN`, or in Python with"
-            " `load(..., run=RUN)`."
+            "The parser of the captions is needed to parse a query. Name the run that parsed the captions of the index"
+            " with `--trusted-run RUN`, or in Python with `load(..., run=RUN)`."
         )
     parsed = open_commit(run / "text/parses/shard-00000.conllu", PARSES).details
     engine = parsed["engine"]
@@ -101,8 +101,8 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
             ) from None
     if trained is None:
         raise UsageError(
-            "There is no parser. Set parse.pipeline to a spaCy pipeline, or train one with `jointspace"
-            " stage train-parser --run RUN`."
+            "There is no parser for captions. Set parse.pipeline to a spaCy pipeline, or train a pipeline with"
+            " `jointspace stage train-parser --run RUN`."
         )
     commit = open_commit(Path(trained) / f"{PIPELINE}.json")
     return str(Path(trained) / PIPELINE), commit.digest

@@ -157,7 +157,10 @@ class MeasuredJob(NamedTuple):
 
 
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
-    """Read Snakemake's measurements below `folder`, and return the jobs by the name of their rule."""
+    """Read Snakemake's measurements below `folder`, and return rule -> the measured jobs of this rule.
+
+    The name of a rule is the name of the subfolder that contains its files. Damaged files are ignored with a warning.
+    """
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
         if jobs := _read_jobs(path):
@@ -199,7 +202,7 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
             raise ValueError("it has no row")
         return [MeasuredJob(*(_number(row[column]) for column in ("s", "cpu_time", "max_rss"))) for row in rows]
     except (OSError, csv.Error, KeyError, TypeError, ValueError) as error:
-        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete it.", path, error)
+        log.warning("%s is not a Snakemake benchmark (%s), so it is ignored. Delete the file.", path, error)
         return []
 
 

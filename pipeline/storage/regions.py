@@ -83,7 +83,9 @@ def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
             f"{message}. Repair or exclude these photos and run `jointspace run CONFIG`, or raise"
             " collection.reject_limit."
         )
-    log.warning("%s", message)
+    log.warning(
+        "%s. Repair or exclude these photos if you need their regions, and run `jointspace run CONFIG`.", message
+    )
 
 
 def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
@@ -123,7 +125,11 @@ class PackedRegions(Ragged):
 
 
 class RegionShard(Shard):
-    """A published region shard."""
+    """A published region shard of n images, open for reading.
+
+    `regions` has the arrays of all regions, one image after another, as memory maps. The regions of the image
+    `image_id[i]` are its rows [offsets[i], offsets[i + 1]).
+    """
 
     def __init__(self, path: Path) -> None:
         super().__init__(path, REGIONS)
@@ -169,8 +175,8 @@ class RegionRows:
             missing = image_id[self._lengths.argmin()]
             folder = first[0].path.parent
             raise IntegrityError(
-                f"The image {missing} has no regions in {folder}. Repair or exclude it, and run"
-                " `jointspace run CONFIG`."
+                f"The image with the id {missing} has no regions in {folder}. Repair this image or exclude it from the"
+                " collection, and run `jointspace run CONFIG`."
             )
 
     def __len__(self) -> int:

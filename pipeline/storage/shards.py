@@ -30,7 +30,7 @@ EMBEDDINGS = "embeddings"
 FRAGMENTS = "fragments"
 MOMENTS = "moments"
 MAX_OPEN_SHARDS = 256
-"""Number of shards that stay open together. The kernel allows a process some 65,000 memory maps."""
+"""Maximum number of items that one OpenedOnUse keeps open. The kernel allows a process some 65,000 memory maps."""
 
 
 def shard_path(folder: Path, number: int) -> Path:
@@ -114,7 +114,10 @@ class OpenedOnUse(Sequence[T]):
         if isinstance(number, slice):
             return [self[each] for each in range(*number.indices(self._count))]
         if not 0 <= number < self._count:
-            raise IndexError(f"there are {self._count} shards, counted from 0, but shard {number} was requested")
+            raise IndexError(
+                f"There are {self._count} shards, counted from 0, but the shard {number} was requested. Request an"
+                " existing shard."
+            )
         return self._open(number)
 
 

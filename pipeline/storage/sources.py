@@ -45,10 +45,15 @@ class ImageSource:
                 return self._rows.read(descriptor, offset)
             size = os.fstat(descriptor).st_size if size is None else size
             if size > MAX_PHOTO_BYTES:
-                raise InputError(f"too-large: the photo has {size} bytes, but only {MAX_PHOTO_BYTES} are allowed")
+                raise InputError(
+                    f"too-large: the photo has {size} bytes, but only {MAX_PHOTO_BYTES} are allowed. Make the photo"
+                    " smaller, or exclude it"
+                )
             data = os.pread(descriptor, size, offset or 0)
         except OSError as error:
-            raise InputError(f"unreadable: the file cannot be read ({error.strerror or error})") from error
+            raise InputError(
+                f"unreadable: {path} cannot be read ({error.strerror or error}). Copy the file again, or exclude it"
+            ) from error
         finally:
             os.close(descriptor)
         if len(data) < size:

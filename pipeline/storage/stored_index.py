@@ -77,7 +77,7 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids of a shard, by the column of the ids. There is one item per shard."""
+        """The numbers that are added to the ids of each shard: one mapping per shard, column of the ids -> number."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -105,7 +105,8 @@ class StoredIndex:
         return hide(whole, self.hidden)
 
     def bounds(self, modality: Modality) -> np.ndarray:
-        """Return the first row of each shard in the table, and the number of all rows, as (shards + 1,)."""
+        """Return the number of the first row of each shard in the table of `modality`, and the number of all rows, as
+        (shards + 1,)."""
         return np.cumsum([0, *(shard.packed_table(modality).num_rows for shard in self.shards)])
 
     def check(self) -> None:
@@ -114,7 +115,7 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse any row."""
+        """Raise IntegrityError if `table` would refuse an id, a size or a path in a row of any shard."""
         for shard in self.shards:
             shard.check_rows()
 

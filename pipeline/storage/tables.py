@@ -114,7 +114,8 @@ class PackedTable:
             self.schema = self.schema.set(number, field.with_type(kind))
         if max(sizes, default=0) > GROUP_ROWS or min(sizes, default=0) < 0 or sum(sizes) != self.num_rows:
             raise IntegrityError(
-                f"{path} was not written by jointspace, because its row groups have other sizes. {REMEDY}"
+                f"{path} was not written by jointspace: a row group may have at most {GROUP_ROWS} rows, and all groups"
+                f" together must have the {self.num_rows} rows of the table. {REMEDY}"
             )
         self._ends = list(itertools.accumulate(sizes))
 
@@ -219,9 +220,8 @@ class ChainedTables:
     """Several PackedTables one after another, with the interface of a single PackedTable.
 
     `shifts[i]` has the numbers that are added to the ids of `tables[i]`, by the column of the ids, so that no two rows
-    have the same id.
-    The column SHARD contains the number of the row's table. A column that a table lacks is null in its rows. Raises
-    UsageError if a column has types in two tables that cannot be converted to a common type.
+    have the same id. The column SHARD contains the number of the row's table. A column that a table lacks is null in
+    its rows. Raises UsageError if a column has types in two tables that cannot be converted to a common type.
     """
 
     def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:

@@ -258,7 +258,11 @@ def whole(path: Path) -> list[Path]:
 
 
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
-    """Add a JSON file that is not a commit record to the result: it is damaged, or jointspace has not written it."""
+    """Add a JSON file that cannot be read as a commit record to `result`.
+
+    It is a fault, for which `error` is the reason, if it is damaged or was a commit record. It is unvouched if it is
+    valid JSON that jointspace has not written as a commit record.
+    """
     try:
         value = read_json(path)
         foreign = not isinstance(value, dict) or "made_by" not in value
@@ -304,7 +308,8 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` says what the rows are: the image itself, its captions, its regions and so on. If there are no rows, `note`
-    says why. For rows of an index, it gives the recall of the index. Otherwise it is empty.
+    says why, unless the reason is not known. For rows of an index, it gives the recall of the index. Otherwise it is
+    empty.
     """
 
     file: Path
@@ -354,12 +359,15 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
 
 
 def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:
-    """Return the rejects of the file that `name` means."""
+    """Return the rejects whose file is the path `name`, or ends with it, and the rejects whose reason quotes `name`."""
     return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
 def trace(run: Path, manifest: Manifest, image_id: int) -> ImageTrace:
-    """Find the rows of an image in all artefacts of a run. A damaged artefact appears with a note."""
+    """Find the rows of the image `image_id` in all artefacts of a run.
+
+    A damaged artefact appears without rows, with the error as its note.
+    """
     number = image_id // manifest.shard_size
     tables = {name: manifest.of_image(name, image_id) for name in ("sentences", "documents", "boxes")}
     sentence_id = tables["sentences"]["sentence_id"].to_pylist()
@@ -434,7 +442,7 @@ def _in_index(folder: Path, image_id: int, sentences: Sequence[int]) -> Iterator
         if len(there):
             index = shard.card.index_of(modality)
             note = ""
-            if index is not None and index.measured_with:  # the cards of older indexes lack this key
+            if index is not None and index.measured_with:  # The cards of older indexes lack this key.
                 note = f"index recall@10 {index.recall:.3f}, measured with {index.measured_with}"
                 if index.conditions:
                     recalls = (f"{min(c.uncorrelated, c.correlated):.3f} ({c.share:.1%})" for c in index.conditions)

@@ -82,8 +82,8 @@ IMPORTED_SETTINGS = {
     "demo": {"train": 20, "dev": 4, "test": 4, "weak": 1},
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
-"""Settings of a separate run with precomputed vectors. The other run cannot have such vectors, because precomputed text
-vectors cannot be compared with the vectors of its text encoders."""
+"""Settings of a separate run with precomputed vectors. The run of SETTINGS cannot have such vectors, because
+precomputed text vectors cannot be compared with the vectors of its text encoders."""
 SIMULATED_TEXT_SETTINGS = {
     "models": ["joint"],
     "variants": {"joint": {"model": "ncca", "training": "joint"}},
@@ -95,11 +95,11 @@ SIMULATED_TEXT_SETTINGS = {
     "evaluate": {"bootstrap": 10, "protocols": ["all-sentences"]},
 }
 SPACY_STAGES = {"train_parser"}
-"""Stages that need an extra, which may not be installed."""
+"""Names of the stages that need spaCy, an extra that may not be installed."""
 
 
 PAPER_STAGES = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
-"""Stages that need more images and take minutes."""
+"""Names of the stages for the tables of papers, which need more images than SETTINGS has, and take minutes."""
 
 
 def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
@@ -122,16 +122,16 @@ MAPS = {"encoders": [{"name": "new", **NETWORK, "weights": "untrained"}], "extra
 @pytest.mark.parametrize(
     ("stage", "names", "settings", "needed"),
     [
-        # The parameters are chosen on dev, but a change of the dev images does not change the moments of train.
+        # `fit` chooses parameters on dev, and a change of the dev images does not change the moments of train.
         ("fit", ("ncca",), {}, "manifest"),
-        # The fold of an image depends on how many images its split has in all shards.
+        # The moments are summed by folds, and the fold of an image depends on the images of its split in all shards.
         ("accumulate", ("study/target",), {}, "manifest"),
-        # Parses in files are matched by image names, and the fingerprints of a shard do not depend on image names.
+        # Files of parses are matched by image names, on which the fingerprints of a shard do not depend.
         ("parse", (), {}, "manifest"),
         ("study", (), SIMULATES, "text/simulated/all"),
         ("build_index", ("ncca",), MAPS, "features/new"),
         ("report", (), {}, "embeddings/ncca"),
-        # The stage ranks the labels of the manifest by these names, even if the boxes have texts.
+        # The stage reads the names of the labels in the manifest, even if the boxes have texts.
         ("rank_phrases", ("hmlstm", "test"), {"describe": {"region_texts": "texts.json"}}, "names"),
     ],
 )
@@ -183,9 +183,9 @@ SHARD = "embeddings/ncca/shard-00000.h5"
         (np.memmap, SHARD, "model"),
         (lambda path: h5py.File(path).close(), SHARD, "model"),
         (lambda path: Run(path.parents[2]).embeddings("ncca").read("images", np.arange(2)), SHARD, "model"),
-        # This commit record was read before, to check the embeddings that were made from the model.
+        # The runner has read this commit record before, to check the embeddings, which were made from the model.
         (commits.read_commit, "models/ncca/model.json", "embeddings"),
-        # The name of this folder begins with the name of the declared folder.
+        # The name of this undeclared folder begins with the name of the declared folder `models/ncca`.
         (Path.read_bytes, "models/ncca-csls/model.json", "model"),
     ],
 )
@@ -206,7 +206,10 @@ def test_opening_an_undeclared_file_directly_is_noticed(
 
 
 def run_all(folder: Path, settings: dict, targets: Set[str]) -> set[str]:
-    """Run the stages `targets` and the stages before them, watched. Return the names of all stages that ran."""
+    """Make a run with `settings` in `folder`. Run the stages `targets` and the stages that make their inputs.
+
+    Fails if a stage opens an undeclared file (see `watching`). Return the names of all stages that ran.
+    """
     values = {**settings, "name": "run", "data_root": str(folder / "data"), "results_root": str(folder)}
     (folder / "run").mkdir(parents=True)
     (folder / "run/config.yaml").write_text(yaml.safe_dump(values))
@@ -260,8 +263,8 @@ def bring_vectors(run: Path, data: Path) -> None:
 def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
     """Watch the functions that open files.
 
-    Yield a function `watch(stage, call)`. It fails if the stage opens a file of its run that does not belong to a
-    declared input or output.
+    Yield a function `watch(stage, call)`, which calls `call` to run the stage. It raises AssertionError if the stage
+    opens a file of its run that does not belong to a declared input or output.
     """
     views: list[StageRun] = []
     trusted: list[str] = []
@@ -279,8 +282,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
         return called
 
     def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Do not watch `function`, which reads commit records to compare digests. It may read the commit record of any
-        artefact from which an input was made."""
+        """Wrap `function`, which reads commit records to compare digests, so that its reading is not watched. It may
+        read the commit record of any artefact from which an input was made."""
 
         def called(*arguments: Any, **more: Any) -> Any:
             trusted.append(function.__name__)
@@ -322,13 +325,14 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
 
 
 def is_declared(path: Path, view: StageRun) -> bool:
-    """Whether a path is outside the run, or belongs to a declared input or an output of the stage."""
+    """Return whether the stage with this `view` may open `path`: the path is outside the run, or belongs to a declared
+    input or an output, to the configuration, to the measured times, to a temporary file or to a lock."""
     root = Path(os.path.abspath(view.root))
     if not path.is_relative_to(root):
         return True
     below = path.relative_to(root)
     if below.parts[:1] in ((), ("config.yaml",), ("benchmarks",)) or below.name.startswith("."):
-        return True  # the configuration, the times that Snakemake measures, temporary names and locks
+        return True  # These are the configuration, the times that Snakemake measures, temporary files and locks.
     stage = view._stage
     if below.parts[0] == "manifest" and stage.sharded and "manifest" not in view._declared:
         tables = {"images" if column == "splits" else column for column in stage.columns}

@@ -139,7 +139,7 @@ def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: P
     assert fingerprint(stage) == first != fingerprint(stage, 1)
     newer, config = replace(stage, version=stage.version + 1), Run(run).config
     assert fingerprint(newer) != first
-    # Snakemake reruns a job if this value differs.
+    # Snakemake reruns a job if the value of `depends` has changed.
     assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")
     assert fingerprint(replace(stage, keys=lambda config, encoder: {"a": 1})) != first
     assert fingerprint(replace(stage, columns=(*stage.columns, "splits"))) != first

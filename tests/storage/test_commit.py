@@ -35,7 +35,8 @@ def provenance_of(run: Path, stage: str, **inputs: str) -> Provenance:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make two shards of features by an encoder, a model from both shards, and embeddings by the model."""
+    """Make a run with the commit records of a manifest, an encoder, two shards of its features, a model that was made
+    from both shards, and a shard of embeddings by the model. Return the folder of the run."""
     run = tmp_path / "run"
     publish_record(
         run / "manifest/manifest.json", {"shards": 2, "fingerprint": "m"}, provenance=provenance_of(run, "ingest")
@@ -71,7 +72,10 @@ ARTEFACTS = [
 
 
 def reasons(run: Path, hashed: bool = True) -> dict[str, str]:
-    """Return the kind of fault of each faulty file."""
+    """Return faulty file -> the first word of the reason, such as `changed`, for all ARTEFACTS of the run.
+
+    The files are named by their paths below the run. Artefacts without a readable commit record are left out.
+    """
     found = {}
     for place in ARTEFACTS:
         try:
@@ -137,7 +141,8 @@ def test_each_kind_of_fault_is_recognised(disturb: Callable, found: dict[str, st
 
 
 def test_job_refuses_an_input_whose_own_inputs_are_out_of_date(run: Path) -> None:
-    """The encoder was made again. The model, which is the direct input of the embeddings, has not changed."""
+    """The encoder was made again, so the features, from which the model was made, are out of date. The embeddings have
+    no fault of their own, because the model, their direct input, has not changed."""
     remake_encoder(run)
     assert not list(Commits(run).faults("embeddings/m/shard-00000.h5.json"))
     with pytest.raises(IntegrityError, match=r"models/m/model\.json is mixed"):
@@ -148,7 +153,7 @@ SOURCES = ["encoders/e/model.json", "features/e/shard-*.h5.json", "models/m/mode
 
 
 def answers_or_errors(ask: Callable[[str], object], names: Iterable[str]) -> dict[str, str]:
-    """Ask for each name, and return the answers or the messages of the errors."""
+    """Call `ask` with each name. Return name -> the answer as text, or "refused: " and the message of the error."""
     found = {}
     for name in names:
         try:
@@ -175,7 +180,8 @@ def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: P
 
 
 def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path) -> None:
-    """A job that was killed has made one of the shards again from the same inputs."""
+    """A job that was killed has made one of the shards again from the same inputs. The commit record of the part, which
+    lists the shard, was not written again."""
     path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
     publish_record(
@@ -189,8 +195,8 @@ def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path
 
 
 def test_a_chunk_compares_the_commit_records_of_its_shards_by_hash(run: Path) -> None:
-    """The shard was made again with other bytes. Its new commit record has the length of the old record, which the
-    record of the chunk describes."""
+    """The shard was made again with other bytes. The new commit record is as long as the old record, which the commit
+    record of the part lists, so that only its hash differs."""
     path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
     commit = commit_path(path)
     files, made_of = {commit.name: describe_file(commit)}, provenance_of(run, "extract", **read_commit(commit).inputs)
@@ -251,7 +257,7 @@ def test_fingerprint_of_unfinished_work_depends_on_everything_but_its_folder(tmp
 
 
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The reader has the former commit record, which does not describe the new bytes."""
+    """The file is replaced after `read_verified` has read its commit record, which does not describe the new bytes."""
     path, check = run / "models/m/model.safetensors", commits_module.open_commit
 
     def check_and_replace(*given: object, **named: object) -> object:

@@ -29,7 +29,7 @@ def test_parts_are_combined_into_the_shard_and_removed(tmp_path: Path) -> None:
     fill(shard)
     assert sorted(path.name for path in shard.folder.glob("*.h5")) == ["0000000.h5", "0000004.h5"]
     shard.publish(DETAILS)
-    fill(start(tmp_path), parts=2)  # A process that is killed before it removes the parts would leave them.
+    fill(start(tmp_path), parts=2)  # These parts stand for the parts that a process leaves if it is killed.
     remove_unfinished(tmp_path / "shard.h5")
     assert sorted(path.name for path in tmp_path.iterdir()) == ["shard.h5", "shard.h5.json"]
     published = Shard(tmp_path / "shard.h5", FEATURES)

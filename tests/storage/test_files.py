@@ -42,9 +42,10 @@ def test_a_file_that_is_replaced_within_a_process_is_checked_again(tmp_path: Pat
 
 
 def kill_at(step: int, path: Path) -> bool:
-    """Publish `path` in a forked process that kills itself at a step: before it opens, syncs or renames a file.
+    """Publish `path` in a forked process that kills itself at the step with the number `step`, from 0.
 
-    Return whether the process finished before that step.
+    A step is a call that opens, syncs or renames a file. The process is killed before this call. Return whether the
+    process finished before it reached the step.
     """
     if not (child := os.fork()):
         count = iter(range(10**6))
@@ -101,7 +102,8 @@ GENERATIONS = {b"old": {"generation": 1}, b"new": {"generation": 2}}
 
 
 def publish_two(folder: Path, content: bytes) -> None:
-    """Publish two shards, and a summary whose commit record vouches for the records of both."""
+    """Publish two shards with this `content`, and a summary whose commit record vouches for the records of both, in one
+    batch."""
     together, vouched = FileBatch(), {}
     for number in range(2):
         about = {"details": GENERATIONS[content], "beside": {f"{number}.txt": content}, "batch": together}
@@ -113,7 +115,7 @@ def publish_two(folder: Path, content: bytes) -> None:
 
 
 def failing_at(step: int, function: Callable) -> Callable:
-    """Wrap `function` so that only the call with the number `step`, from 0, raises an error."""
+    """Wrap `function` so that only the call with the number `step`, from 0, raises an OSError (a stale file handle)."""
     calls = iter(range(10**6))
 
     def fail(*given: object, **named: object) -> object:
@@ -142,7 +144,7 @@ def test_readers_never_see_a_mixture_when_publishing_fails(
 
 
 def read_generation(folder: Path) -> dict[str, int]:
-    """Read the generation of the summary, or nothing if there is no summary.
+    """Read the generation of the summary, as `publish_two` has written it. Return {} if there is no summary.
 
     Asserts that every file for which a commit record vouches exists and has the content of its generation.
     """
@@ -174,7 +176,10 @@ def test_an_error_while_cleaning_up_does_not_hide_the_first_error(
 
 
 def half_written(path: Path, host: str, pid: int, patch: pytest.MonkeyPatch) -> Path:
-    """Make the temporary file that the process `pid` on the machine `host` would write before it publishes `path`."""
+    """Make the temporary file that the process `pid` on the machine `host` would write before it publishes `path`.
+
+    Return the path of the temporary file, which is in the folder of `path`.
+    """
     with patch.context() as there, tempfile.TemporaryDirectory(dir=path.parent.parent) as folder:
         there.setattr(socket, "gethostname", lambda: host)
         there.setattr(os, "getpid", lambda: pid)
@@ -187,8 +192,9 @@ DEAD = 999_999_999
 
 
 def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The files belong to a living and a dead process of this machine, and to three processes of other machines. One of
-    the processes of other machines wrote its file long ago."""
+    """Of the files of five processes on several machines, only two are swept: the file of a dead process of this
+    machine, and a file that a process of another machine wrote long ago. A dead process's file of an earlier version is
+    swept too. Other names, a folder and a link stay."""
     here, path = socket.gethostname(), tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
@@ -361,7 +367,7 @@ WRONG = [
 
 @pytest.mark.parametrize("name", WRONG, ids=repr)
 def test_name_that_is_not_plain_is_refused(name: object, tmp_path: Path) -> None:
-    said = r"^the/card\.json names the file .{1,400}\. Copy that file again from its source\.$"
+    said = r"^the/card\.json names the file .{1,400}\. Copy the file that contains this name again from its source\.$"
     with pytest.raises(IntegrityError, match=said):
         inside(tmp_path, name, Path("the/card.json"))
 
@@ -379,8 +385,8 @@ def test_path_with_a_link_is_refused_even_if_the_link_stays_inside(link: str, tm
 
 @pytest.fixture
 def hashed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> list[str]:
-    """Record the names of the files that are hashed. The memory of verified files is empty, and accepts files of any
-    age."""
+    """Return a list to which the name of each file is added when the file is hashed. The memory of verified files is
+    empty, and accepts files of any age."""
     names: list[str] = []
     digest = hashlib.file_digest
 

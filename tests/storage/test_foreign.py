@@ -189,7 +189,7 @@ def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, p
 
 
 def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
-    """The schema declares a name for every row, but the statistics of the column count rows without a name."""
+    """The schema says that every row has a name, but the column was written as one in which names may be missing."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()

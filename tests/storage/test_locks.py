@@ -33,7 +33,7 @@ SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-
 
 @pytest.fixture
 def path(run: Path, tmp_path: Path) -> Path:
-    """Return the path of the vocabulary of a run. The vocabulary does not exist yet."""
+    """Return the path of the token vocabulary of a copied run. The file itself has been removed."""
     path = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
     path.unlink()
     return path
@@ -115,9 +115,9 @@ def test_a_command_that_waits_begins_when_the_lock_is_free(tmp_path: Path) -> No
 
 
 ARGUMENTS = {"export": {"kind": "npy"}, "migrate": {"old": ".", "new": "."}}
-"""Arguments with which a command has an output."""
+"""Command -> the arguments that it needs before it locks its output. All other arguments are None in the test."""
 LATE = ("add", "init", "remove")
-"""Commands that read their input before they lock their output."""
+"""Commands that read their input before they lock their output, so that the test would need an input for them."""
 
 
 def with_output() -> list[str]:

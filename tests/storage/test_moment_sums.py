@@ -49,7 +49,10 @@ def read(run: Path) -> tuple[list[str], Moments]:
 
 
 def compute_dense(run: Path) -> dict[str, np.ndarray]:
-    """Compute the moments of the training pairs from one dense row per sentence, in double precision."""
+    """Compute the moments of the training pairs from one dense row per sentence, in double precision.
+
+    Return the arrays mean_x, mean_y, xx, xy and yy by name.
+    """
     manifest = Manifest(run / "manifest")
     numbers = range(manifest.n_shards)
     x = np.concatenate([Shard(run / f"features/colour/shard-{n:05d}.h5", FEATURES)["features"] for n in numbers])
@@ -61,7 +64,7 @@ def compute_dense(run: Path) -> dict[str, np.ndarray]:
 
 
 def modified(run: Path) -> dict[str, int]:
-    """Return the time of the last change of each chunk in nanoseconds, by file name."""
+    """Return file name -> the time of the last change in nanoseconds, for each chunk of the target moments."""
     return {path.name: path.stat().st_mtime_ns for path in sorted((run / "moments/target").glob("chunk-*.h5"))}
 
 
@@ -126,7 +129,7 @@ def test_an_interrupted_run_keeps_the_chunks_that_it_made(run: Path, monkeypatch
 
 
 def test_moments_of_an_earlier_version_are_removed(run: Path) -> None:
-    """Earlier versions stored moments per shard."""
+    """Earlier versions stored one file of moments per shard, in the folder that now has one file per chunk."""
     folder = run / "moments/target"
     path, provenance = folder / "shard-00000.h5", Provenance(run, "accumulate", 6)
     sums = {0: pairs.read_moments(folder / "chunk-00000.h5", 0)}

@@ -1,5 +1,6 @@
 """Tables that are unpacked one row group at a time are compared with the whole table."""
 
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -9,6 +10,9 @@ import pytest
 
 from pipeline.errors import IntegrityError
 from pipeline.storage import tables
+from pipeline.storage.card import Modality
+from pipeline.storage.index_folder import COLUMNS, require_plain_rows
+from pipeline.storage.index_shard import IndexShard
 from pipeline.storage.tables import GROUP_ROWS, PackedTable, to_parquet
 
 
@@ -72,6 +76,30 @@ def test_groups_larger_than_jointspace_writes_are_refused() -> None:
     pq.write_table(pa.table({"image_id": np.arange(GROUP_ROWS + 1)}), sink := pa.BufferOutputStream())
     with pytest.raises(IntegrityError, match=r"images\.parquet was not written by jointspace"):
         PackedTable(sink.getvalue(), Path("images.parquet"))
+
+
+class ShardOfTables(IndexShard):
+    """An index shard that only has the given tables, and no files."""
+
+    def __init__(self, contents: dict[str, pa.Table]) -> None:
+        self.contents = contents
+
+    def packed_table(self, modality: Modality) -> PackedTable:
+        path = Path(f"{modality}.parquet")
+        return PackedTable(to_parquet(self.contents[modality]), path, partial(require_plain_rows, path))
+
+
+@pytest.mark.parametrize("column", ["offset", "size", "image_id"])
+def test_check_rows_refuses_the_numbers_that_reading_the_table_refuses(column: str) -> None:
+    row = {"image_id": 0, "path": "a.tar", "split": "train", "sha256": "0" * 64, "member": "b.jpg"}
+    rows = [{**row, "offset": 512, "size": 10}, {**row, "image_id": 1, "offset": 1024, "size": 10}]
+    sentences = COLUMNS["sentences"].empty_table()
+    ShardOfTables({"images": pa.Table.from_pylist(rows, COLUMNS["images"]), "sentences": sentences}).check_rows()
+    rows[1][column] = -1
+    shard = ShardOfTables({"images": pa.Table.from_pylist(rows, COLUMNS["images"]), "sentences": sentences})
+    for read in (shard.check_rows, partial(shard.table, "images")):
+        with pytest.raises(IntegrityError, match=f"images.parquet row 1: its {column} is -1"):
+            read()
 
 
 @pytest.mark.parametrize("unit", ["s", "ms", "us"])

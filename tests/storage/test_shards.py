@@ -15,7 +15,7 @@ from pipeline.storage.shards import FEATURES, OpenedOnUse, Shard, write_shard
 
 
 def forge(path: Path) -> None:
-    """Write the commit record that another program would write for its own HDF5 file."""
+    """Write a commit record that vouches for the HDF5 file at `path`, so that only the content of the file is wrong."""
     publish(path, path.read_bytes(), kind=FEATURES, rows=1)
 
 

@@ -49,9 +49,10 @@ if TYPE_CHECKING:
     from pydantic import JsonValue
 
 RECORD = "applied.json"
-"""Name of the file that records the folder of the new photos. A run with this file was made by `apply` or `add`."""
+"""Name of the file, in the folder of a run, that has the path of the new photos. A run with this file was made by
+`apply` or `add`."""
 MAX_LISTED_REJECTS = 20
-"""Number of rejected files that are logged if no photo can be used."""
+"""Maximum number of rejected files that are logged if `apply_index` fails and removes the list of rejected files."""
 log = logging.getLogger(__name__)
 
 
@@ -64,7 +65,10 @@ log = logging.getLogger(__name__)
     writes=lambda layout, index: layout.embeddings(plain(IndexShard(Path(index)).card.model, index)),
 )
 def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Iterator[int]:
-    """Embed all images and sentences of a run with the model of the index shard in the folder `index`."""
+    """Embed all images and sentences of a run with the model of the index shard in the folder `index`.
+
+    Yield the number of each shard of the run when its embeddings are written.
+    """
     opened = StoredIndex([IndexShard(Path(index))])
     asker, stored = QueryEncoder(opened), opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
@@ -118,7 +122,7 @@ def apply_index(
     if not new.any():
         return None
     if not new.all():
-        log.debug("%d of %d photos belong to this index shard, but all of them are encoded", new.sum(), len(new))
+        log.debug("All %d photos are encoded, but only %d of them are new and are indexed.", len(new), new.sum())
     for encoder in encoders:
         run_stage(run, stages["extract"], (encoder,))
     run_stage(run, embed_with_index, (str(shard.folder.absolute()),))
@@ -141,7 +145,7 @@ def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
         report = Layout(output.absolute()).manifest.path.with_name(REJECTS)
         rejects = list(read_rejects(report)) if report.exists() else []
         for reject in rejects[:MAX_LISTED_REJECTS]:
-            log.warning("%s: %s", printable(reject["file"]), printable(reject["reason"]))
+            log.warning("This photo was rejected: %s: %s.", printable(reject["file"]), printable(reject["reason"]))
         for path in set(output.iterdir()) - (before or set()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if before is None:
@@ -184,10 +188,10 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
                 remove_shard(folder)
                 if lost := len(there - present):
                     log.warning(
-                        "%s: %d added photos were removed, because the folder of the run no longer contains them. To"
-                        " have them again, put them back there.",
-                        home,
+                        "%d added photos were removed from the index %s, because the folder of the run no longer"
+                        " contains them. To have them again, put them back into that folder.",
                         lost,
+                        home,
                     )
             elif (run / RECORD).exists() and (
                 shard.model_digest != own[0].model_digest or not present.isdisjoint(there)
@@ -212,13 +216,13 @@ def _require_whole_images(asker: QueryEncoder) -> None:
     name = asker.index.card.model
     if asker.multi_vector:
         raise UsageError(
-            f"{name} compares image regions, and an index does not record how to find regions. Use the index of a model"
-            " with one vector per image, such as ncca."
+            f"The model {name} compares image regions, and an index does not record how to find regions. Use the index"
+            " of a model with one vector per image, such as ncca."
         )
     for encoder, stored in asker.stored_encoders().items():
         if stored_spec(stored.settings, "image").reads != "pixels":
             raise UsageError(
-                f"the encoder {encoder} of {name} needs image regions. Use the index of a model of whole images, such"
+                f"The encoder {encoder} of {name} needs image regions. Use the index of a model of whole images, such"
                 " as ncca."
             )
 
@@ -236,7 +240,10 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
     before: str | None = read_json(record)["photographs"] if record.exists() else None
     indexed = is_index(folder)
     if before is None and (indexed or layout.config.exists() or layout.manifest.commit.exists()):
-        raise UsageError(f"{output} already contains {'an index' if indexed else 'a run'}. Choose another --output.")
+        raise UsageError(
+            f"{output} already contains {'an index' if indexed else 'a run'} that `apply` did not make. Choose another"
+            " folder with --output."
+        )
     if indexed and before and os.path.exists(before) and os.path.realpath(before) != os.path.realpath(photographs):
         raise UsageError(
             f"{output} is the index of {before}. Choose another --output, or add the photos to this index with"
@@ -278,7 +285,7 @@ def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
 def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np.ndarray) -> IndexShard:
     """Write the index of the photos of `run` for which `new` (n_images,) is true, with the model of the shard `source`.
 
-    `asker` embeds queries with this model. `name` is the name on the card of the index.
+    `asker` embeds queries with this model. `name` is the name on the card of the index. Return the written shard.
     """
     card, manifest, settings = source.card, run.manifest, run.config.index
     embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)

@@ -38,10 +38,14 @@ log = logging.getLogger(__name__)
 def read_pairs(path: Path) -> list[SentenceRecord]:
     """Read a table of photos and captions, in any of the formats of pipeline.collections.formats.rows.
 
-    Raises UsageError if there is no such table, and InputError for a row without a photo or a caption.
+    Return one record per caption, with the name of the photo and the number of the row. Raises UsageError if there is
+    no such table, and InputError if it has no column of captions or a row without a photo or a caption.
     """
     if not path.is_file():
-        raise UsageError(f"{path} does not exist. Write it with the columns file and caption, or add --ask.")
+        raise UsageError(
+            f"{path} does not exist. Write it with the columns file and caption, or add --ask, which asks you for"
+            " captions and writes this table."
+        )
     options = Options({}, {}, "gallery")
     folder = CollectionFolder(path.parent, options)
     columns, _ = table.with_sentences(table.find_columns(folder, path))
@@ -59,7 +63,7 @@ def read_pairs(path: Path) -> list[SentenceRecord]:
 
 
 def match_pairs(index: StoredIndex, pairs: Sequence[SentenceRecord]) -> list[StoredPhoto]:
-    """Return the photo of the index that each pair of a photo's name and a caption means.
+    """Return, for each of the `pairs`, the photo of the index that the name in the pair means.
 
     Raises InputError if a name does not match exactly one photo, and if two pairs have the same photo and caption.
     """
@@ -81,7 +85,7 @@ def open_text_searcher(index: StoredIndex) -> Searcher:
     if obstacle := find_obstacle(index):
         raise UsageError(f"{index.folder} cannot be calibrated, because {obstacle}. Use another index.")
     searcher = Searcher(index)
-    searcher.count_words("")  # raises UsageError if the index has no text encoder
+    searcher.count_words("")  # This raises UsageError if the index has no text encoder.
     return searcher
 
 
@@ -108,7 +112,11 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
         except InputError as error:
             raise InputError(f"{path} row {pair.row}: {error}") from error
     if trained := len(training_photos(index).intersection(photo.image_id for photo in photos)):
-        log.warning("%s has %d photos that trained the model, so the line may promise too much.", path, trained)
+        log.warning(
+            "%s has %d photos that trained the model, so the threshold of likely matches may be too high for other"
+            " photos. Use captions of photos that did not train the model.",
+            path, trained,
+        )  # fmt: skip
     card = index.first.card
     coverage = card.calibration.coverage if card.calibration else IndexSettings().coverage
     captions = one_vector_each(searcher.embed_sentences([pair.text for pair in pairs]))
@@ -139,8 +147,10 @@ def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generato
         return searcher.gallery("images").reconstruct(background), owners
     except RuntimeError as error:
         folder = searcher.index.folder
-        remedy = "Set index.candidates to other types, and run `jointspace run CONFIG`."
-        raise UsageError(f"{folder} cannot be calibrated, because its type returns no vectors. {remedy}") from error
+        remedy = "Set index.candidates to other types of index, and run `jointspace run CONFIG`."
+        raise UsageError(
+            f"The index {folder} cannot be calibrated, because its type returns no vectors. {remedy}"
+        ) from error
 
 
 def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generator) -> np.ndarray:
@@ -157,7 +167,8 @@ def choose_background(own: np.ndarray, rows: np.ndarray, rng: np.random.Generato
 def training_photos(index: StoredIndex) -> set[int]:
     """Return the ids of the photos of an index with which its model was trained.
 
-    The set is empty if the model was trained in another run than the run that built the index.
+    The set is empty if the card of the index does not describe the training data, or says that the model was trained
+    in another run than the run that built the index.
     """
     trained = index.card.trained_on
     splits = trained.splits if trained and trained.run == index.card.name else []

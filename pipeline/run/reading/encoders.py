@@ -30,7 +30,8 @@ if TYPE_CHECKING:
     from pipeline.encoders.text_encoder import TextEncoder
 
 N_COMPARED = {"image": 4, "text": 16}
-"""Modality -> number of precomputed vectors that are compared with vectors that the encoder `made_by` computes anew."""
+"""Modality -> number of images or captions whose precomputed vectors are compared with vectors that the encoder of the
+key `made_by` computes anew."""
 
 
 @dataclass(frozen=True)
@@ -53,7 +54,7 @@ class RunTexts:
             return None
         value = read_json(path)
         if isinstance(value, dict) and isinstance(value.get("details"), dict):
-            value = value["details"].get("settings")  # the file is the model.json of a text encoder
+            value = value["details"].get("settings")  # The file is the model.json of a text encoder.
         check_form(value, VocabularyForm, path, "Correct text.vocabulary.")
         return Vocabulary.from_dict(value)
 
@@ -93,9 +94,9 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
 
 
 def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
-    """Read the first N_COMPARED images, or captions, of a run and their precomputed vectors.
+    """Read the first N_COMPARED images, or captions, of a run, and the precomputed vectors of an entry for them.
 
-    Raises InputError if one of these images cannot be read.
+    Raises InputError if one of these images cannot be read, and if an image or a caption of the run has no vector.
     """
     matched = match_precomputed(run, entry)
     rows = range(min(N_COMPARED[entry.modality], len(matched.labels)))
@@ -105,7 +106,7 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
     opened = list(open_photographs(run, list(rows)))
     if reasons := [reason for _, reason in opened if reason]:
         raise InputError(
-            f"{max(reasons)}. `ingest` could read this photo. Restore it, or run"
+            f"{max(reasons)}. `ingest` could read this photo, but now it cannot be read. Restore the photo, or run"
             f" `jointspace stage ingest --run {run.root}` again."
         )
     images = [image for image, _ in opened if image is not None]
@@ -113,7 +114,7 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
 
 
 def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
-    """Make the network from which the finetuning of an encoder starts."""
+    """Make the network from which the finetuning of an encoder starts. `training` says which weights it has."""
     from pipeline.encoders.networks import NetworkEncoder
 
     assert isinstance(encoder, NetworkEntry)
@@ -148,6 +149,6 @@ def write_encoder(
                 check_folder(library)
             except ValueError as error:
                 raise InputError(
-                    f"encoder {entry.name}: this model cannot be stored ({error}). Choose another model."
+                    f"The model of the encoder {entry.name} cannot be stored ({error}). Choose another model."
                 ) from error
         write_parameters(path, kind, encoder.tensors(), **about, details=details, library=library)

@@ -28,13 +28,15 @@ log = logging.getLogger(__name__)
 VECTOR_COLUMN = "vector"
 """Name of the column of vectors in an exported Parquet file."""
 OWN_PREFIX = "own_"
-"""Prefix by which a column of the user's own with the name VECTOR_COLUMN is renamed."""
+"""Prefix that is put before the name of a column of the user's own if this name is VECTOR_COLUMN."""
 JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
 
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
-    """Export an index to the new folder `output`, and return the numbers of its images and sentences.
+    """Export the vectors and the rows of an index to the new folder `output`.
+
+    Returns how many `images` and `sentences` were written. Sentences are left out if the index has none.
 
     `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
     axes or the usual number of axes (see pipeline.index.codes). The folder appears under its name only when all files
@@ -75,6 +77,7 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
 def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa.Table]:
     """Return the vectors (n, c) float32 of a modality and the table of their rows, without removed rows.
 
+    If a shard stores the vectors compressed, the returned vectors are approximate, and a warning is logged.
     Raises UsageError if the model has several vectors per image, or if the index cannot return its vectors.
     """
     if index.card.kind == "fragments":
@@ -96,7 +99,7 @@ def read_vectors(index: StoredIndex, modality: Modality) -> tuple[np.ndarray, pa
         return open_gallery(index, modality).reconstruct(rows), table.take(rows)
     except RuntimeError as error:
         raise UsageError(
-            f"The vectors of the {modality} cannot be reconstructed from {index.folder} ({brief(error)}). Set"
+            f"The vectors of the {modality} cannot be read back from {index.folder} ({brief(error)}). Set"
             " index.candidates to another type of index, such as [Flat], and build the index again."
         ) from error
 
@@ -120,8 +123,8 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
     """Write the names of the rows of `table`, one per line, as `open_foreign` reads them.
 
-    A line is the name of the photo, followed by a tab and the text if the row is a caption. A photo inside another file
-    has a name such as `a.tar/b.jpg`.
+    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in it become
+    spaces. A photo inside another file has a name such as `a.tar/b.jpg`.
     """
     rows = images.select(["image_id", "path", "member"]).to_pylist()
     names = {image["image_id"]: listed_name(image) for image in rows}

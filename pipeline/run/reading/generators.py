@@ -64,10 +64,11 @@ def read_generator(run: Run, name: str) -> StoredGenerator:
     spec = generator_spec(parameters.details["generator"])
     generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
-    is_configured = name in run.config.generator_variants  # an earlier configuration may have trained it
+    # The generator may be from an earlier configuration. Then the settings of its type are used.
+    is_configured = name in run.config.generator_variants
     settings = run.config.generator(name if is_configured else spec.name).settings
     precision = getattr(settings, "precision", None)
-    if precision:  # the generator `nearest` has no such setting
+    if precision:  # The generator `nearest` has no such setting.
         generator.network.precision = choose_precision(precision, run.device)
         precision = str(generator.network.precision)
     return StoredGenerator(folder, name, spec, generator, parameters, precision)
@@ -167,9 +168,9 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: Sto
     if stored.space is not None:
         if index is None:
             raise UsageError(
-                f"the generator in {stored.folder} needs a joint space, but the configuration does not name one. Set"
-                f" describe.space, or train it again: jointspace stage train-generator {stored.name}"
-                f" --run {run.root}"
+                f"The generator in {stored.folder} was trained with a joint space, but gets none now. Set the joint"
+                f" space in describe.space, or train the generator again with `jointspace stage train-generator"
+                f" {stored.name} --run {run.root}`."
             )
         space, trigram = JointSpace(index, run.gpu), count_trigrams(run.config, corpus)
         require_same("joint space", {str(stored.folder): stored.space, str(index.folder): space.fingerprint})

@@ -138,7 +138,7 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
             prepared.append(name)
             continue
         log.warning(
-            "the %s of %s are precomputed, and this run does not have the %s that made them, so the index cannot be"
+            "The %s of %s are precomputed, and this run does not have the %s that made them, so the index cannot be"
             " searched %s. Name that %s in the key made_by of %s.",
             role.vectors, name, role.name, role.queries, role.name, name,
         )  # fmt: skip
@@ -146,7 +146,7 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences `ids` to an index shard."""
+    """Add the tables of the images and sentences `ids` to an index shard. `encoders` are the encoders of its model."""
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
         if modality == "images":
@@ -188,8 +188,9 @@ def add_indexes(
 
     For a multi-vector model, outlines are added too, which say which vectors belong to which item. The index of the
     images is tuned and measured with `queries`, and the index of the sentences with images. If there are no sentences,
-    only the images are indexed. `share(modality)` returns the vectors on which the FAISS indexes of all shards are
-    trained, or a trained index that they share, or None if this shard trains its own (see `_shared_training`).
+    only the images are indexed, unless the model is a multi-vector model. `share(modality)` returns the vectors on
+    which the FAISS indexes of all shards are trained, or a trained index that they share, or None if this shard trains
+    its own (see `_shared_training`).
     """
     several = embeddings.multi_vector
     requirements = Requirements.of(settings)
@@ -215,7 +216,7 @@ def add_indexes(
         if built.tradeoff:
             writer.add_json(f"{name}.tradeoff.json", built.tradeoff)
         card = indexes[name] = built.card.model_copy(update={"measured_with": asking.measured_with})
-        del built  # it may be as large as the next index, and both may not fit into memory
+        del built  # This index may be as large as the next index, and both may not fit into memory.
         _report_index(embeddings.name, name, modality, card, settings)
     if outlines:
         writer.add_outlines(outlines)
@@ -238,7 +239,8 @@ def find_queries(
     """Find the queries that tune and measure an index of the images `image_id` of a run.
 
     They are the vectors `captions`. If there are none, `embedder` embeds the queries of `hubness.queries`, the file
-    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts.
+    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts. Without captions and
+    texts, the vectors of the images are the queries.
     """
     images = read_sample(embeddings, "images", image_id)
     texts: list[str] = []
@@ -276,13 +278,13 @@ def _shared_training(
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
     """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
     log.info(
-        "%s: %d %s in %s, index recall@10 %.3f measured with %s",
-        model, card.count, name, card.factory, card.recall, card.measured_with,
+        "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
+        model, card.count, name, card.factory, card.measured_with, card.recall,
     )  # fmt: skip
-    log.debug("%s: %.0f queries/s on a core", model, card.queries_per_second)
+    log.debug("%s: the index of the %s answers %.0f queries/s on one core.", model, name, card.queries_per_second)
     if cost := card.shortlist:
         log.info(
-            "%s: %s finds %.3f of the ten best %s in %.1f ms; scoring all takes %.1f ms", model,
+            "%s: %s finds %.3f of the ten best %s in %.1f ms per query. Scoring all of them takes %.1f ms.", model,
             "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
             1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
         )  # fmt: skip
@@ -344,7 +346,7 @@ def _calibrate(run: Run, embeddings: Embeddings) -> Calibration | None:
             f"dev has {count} photos with captions, but {MIN_DEV_IMAGES} are needed" if count < MIN_DEV_IMAGES else None
         )
     if reason:
-        log.info("%s: searches will not show where likely matches end (%s)", embeddings.name, reason)
+        log.info("Searches of %s will not show where likely matches end, because %s.", embeddings.name, reason)
         return None
     pairs = run.pairs("dev").first(run.config.fit.dev_images)
     images = one_vector_each(embeddings.read("images", pairs.image_id))

@@ -31,12 +31,12 @@ def feature_shards(encoders: "Iterable[str]", layout: Layout) -> dict[str, Shard
 def generator_inputs(config: "Config", layout: Layout, generator: str) -> Inputs:
     """Return the inputs for training and evaluating a generator, except features.
 
-    The inputs are the manifest, the tokens of the sentences with their vocabulary, and the index whose joint space the
-    generator uses. The entry `space` of this index is None if the generator uses no joint space.
+    The inputs are the `manifest`, the `tokens` of the sentences, their `vocabulary`, and `space`: the index whose joint
+    space the generator uses, or None if it uses no joint space.
     """
     space = None
     if config.generator(generator).settings.in_space:
-        space = layout.index(config.bundle_names(config.describe.space)[0])  # every index shard has the model
+        space = layout.index(config.bundle_names(config.describe.space)[0])  # Each index shard has the whole model.
     return {
         "manifest": layout.manifest,
         "vocabulary": layout.token_vocabulary,
@@ -67,14 +67,15 @@ def label_names(config: "Config") -> Outside | None:
     For a generated demo, return the commit record `demo.json` of the demo instead. `make-demo` writes both files.
     """
     root = Path(config.data_root)
-    if config.demo.generate:  # make-demo writes the table with the rest of the collection
+    if config.demo.generate:  # `make-demo` writes the table of names together with the collection.
         return Outside("names", root / "demo.json")
     path = root / (config.phrases.names or "")
     return Outside("names", path) if path.is_file() else None
 
 
 def box_texts(config: "Config") -> Outside | None:
-    """Return the file with texts for boxes, or the file with names for their labels if there are no such texts."""
+    """Return the file with texts for boxes. If none is configured, return what `label_names` returns: the file with
+    names for the labels of boxes, or None."""
     texts = region_texts_path(config)
     return Outside("region_texts", texts) if texts else label_names(config)
 

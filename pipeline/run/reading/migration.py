@@ -44,7 +44,8 @@ class Migration:
     `kept["gallery"]` is the share of recall@10 that is kept if old vectors are mapped to the new space, and
     `kept["queries"]` if queries are mapped to the old space. With captions (`measured_with` is `captions`), captions
     search for their own rows. Otherwise (`neighbours`), new vectors search for their 10 nearest new vectors. All
-    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds).
+    searches are among `rows` rows, and use maps that were not fitted to the row of the query (5 folds). A share is NaN
+    if the searches without a map find nothing.
 
     `gallery_map` maps old vectors by ridge regression. `query_mean` (d,) and `query_weight` (d, D) map queries.
     """
@@ -89,9 +90,10 @@ class MigrationTask:
 
     @classmethod
     def open(cls, old: Path, new: Path, texts: Path | None) -> "MigrationTask":
-        """Open files of vectors, and pair their rows by names, or by order if they have no names.
+        """Open files of vectors, and pair the rows of `new` and `texts` with rows of `old`.
 
-        `old` may be the folder of an index. Raises InputError if a row has no partner.
+        The rows are paired by names, or by order if the file has no names. `old` may be the folder of an index. Raises
+        InputError if a row of `new` or `texts` has no row in `old`.
         """
         gallery = _open(old)
         sample = _open(new)
@@ -127,7 +129,7 @@ class MigrationTask:
             )
         drawn = rng.permutation(len(self.texts))[:MAX_CAPTIONS]
         texts = _read(self.texts, drawn)
-        position = np.full(len(self.old), -1)  # The position of each old row in the sample, if it is there.
+        position = np.full(len(self.old), -1)  # It will have the position of each old row in the sample, or -1.
         position[rows] = np.arange(len(rows))
         owners = position[self.owners[drawn]]
         described, places = np.unique(self.owners[drawn][owners < 0], return_inverse=True)
@@ -195,7 +197,7 @@ def migrate(
             if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
                 raise InputError(
                     f"{'rows' if name == 'new' else 'owners'} must have one row number of old, from 0 to"
-                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}."
+                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}. Correct the numbers."
                 )
             pairing[name] = found
     task = MigrationTask(opened["old"], opened["new"], pairing["new"], opened.get("texts"), pairing.get("texts"))
@@ -213,7 +215,7 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
         return ForeignFeatures(names, [vectors], [path])
     source = Source(path, None, None, of)
     if path.suffix in foreign.NAMELESS_SUFFIXES and not all(file.exists() for file in foreign.foreign_files(source)):
-        source = replace(source, of="sentences")  # Only sentences may be without names.
+        source = replace(source, of="sentences")  # `open_foreign` requires names for images.
     return open_foreign(source)
 
 
@@ -234,7 +236,10 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
         return np.arange(len(vectors))
     known = _gallery_names(gallery)
     if (different := len(set(known))) < len(known):
-        raise InputError(f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Rename rows.")
+        raise InputError(
+            f"{gallery.files[0]} has {len(known):,} rows, but {different:,} different names. Give each row its own"
+            " name."
+        )
     found = find_names(names, known).images
     if missing := [name for name, row in zip(names, found, strict=True) if row is None]:
         lacking = "that {} does not have" if gallery.names else "that are not row numbers of {}, which has no names"
@@ -246,7 +251,7 @@ def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: Foreig
 
 
 def _gallery_names(gallery: ForeignFeatures) -> list[str]:
-    """Return the names of old vectors (n,), which are their row numbers if the file has no names."""
+    """Return the names of n old vectors. If their file has no names, these are the row numbers as texts, from 0."""
     return gallery.names or list(map(str, range(len(gallery))))
 
 
@@ -296,7 +301,7 @@ def _fit_and_measure(
     chosen = evenly_spaced(len(queries), MAX_QUERIES)
     queries, owners = queries[chosen], owners[chosen]
     complete = _fit(x, y, captioned, query_mean, RIDGES)
-    folds = np.arange(len(x)) % FOLDS  # The rows are in random order.
+    folds = np.arange(len(x)) % FOLDS  # The caller has put the rows into random order, so the folds are random.
     mapped, adapted = np.empty_like(y), np.empty((len(queries), x.shape[1]), np.float32)
     for fold in range(FOLDS):
         held_out, asked = folds == fold, folds[owners] == fold

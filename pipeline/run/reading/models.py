@@ -69,7 +69,7 @@ def follow_training(
 
     from pipeline.models.neural.training import Checkpoint
 
-    # Some generators are not trained in epochs.
+    # Some generators are not trained in epochs, so they do not have these settings.
     seconds, epochs = getattr(settings, "checkpoint_seconds", 0), getattr(settings, "epochs", 1)
     checkpoints = Checkpoints(job.path / "checkpoints" / part, job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()

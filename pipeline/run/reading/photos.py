@@ -66,7 +66,7 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
     assert view is not None
-    if settings.batch_size is None and view.describe is None:  # the encoder takes pixels
+    if settings.batch_size is None and view.describe is None:  # `grow` needs an encoder that takes pixels.
         grow(extractor)
     precision = {"precision": extractor.plan.precision}
     return OpenedEncoder(extractor, view, {"name": name, "sha256": stored.sha256, **stored.settings, **precision})
@@ -110,7 +110,7 @@ def describe_parts(
     `load(images, stopwatch)` yields a loaded item for each image of all parts, such as pixels. It may load images of
     later parts in advance, also in other shards. `describe(loaded, lengths)` yields one result per part, such as
     features, where `lengths` has the number of images in each part. `title` labels the progress bar. After each shard,
-    the seconds of each step are logged.
+    the speed, and the share of each step in the time, are logged.
     """
     from tqdm import tqdm
 
@@ -136,7 +136,7 @@ def describe_parts(
                 yield part, result
             done += len(part.rows)
             if part.last:
-                log.info("shard %d: %s", part.number, stopwatch.describe(done))
+                log.info("The shard %d is complete: %s.", part.number, stopwatch.describe(done))
                 done = 0
 
 
@@ -174,7 +174,10 @@ class FeatureExtraction:
         return describe_parts(parts, load, describe, "extract")
 
     def write(self, described: tuple[Part[Photograph], list[np.ndarray]]) -> int | None:
-        """Store the features of a part. After the last part of a shard, publish the shard and return its number."""
+        """Store the features of a part. After the last part of a shard, publish the shard and return its number.
+
+        Return None after any other part. Raises InputError if features cannot be stored in the configured dtype.
+        """
         part, features = described
         for name, rows in zip(part.names, features, strict=True):
             stored = to_stored(rows, self._storage, [photograph.name for photograph in part.images])

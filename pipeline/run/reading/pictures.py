@@ -36,7 +36,8 @@ SHOWN_REGIONS = 5
 PLANE_SENTENCES = 60
 """Largest number of sentences whose phrases are drawn in the plane."""
 MIN_WORD_COUNT = 5
-"""Smallest number of occurrences of a word in the table of magnitudes. Rarer words are left out."""
+"""Smallest number of occurrences of a word in the table of magnitudes, which lists words by the length of their
+vectors. Rarer words are left out."""
 LISTED_WORDS = 20
 """Number of words with the longest vectors, and with the shortest vectors, in the table of magnitudes."""
 MIN_PLANE_POINTS = 5
@@ -50,7 +51,7 @@ def draw_regions(run: Run, encoder: str) -> ReportPicture:
     highest scores."""
     regions = RegionShard(run.layout.regions(encoder).shard(0))
     rows = evenly_spaced(regions.rows, SHEET_IMAGES)
-    image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # region 0 is the whole image
+    image_id, best = regions.image_id[rows], slice(1, 1 + SHOWN_REGIONS)  # The region 0 is the whole image.
     names = [Photograph.from_row(row).name for row in run.manifest.pick(image_id)]
 
     def pictures() -> Iterator[SheetPicture]:
@@ -130,8 +131,9 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
     """Draw the noun phrases of the first sentences of some images, each at the region with the highest score.
 
-    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The list
-    is empty if no image with phrases has regions.
+    Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The
+    plane is left out if it would have fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases
+    has regions.
     """
     manifest = run.manifest
     stored = PhraseVectors(run.layout.phrases(model, split).path)

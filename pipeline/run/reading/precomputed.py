@@ -103,7 +103,7 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
     features, images = open_foreign(source), _image_names(run)
     # A collection of vectors has no photos, and its manifest has relative names.
     without_photographs = run.config.collection.format == FORMAT
-    assert features.names is not None  # open_foreign requires names for images
+    assert features.names is not None  # `open_foreign` raises an error for images without names.
     names = list(map(relative_name, features.names)) if without_photographs else features.names
     with _naming(path):
         matching = match_names(names, images, run.layout.data_root)
@@ -145,7 +145,7 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     if run.config.collection.format == FORMAT:
         photos, _ = sources(CollectionFolder(run.layout.data_root, Options(run.config.collection.files, {}, "train")))
         names = names or nameless(open_foreign(photos).names or ())
-        finite = vectors.finite()  # `ingest` has rejected captions with other vectors, so these rows get no name
+        finite = vectors.finite()  # `ingest` has rejected captions with other vectors, so their rows get no name.
         names = [name if usable else "" for name, usable in zip(names, finite, strict=False)]
     if names is None:
         if len(vectors) != len(owners):

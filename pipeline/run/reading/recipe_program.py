@@ -48,7 +48,10 @@ class Recipe:
         return 2 * products - (queries**2).sum(axis=1, keepdims=True) - (vectors**2).sum(axis=1)
 
     def threshold(self, queries: np.ndarray) -> np.ndarray:
-        """Return the smallest score of a likely match for n text queries (n, c), or infinity without a calibration."""
+        """Return the smallest score of a likely match for each of n text queries (n, c), as (n,).
+
+        It is infinity for each query if the index was not calibrated.
+        """
         calibration = self.settings["calibration"]
         if calibration is None:
             return np.full(len(queries), np.inf)
@@ -71,7 +74,7 @@ def fill(rows: np.ndarray, side: str) -> np.ndarray:
 
 def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray:
     """Centre, normalise and weight the vectors (n, dim) of an encoder."""
-    rows = np.asarray(rows, np.float32)  # as in jointspace, so that both round in the same way
+    rows = np.asarray(rows, np.float32)  # jointspace uses float32 too, so both round in the same way.
     for name in encoder["centring"]:  # First the mean is subtracted. Then the rows may be multiplied by a matrix.
         rows = rows @ arrays[name] if arrays[name].ndim == 2 else rows - arrays[name]
     for step in encoder["steps"]:
@@ -89,7 +92,7 @@ def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.n
     if settings["kind"] == "kernel":
         similarities = kernel(rows.astype(np.float64), arrays["map landmarks"], settings)
         return (similarities @ arrays["map normalization"]).astype(np.float32)
-    if settings["kind"] == "neighbours":  # the mean text of the nearest images
+    if settings["kind"] == "neighbours":  # The new columns are the mean text vector of the nearest images.
         gallery = arrays["map gallery"].astype(np.float64)
         nearest = np.argsort((gallery**2).sum(axis=1) - 2 * rows @ gallery.T, axis=1)[:, : settings["neighbours"]]
         columns = arrays["map texts"][nearest].mean(axis=1)
@@ -97,7 +100,7 @@ def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.n
         columns = rows @ arrays["map matrix"] - arrays["map offset"]
         if settings["kind"] == "tanh":
             columns = np.tanh(columns)
-        else:  # random Fourier features
+        else:  # The new columns are random Fourier features.
             angles = columns @ arrays["map frequencies"]
             phases = arrays.get("map phases")
             angles = np.hstack([angles, angles - np.pi / 2]) if phases is None else angles + phases
@@ -106,7 +109,10 @@ def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.n
 
 
 def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.ndarray:
-    """Compute a kernel of scikit-learn between rows (n, d) and landmarks (m, d). Return (n, m)."""
+    """Compute a kernel of scikit-learn between rows (n, d) and landmarks (m, d). Return (n, m).
+
+    `settings` has the name of the `kernel`, and its parameter `gamma`, which only some kernels use.
+    """
     name, gamma = settings["kernel"], settings["gamma"]
     if name == "laplacian":
         return np.array([np.exp(-gamma * np.abs(landmarks - row).sum(axis=1)) for row in rows])
@@ -126,7 +132,7 @@ def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arr
         scores = rows @ arrays["bank"].T
         if statistic == "nearest":
             bias += weight * np.sort(scores, axis=1)[:, -int(parameter) :].mean(axis=1)
-        else:  # the logarithm of a mean of exponentials
+        else:  # This bias is the logarithm of a mean of exponentials.
             powers = parameter * (scores - arrays["balance"])
             greatest = powers.max(axis=1)
             bias += weight * (greatest + np.log(np.exp(powers - greatest[:, None]).mean(axis=1))) / parameter

@@ -143,7 +143,8 @@ class RegionExtraction:
     def write(self, described: "tuple[Part[Request], DescribedRegions]") -> int | None:
         """Store the regions of a part. After the last part of a shard, publish the shard and return its number.
 
-        Raises RejectLimitError if the regions of too many images of the shard were rejected.
+        Return None after any other part. Raises RejectLimitError if too many images of the published shard have no
+        regions.
         """
         part, regions = described
         shard = part.shards[self._encoder]
@@ -159,7 +160,8 @@ class RegionExtraction:
         if not part.last:
             return None
         commit = shard.publish(self._details)
-        log.info("proposals: %s", ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items()))
+        counts = ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items())
+        log.info("Regions that were changed, dropped or added in %s: %s.", shard.path, counts or "none")
         require_few_rejects(shard.path, commit, self._run.config.collection.reject_limit)
         return part.number
 
@@ -245,7 +247,8 @@ def read_gold(run: Run, texts: Path | None = None) -> Gold:
 def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
     """Read a file of boxes whose column `label` has texts, and return the texts of each box by its image and corners.
 
-    Raises InputError if no box of the run has a text.
+    Boxes of images that are not in the run are ignored with a warning. Boxes without a text are left out. Raises
+    InputError if no box of the run has a text.
     """
     texts: dict[tuple[int, Corners], list[str]] = {}
     manifest = run.manifest
@@ -272,7 +275,10 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Read the stored regions, and their features by each encoder, of the images `image_id` (n,) in ascending order."""
+    """Read the stored regions of the images `image_id` (n,), which must ascend, with their features.
+
+    Return encoder -> the regions with the features of this encoder.
+    """
     from pipeline.generate.snippets import SnippetRegions
 
     regions = {}
@@ -298,7 +304,7 @@ def read_boxes(
     rows = np.flatnonzero(run.manifest.splits[gold.images] == split)
     if not len(rows):
         raise InputError(
-            f"the {split} split has no labelled boxes. Add labelled boxes, or generate captions for whole images with"
+            f"The {split} split has no labelled boxes. Add labelled boxes, or generate captions for whole images with"
             f" the subject {split}."
         )
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
@@ -308,13 +314,13 @@ def read_boxes(
     is_stored = np.all([rows_found >= 0 for rows_found in region_rows.values()], axis=0)
     if not is_stored.any():
         raise InputError(
-            f"none of the labelled boxes of the {split} split is a stored region of {run.root}. Set regions.proposals"
-            " to boxes, and extract the regions again."
+            f"None of the labelled boxes of the {split} split is a stored region of {run.root}. Set regions.proposals"
+            " to boxes, and extract the regions again with `jointspace run CONFIG`."
         )
     if not is_stored.all():
         log.warning(
             "%d of %d labelled boxes of the split %s are ignored, because they are not stored regions. To use them, set"
-            " regions.proposals to boxes and extract the regions again.",
+            " regions.proposals to boxes and extract the regions again with `jointspace run CONFIG`.",
             (~is_stored).sum(),
             len(rows),
             split,

@@ -58,7 +58,8 @@ ARITHMETIC_PHOTOS = 4
 MAX_MAP_PHOTOS = 1000
 """Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
-"""Largest number of findings of the audit that are shown for each kind, the worst first."""
+"""Largest number of findings of the audit that are shown for single captions, for photos and for near-duplicates, the
+worst first."""
 SAMPLED_SHARDS = 4
 """Largest number of shards of features that are sampled, evenly spaced."""
 SAMPLED_ROWS = 512
@@ -193,7 +194,7 @@ class RunReport:
 
         The first photo is the photo of the query, and the others are found (Kiros et al. 2014, Figure 4).
         """
-        from pipeline.index.search import Searcher  # imports FAISS, which other reports do not need
+        from pipeline.index.search import Searcher  # This imports FAISS, which other reports do not need.
 
         shown = []
         for model, searches in self.run.config.reproduce.arithmetic.items():
@@ -304,13 +305,15 @@ class RunReport:
         aligned = self.run.config.aligned_splits(self.run.config.align.splits)
         if not aligned:
             return []
-        from pipeline.run.reading.pictures import draw_alignments  # imports torch, which other reports do not need
+        # The import loads torch, which reports without alignments do not need.
+        from pipeline.run.reading.pictures import draw_alignments
 
         return [draw_alignments(self.run, *names) for names in aligned]
 
     @cached_property
     def sheets(self) -> list[ReportPicture]:
-        """Contact sheets of photos with their regions, alignments and phrases."""
+        """Contact sheets of photos with their regions, alignments and phrases. There are none for a run without regions
+        and phrases."""
         config = self.run.config
         phrases = config.phrase_splits(config.phrases.splits)
         if not (config.regions.encoders or phrases):
@@ -364,7 +367,8 @@ class RunReport:
 
 
 def _shortened(example: Example) -> list[Answer]:
-    """Return at most three results of an example, the best right result among them."""
+    """Return the first three results of an example. If no result is right among them, the best right result, if there
+    is any, takes the third place."""
     right = next((answer for answer in example.answers if answer.right), None)
     first = list(example.answers[:3])
     return first if right is None or right in first else [*first[:2], right]

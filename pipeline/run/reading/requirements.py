@@ -17,7 +17,8 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 MIN_TRAIN_FOR_TENTH = 10
-"""Smallest number of photos in train of which a tenth is at least one photo."""
+"""Smallest number of photos in train for which `require_splits` suggests to take a tenth of them for another split. A
+tenth of fewer photos is less than one photo."""
 
 
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
@@ -35,7 +36,7 @@ def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     }
     if missing:
         raise UsageError(listed([*missing]))
-    splits: Mapping[str, int] = {}  # if `ingest` has not run yet, it will check the splits itself
+    splits: Mapping[str, int] = {}  # If `ingest` has not run yet, it will check the splits itself.
     with suppress(JointspaceError):
         jobs = Jobs(run)
         if jobs.is_done(jobs.job(stages["ingest"], ())):
@@ -62,8 +63,8 @@ def require_splits(config: "Config", splits: Mapping[str, int]) -> None:
     if not learned & {*missing}:
         remedies.append("remove the split from evaluate.splits")
     raise InputError(
-        f"the split {' or '.join(missing)} has no photo with a caption, but the models or evaluations of this run need"
-        f" one. {', or '.join(remedies)}."
+        f"In this collection, the split {' or '.join(missing)} has no photo with a caption, but the models or"
+        f" evaluations of this run need one. {', or '.join(remedies)}."
     )
 
 
@@ -99,7 +100,7 @@ def _jobs(stages: "Mapping[str, Stage]", run: "Run") -> "list[tuple[Stage, Names
     def visit(stage: "Stage", names: Names) -> None:
         if (stage.name, names) in jobs:
             return
-        with suppress(JointspaceError):  # the folder of the collection may no longer exist
+        with suppress(JointspaceError):  # The folder of the collection may no longer exist.
             for artefact in list_inputs(stage.reads(run.config, run.layout, *names)):
                 # `migrate` reads features of an encoder that the present configuration may not have.
                 if not isinstance(artefact, Outside) and artefact.name in makers:
@@ -118,7 +119,10 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 
 
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
-    """Yield a line for each file of a job that the user must supply and that does not exist."""
+    """Yield a line for each file of a job that the user must supply and that does not exist.
+
+    If the inputs of the job cannot be listed, yield the message of the error instead.
+    """
     try:
         reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))
     except JointspaceError as error:
@@ -127,7 +131,7 @@ def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     for file in reads:
         if not isinstance(file, Outside) or file.path.exists():
             continue
-        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # make-demo writes these
+        if not (run.config.demo.generate and file.path.is_relative_to(run.layout.data_root)):  # `make-demo` writes it.
             keys = "weights_root and `file` in" if file.name in ("weights", "detector") else "its path in"
             remedy = f"Put the file there, or correct {keys} the configuration."
             yield f"{' '.join([stage.command, *names])} reads {file.path.absolute()}, which does not exist. {remedy}"

@@ -88,7 +88,7 @@ def results_of(run: Path) -> dict[str, Any]:
     ranked = ranking(evaluations) if evaluations else []
     index = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")
     indexed = {one["model"] for one in ranked if (run / "index" / plain(one["model"], summary)).exists()}
-    if indexed:  # evaluations of caption generators have no index
+    if indexed:  # Evaluated caption generators have no index.
         index = run / "index" / best_model(evaluations, indexed)
     return {
         "run": str(run),
@@ -125,7 +125,7 @@ def example_search(index: "StoredIndex") -> list[str] | None:
         if sentence := _known_sentence(encoder, [*_short_values(index, "sentences", "text"), FALLBACK_QUERY]):
             return [*command, tidy(sentence)]
     with suppress(UsageError):
-        encoder.stored_encoders()  # raises UsageError if the features are precomputed
+        encoder.stored_encoders()  # This raises UsageError if the features are precomputed.
         root = Path(index.card.data_root)
         for photograph in (root / path for path in _short_values(index, "images", "path")):
             if photograph.suffix != ".tar" and photograph.is_file():

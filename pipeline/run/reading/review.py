@@ -20,7 +20,8 @@ from pipeline.storage.tables import read_table
 def open_review(folder: Path, gallery: ServedGallery) -> Review:
     """Open the audit of the run that built the index in `folder`, which `gallery` shows.
 
-    Captions that are probably wrong come first. Photos that the index does not have, or no longer has, are left out.
+    Captions that are probably wrong come first. Near-duplicates, and photos that the index does not have, or no longer
+    has, are left out.
     Raises UsageError if the index is not in a run, if the run has no audit, or if the index was built from another
     version of the collection, and IntegrityError if the folder of the audit is a link or contains one.
     """
@@ -28,7 +29,10 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     layout = Layout(Path(os.path.relpath(home.parents[1])))
     command = shlex.join(["jointspace", "audit", str(layout.root)])
     if home.parent.name != "index":
-        raise UsageError(f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}.")
+        raise UsageError(
+            f"--review needs an index in the folder of its run, such as RUN/index/sae, but got {folder}. Name the index"
+            " in the folder of the run."
+        )
     if not layout.audit.commit.exists():
         raise UsageError(f"--review needs the audit of the run that built {folder}. Make the audit with `{command}`.")
     require_no_links(layout.root, layout.audit.path.parent)
@@ -37,7 +41,7 @@ def open_review(folder: Path, gallery: ServedGallery) -> Review:
     probable = 0
     for finding in sorted(findings, key=lambda finding: (not is_probable(finding), not finding["reliable"])):
         if pair := pair_of(finding):
-            with suppress(InputError):  # The index does not have the photo.
+            with suppress(InputError):  # `gallery.row` raises this error for a photo that the index does not have.
                 row = gallery.row(finding["image_id"])
                 texts = gallery.sentences_of(finding["image_id"])
                 if listed_name(row) != pair[0] or not {*finding["captions"]} <= {*texts}:

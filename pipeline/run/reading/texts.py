@@ -129,7 +129,7 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     if coverage.is_poor:
         log.warning("%s does not know many words of the collection: %s. %s.", name, coverage, remedy)
     elif coverage.sentences:
-        log.info("%s: %s", name, coverage)
+        log.info("%s knows most words of the collection: %s.", name, coverage)
     return asdict(coverage)
 
 
@@ -195,7 +195,7 @@ def read_word_file(path: Path, form: str, wanted: Collection[str], first: int = 
             return read(stream, str(path), wanted, first)
     except OSError as error:
         raise InputError(
-            f"cannot read {path} ({error.strerror}). Correct the name of the file in the configuration."
+            f"jointspace cannot read {path} ({error.strerror}). Correct the name of the file in the configuration."
         ) from error
 
 
@@ -216,7 +216,7 @@ class RunTextEmbedder:
         return {name: open_text_encoder(self.run, name) for name in self.model.text_encoders}
 
     def knows(self, text: str) -> bool:
-        """Return whether a text encoder knows words of `text` other than stop words."""
+        """Return whether at least one of the text encoders knows a word of `text` that is not a stop word."""
         return any(encoder.searches(text) for encoder in self._encoders.values())
 
     def embed_sentences(self, sentences: Sequence[str]) -> "Items":
