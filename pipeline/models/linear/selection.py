@@ -45,8 +45,8 @@ def choose_photos(
     free = np.setdiff1d(np.arange(len(features)), known)
     if not HELD_OUT_INTERVAL <= count <= len(free):
         raise UsageError(
-            f"Cannot choose {count} of {len(free)} photos without captions. Choose at least {HELD_OUT_INTERVAL} photos"
-            " (count), and at most as many as are without captions."
+            f"Cannot choose {count} of {len(free)} photos without captions. Set the count to at least"
+            f" {HELD_OUT_INTERVAL}, and to at most the number of photos without captions, or add photos."
         )
     tenth = count // HELD_OUT_INTERVAL
     dev, test, others = np.split(np.random.default_rng(seed).permutation(free), [tenth, 2 * tenth])
