@@ -38,8 +38,9 @@ class Moments:
 
     `n` is the sum of the weights, which is the number of pairs if all weights are 1. The products are weighted sums
     over the pairs, so `xx / n` is a covariance. Moments can be added, subtracted (to leave out some pairs), scaled, and
-    restricted to some columns. These methods return new moments and change neither operand, except `absorb`. Joint
-    training with auxiliary rows that are scaled by beta uses `target + auxiliary.scaled(beta**2)`.
+    restricted to some columns. These methods change no moments, except `absorb`, but the result may share arrays with
+    an operand. Joint training with auxiliary rows that are scaled by beta uses
+    `target + auxiliary.scaled(beta**2)`.
     """
 
     n: float
