@@ -86,7 +86,7 @@ def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
     caption is repeated or missing, it gives the metrics of `judge` for this list of captions, except CIDEr. CIDEr keeps
     the word weights of all references, and its value is the mean over the sample."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    # The last text is too short for n-grams of four words.
+    # The last text has two words, so it has no n-grams of three or four words.
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")
     candidates = [text.split() for text in texts]
     found, statistics = metrics.judge(candidates, REFERENCES, meteor=False)

@@ -45,5 +45,5 @@ def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
         scores = {snippet: float(v @ np.mean(own, axis=0)) for snippet, own in groups.items()}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
         assert [one.words for one in found] == best
-        # The scores are computed in half precision.
+        # The gallery of the generator is stored in half precision, so its scores are not exact.
         assert [one.score for one in found] == pytest.approx([scores[one] for one in best], abs=1e-2)

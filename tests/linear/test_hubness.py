@@ -167,12 +167,12 @@ def test_a_hub_no_longer_hides_the_right_images(method: str) -> None:
     queries = np.eye(c, dtype=np.float32)
     right = unit_rows(queries + 0.7 * np.roll(queries, 1, axis=0))
     hub = unit_rows(np.ones((1, c), np.float32))
-    spread = unit_rows(queries + 0.3)  # All queries are close to the hub.
+    spread = unit_rows(queries + 0.3)  # Each sentence is closer to the hub than to its own image.
     gallery = np.vstack([right, hub])
     bank = Bank(gallery, spread)
     before = spread @ gallery.T
     assert (before.argmax(axis=1) == c).all()
-    owners = np.append(np.arange(c), c)  # The hub has a sentence too.
+    owners = np.append(np.arange(c), c)  # The hub is an image of dev, so it needs a sentence of its own.
     sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
     terms, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
     correction = HubnessCorrection(bank, terms)

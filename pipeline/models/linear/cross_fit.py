@@ -362,7 +362,8 @@ def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Sc
     n = len(rivals.image_id)
     photos = np.arange(n)
     counts = np.bincount(rivals.owners, minlength=n)
-    means = (owner_matrix(rivals.owners, n) @ csls.T).T / counts  # (n photos, n sets of captions)
+    # means[i, k] is the mean CSLS score of photo i with the captions of photo k.
+    means = (owner_matrix(rivals.owners, n) @ csls.T).T / counts
     own = means.diagonal().copy()  # Without the copy, this NumPy view would keep all means in memory.
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)

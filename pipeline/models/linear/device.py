@@ -307,7 +307,8 @@ class MappedAccumulator:
         if feature_map is None:
             return None
         device = self._device  # A function that refers to `self` would make a cycle, which keeps the sums in memory.
-        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):  # On a CPU, NumPy is as fast.
+        # On a CPU, NumPy computes a map as fast as torch.
+        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):
             return lambda rows: upload(feature_map(rows), device)
         mapped = feature_map.on(device)
         return lambda rows: mapped(rows_on(rows, device))

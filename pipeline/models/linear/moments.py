@@ -104,7 +104,7 @@ class Moments:
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
         """Return the moments of the pairs after the image view is expanded by `x` and the text view by `y`. Expansions
         are linear, so the result is computed from these moments alone, without the vectors of the pairs."""
-        yx = y.rows(x.rows(self.xy).T)  # (d', D')
+        yx = y.rows(x.rows(self.xy).T)  # The products of the expanded text view with the expanded image view, (d', D')
         return Moments(
             self.n,
             x.rows(self.mean_x[:, None].astype(np.float32))[:, 0].astype(float),

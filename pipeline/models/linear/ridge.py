@@ -205,10 +205,14 @@ def fit_encoder_map(
     best = int(squared_errors.argmin())
     means = total.mean_x.astype(np.float32), total.mean_y.astype(np.float32)
     ridge = ridges[best]
-    if captioned is not None:  # Features and vectors of captions are centred separately, because their means differ.
+    # The features and the caption vectors of captioned photos are centred about their own means, because the mean of
+    # captions differs from the mean of images.
+    if captioned is not None:
         centred = (side - side.mean(axis=0) for side in (_take_roots(captioned[0], roots[0]), captioned[1]))
         total = _sum_pairs(x - means[0], y - means[1]) + _sum_pairs(*centred)
-        ridge *= len(x) / total.n  # X'X grows with the number of pairs, but lambda stays about as large as without.
+        # The ridge is relative to X'X, which grows with the number of pairs. Here, lambda stays about the same as
+        # without captioned photos.
+        ridge *= len(x) / total.n
     weight = _solve_ridge(total, ridge).astype(np.float32)
     return EncoderMap(weight, *means, roots, ridges[best], float(squared_errors[best] / variance))
 
