@@ -111,9 +111,9 @@ class Trigram:
         P(w) = N1+(. w) / N1+(. .)
 
     Here c is the count of an n-gram, a dot stands for any word, N1+ is the number of different words that occur at the
-    dots, and d is DISCOUNT. If the history u v was not seen, then P(w | u v) is P(w | v), and if v was not seen, then
-    P(w | v) is P(w). A word that was not seen has the probability of a word that was seen in one context.
-    nltk.lm.KneserNeyInterpolated gives the same probability for each word.
+    dot, or of different pairs of words at two dots, and d is DISCOUNT. If the history u v was not seen, then P(w | u v)
+    is P(w | v), and if v was not seen, then P(w | v) is P(w). A word that was not seen has the probability P(w) of a
+    word that was seen after one word only. nltk.lm.KneserNeyInterpolated gives the same probability for each word.
     """
 
     def __init__(self, tokens: Tokens, boundary: int) -> None:

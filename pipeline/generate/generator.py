@@ -75,7 +75,8 @@ class JointSpace:
 
 
 class Tagger:
-    """A part-of-speech tagger: the averaged perceptron of nltk."""
+    """A part-of-speech tagger: the averaged perceptron of nltk, which is trained on a treebank when the object is
+    created."""
 
     def __init__(self, treebank: Sequence[Sequence[tuple[str, str]]], seed: int) -> None:
         """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech), where the part of speech

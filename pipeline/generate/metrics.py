@@ -16,9 +16,11 @@ Words = Sequence[str]
 
 PACKAGE = "pycocoevalcap"
 GENERATED_FLOOR = 1e-9
-"""The number that pycocoevalcap adds to the number of generated n-grams, so that it never divides by 0."""
+"""The number that pycocoevalcap adds to divisors in BLEU, which are the number of generated n-grams and the length of
+the reference, so that it never divides by 0. Statistics.measure adds the same number."""
 MATCHED_FLOOR = 1e-15
-"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision is positive."""
+"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision in BLEU is positive, and
+to the length of the generated caption. Statistics.measure adds the same number."""
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 

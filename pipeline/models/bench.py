@@ -32,8 +32,8 @@ MAX_BANK_ROWS = 2000
 """Maximum number of drawn training pairs whose images and sentences are the bank of a hubness correction."""
 MAX_SEARCHED_PAIRS = 1000
 """Greatest number of training pairs with which all combinations of a trained method's settings are tried. With more
-pairs, a trained method gets the settings that were chosen last. The settings of methods in closed form are always
-chosen."""
+pairs, a trained method gets the settings that were chosen last, if it has been trained before. The settings of methods
+in closed form are chosen with any number of pairs."""
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}

@@ -106,7 +106,7 @@ class RegionBlock(Protocol):
 
 
 class RegionSource(Protocol):
-    """The regions of n images, which are read from disk on request."""
+    """The regions of n images, which `packed` reads from disk on request. Its length is n."""
 
     def __len__(self) -> int: ...
 
@@ -138,8 +138,8 @@ class JointModel(Protocol):
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule that scores an image with a sentence if both have several vectors, or None for one vector per
-        item."""
+        """The rule by which an image and a sentence of a multi-vector model are scored. It is None for a model with one
+        vector per item, which uses `metric`."""
         ...
 
     @property
@@ -229,6 +229,7 @@ class PhraseModel(JointModel, Protocol):
 
 
 class ModelClass(Protocol):
-    """A registered class of models. `from_parts` restores a model from its stored `settings()` and `tensors()`."""
+    """A registered class of models. Its class method `from_parts` restores a model from the stored results of the
+    model's methods `settings` and `tensors`."""
 
     def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

@@ -1,4 +1,5 @@
-"""Wsabie: the rank weights, the sampling of violators, the gradient, the constraint, and the result of training."""
+"""Tests of Wsabie: the rank weights, the sampling of violators, the gradient, the steps of SGD and AdaGrad, and the
+error for features that are not finite."""
 
 from dataclasses import replace
 

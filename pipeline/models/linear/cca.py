@@ -191,8 +191,9 @@ class CCA(MomentsModel):
     """Canonical correlation analysis, compared by Euclidean distance (Gong et al. 2014, eq. 1).
 
     The directions maximise trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I. X (n, D) and Y (n, d) are the
-    centred views, and a ridge is added to each covariance. In the code, W is `directions.w` (D, c), U is `directions.u`
-    (d, c), and lambda is `directions.values` (c,).
+    centred views. The code divides all three products by n, and adds a ridge to X'X / n and Y'Y / n. In the code, W is
+    `directions.w` (D, c), U is `directions.u` (d, c), and lambda is `directions.values` (c,). The distance of an image
+    x and a sentence y is |xW - yU|, where both are centred.
     """
 
     solver = CCASolver

@@ -41,24 +41,24 @@ if TYPE_CHECKING:
     import torch
 
 FOLDS = 5
-"""Number of folds into which the photos are split."""
+"""Number of folds into which the photos are split for cross-fitting."""
 TERMS = 1000
 """Number of first columns that are used of the vectors of a sparse text encoder, such as tf-idf. They belong to the
 most common words."""
 RIDGE = 2.0
-"""Ridge of both views, relative to their mean variance."""
+"""Ridge of the image view and of the text view in the CCA of cross-fitting, relative to the view's mean variance."""
 DIMENSIONS = 128
 """Maximum number of dimensions of the space in which photos and captions are compared."""
 POWER = 1.0
 """Power of the canonical correlations by which the directions of this space are scaled (t in eq. 2)."""
 SIBLING_WEIGHT = 0.4
-"""Weight of each of the photo's other captions in the context of a caption. The weight of the photo is 1."""
+"""Weight of each other caption of the same photo in the context of a caption. The weight of the photo is 1."""
 NEIGHBOURS = 10
 """Number of nearest items whose products are averaged in a hub correction r(x) or r(y). If there are fewer items, all
 are averaged."""
 MAX_RIVALS = 2048
-"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
-groups."""
+"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into groups
+of nearly equal size, and photos of different groups are not compared."""
 MIN_PHOTOS = 100
 """Minimum number of photos with captions in a collection. With fewer photos, the audit does not check captions, because
 the model is too poor to judge them."""
@@ -74,7 +74,8 @@ BINS = 4096
 """Number of equal intervals in which scores are counted, so that the fit takes the same time for any number of
 pairs."""
 MAX_LOGARITHM = 50.0
-"""Greatest absolute value of log f1 / f0 during the fit. Its exponential is finite and not zero."""
+"""Greatest absolute value of a + b s in ScoreMixture during the fit. Greater values are clipped, so that the
+exponential is finite and not zero."""
 MIN_SLOPE = 0.5
 """Least slope b, relative to the distance between the median of all scores and the mean of the exchanged scores, where
 the unit of scores is the standard deviation of the exchanged scores. With two normal densities of the same variance and

@@ -132,8 +132,8 @@ class Study:
     memories: dict[tuple, dict] = field(default_factory=dict)
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
-        """Fit the cell's model to the folds of the draw with the number `draw`, with all combinations of text weights
-        and settings. Return the model that is best on dev, with all trials."""
+        """Fit the cell's model to the folds of the draw with the number `draw`, once for each combination of text
+        weights, with the settings of `grid` and `transfer`. Return the model that is best on dev, with all trials."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)

@@ -105,7 +105,7 @@ class FitTask:
 
 
 class FittableModel(Protocol):
-    """A registered class of models that the stage `fit` can fit."""
+    """A registered class of models that the stage `fit` can fit by the class method `fit`."""
 
     def fit(self, task: FitTask) -> Tuned:
         """Fit models with the settings of the task, and return the model that is best on dev with all trials."""

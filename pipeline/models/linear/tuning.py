@@ -181,7 +181,7 @@ def tune(
 
     `grid.search` decides which pairs of ridges are tried, and each is tried with all combinations of the other values.
     `progress` wraps each sequence of ridge pairs, for example in a progress bar. `transfer` is only recorded in the
-    trials. Raises InputError if the solver finds no directions for a pair of ridges.
+    trials. Raises InputError if the solver fails for one of the pairs of ridges.
     """
     solve = prepared.solver(model.solver)
     judge = _DevJudge(model, view, text, prepared, dev)

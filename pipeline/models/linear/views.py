@@ -113,12 +113,12 @@ def one_matrix(rows: Rows) -> "TextVectors":
 
 
 def as_sparse(rows: Rows) -> "csr_array":
-    """Join the matrices of `rows` into one sparse matrix (n, d)."""
+    """Join the matrices of `rows` into one sparse matrix (n, d), even if all of them are dense."""
     return scipy.sparse.csr_array(one_matrix(rows))
 
 
 STEPS = ("sqrt", "l2")
-"""Names of the steps of `normalise`: signed square roots, and scaling to unit length."""
+"""Names of the steps of normalisation that `normalise` applies: signed square roots, and scaling to unit length."""
 Steps = tuple[str, ...]
 
 

@@ -81,8 +81,8 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
-            "The model wsabie needs training captions of at least 2 photos, because it compares each caption with"
-            " captions of other photos. Add captioned photos to the split train, or remove wsabie from models."
+            "Wsabie needs training captions of at least 2 photos, because it compares each caption with captions of"
+            " other photos. Add captioned photos to the split train, or remove the model from the key models."
         )
     for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
