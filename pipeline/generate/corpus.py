@@ -42,8 +42,9 @@ class Corpus:
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
         """Find the nearest training sentence to each of `sentences`, given as texts, by the cosine of idf-weighted bags
-        of words. A training sentence with the same words in the same order always counts as nearest, with the cosine 1.
-        A sentence that shares no word with the training sentences gets row 0 and cosine 0."""
+        of words. A training sentence with the same words in the same order, none of them unknown, always counts as
+        nearest, with the cosine 1. A sentence that shares no word with the training sentences gets row 0 and cosine
+        0."""
         tokens = encode_tokens(sentences, self.vocabulary)
         queries = self._bags(tokens)
         nearest = []

@@ -128,7 +128,7 @@ class Tuned:
 
     def log(self) -> dict[str, Any]:
         """Return the chosen combination, the criterion of the choice, all trials and the correlations, rounded to 6
-        digits, as JSON values. They are stored with the model."""
+        decimal places, as JSON values. They are stored with the model as its training log."""
         held_out = self.dev_correlations
         recalls = "sum of recall@1, @5 and @10 of both directions"
         order = ("mean rank", recalls) if self.model.by_mean_rank else (recalls, "mean rank")
