@@ -31,16 +31,16 @@ from pipeline.models.neural.task import TrainingPairs, TrainingTask, train
 MAX_BANK_ROWS = 2000
 """Maximum number of drawn training pairs whose images and sentences are the bank of a hubness correction."""
 MAX_SEARCHED_PAIRS = 1000
-"""Greatest number of training pairs with which all combinations of a trained method's settings are tried. With more
-pairs, a trained method gets the settings that were chosen last, if it has been trained before. The settings of methods
-in closed form are chosen with any number of pairs."""
+"""Greatest number of training pairs with which `compare_methods` tries all combinations of a trained method's settings.
+With more pairs, or with another seed than the first, the method gets the settings that were chosen last, if it has been
+trained before. The settings of methods in closed form are always chosen anew."""
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
-"""The numbers of dimensions and the ridges that a method in closed form tries on dev, by keys of the configuration's
-section `fit`."""
+"""Key of the configuration's section `fit` -> the values that a method in closed form tries on dev. Ridges are relative
+to the mean variance of their view."""
 TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
-"""The values that every trained method tries on dev, by settings of its own section of the configuration. All
+"""Key of the section of a trained method in the configuration -> the values that the method tries on dev. All
 combinations are tried."""
 ALIGNED_PAIRS = 500
 """Maximum number of dev pairs on which `align_encoders` measures the alignment of two encoders."""
@@ -58,8 +58,8 @@ few pairs for so many batches, each pair occurs several times in an epoch."""
 class Method:
     """A way to join two encoders: a registered `model`, and the settings to try on dev.
 
-    `fit` has the values to try by keys of the configuration's section `fit`. Only models in closed form read it.
-    `settings` has the values to try by keys of the model's own section. For a model in closed form, each of these keys
+    `fit` maps keys of the configuration's section `fit` to the values to try. Only models in closed form read it.
+    `settings` maps keys of the model's own section to the values to try. For a model in closed form, each of these keys
     has a single value.
     """
 

@@ -224,7 +224,7 @@ variance, because they count as constant."""
 
 
 class CSASolver(CCASolver):
-    """Solver of CCA that also accepts ridges of 0 if a covariance is singular.
+    """Solver of CCA that also accepts ridges of 0, even if a covariance is singular.
 
     If either ridge is 0, both views are whitened by their principal directions, and directions without variance are
     left out. Otherwise the solution is the same as by CCASolver.

@@ -79,8 +79,8 @@ def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
 
     beta is the sharpness divided by the standard `deviation` of the scores between items and queries of the bank. The
     numbers a(q') balance the matrix of the exponentials exp(beta s) between the queries and the gallery of the bank, so
-    that the sums of its rows are equal, and the sums of its columns too. This is dual bank Sinkhorn normalisation (Pan
-    et al. 2025), but there the matrix also contains the gallery that is searched.
+    that the sums of its rows are nearly equal, and so are the sums of its columns. This is dual bank Sinkhorn
+    normalisation (Pan et al. 2025), but there the matrix also contains the gallery that is searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]

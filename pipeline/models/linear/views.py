@@ -57,12 +57,13 @@ def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, 
 
 
 def is_sparse(matrix: "np.ndarray | csr_array | Tensor") -> "TypeIs[csr_array]":
-    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. A NumPy array never is, a SciPy array always is."""
+    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. A NumPy array is never sparse, and a matrix of
+    SciPy always is."""
     return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
 def matrices_of(rows: "Matrix | Columns[Matrix]") -> Sequence[Matrix]:
-    """Return the matrices of `rows` from left to right. If `rows` is a single matrix, it is the only one."""
+    """Return the matrices of `rows` from left to right. If `rows` is a single matrix, return only this matrix."""
     return rows.matrices if isinstance(rows, Columns) else (rows,)
 
 
