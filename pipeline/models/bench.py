@@ -110,11 +110,11 @@ class Bench:
 class Measured:
     """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
 
-    `method` is a name in METHODS, and `pairs` is the number of training pairs. Sentence j of the test split belongs to
-    the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction. `seconds` are
-    the CPU seconds of the fit or training, with the choice of the method's settings on dev. They include neither the
-    choice of the correction nor the fit of the `ncca` from which a refinement starts. `chosen` has the chosen settings
-    of the method, and with a correction also those of the correction.
+    `method` is the name of the method, and `pairs` is the number of training pairs. Sentence j of the test split
+    belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction.
+    `seconds` are the CPU seconds of the fit or training, with the choice of the method's settings on dev. They include
+    neither the choice of the correction nor the fit of the `ncca` from which a refinement starts. `chosen` has the
+    chosen settings of the method, and with a correction also those of the correction.
     """
 
     method: str

@@ -62,9 +62,10 @@ class Solver(Protocol):
     def __init__(self, moments: "Moments") -> None: ...
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
+        """Compute the `dimensions` best directions, or fewer if the data have a lower rank.
 
-        Each ridge is relative to the mean variance of its view. Some solvers ignore one or both of the ridges.
+        Each ridge is relative to the mean variance of its view. Some solvers ignore one or both of the ridges. Raises
+        InputError if the problem cannot be solved with these ridges, for example because a covariance is singular.
         """
         ...
 

@@ -164,7 +164,8 @@ def _step(
 ) -> None:  # fmt: skip
     """Update `weights` in place by one step with a batch of b pairs, whose sentences are the rows `pairs` (b,) of y.
 
-    The violators of all b pairs are found in the same sample of sentences, but each pair visits it from another start.
+    The violators of all b pairs are found in the same random sample of sentences, which each pair visits from a random
+    start of its own.
     `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights diverge.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
