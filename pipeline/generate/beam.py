@@ -8,22 +8,24 @@ import torch
 from torch import Tensor
 
 State = tuple[Tensor, ...]
-"""The state of a decoder: tensors whose first axis has one entry per hypothesis."""
+"""The state of a decoder between two words: tensors whose first axis has one entry per hypothesis."""
 
 
 class Decoder(Protocol):
-    """A language model that predicts the next word of n sentences. The V + 2 classes are the ids of V words, the
-    unknown word (id V), and the boundary (id V + 1). The boundary means START as an input and END as a prediction."""
+    """A language model that predicts the next word of n sentences, one for each image. The V + 2 classes are the ids of
+    V words, the unknown word (id V), and the boundary (id V + 1), which is `boundary`. The boundary means START as an
+    input and END as a prediction."""
 
     boundary: int
 
     def begin(self) -> tuple[Tensor, State]:
-        """Return the logits (n, V + 2) of the first words, and the state after START."""
+        """Return the logits (n, V + 2) of the first words of the n sentences, and the state after START. The caller may
+        change the logits."""
         ...
 
     def step(self, words: Tensor, state: State) -> tuple[Tensor, State]:
-        """Return the logits (k, V + 2) of the words that follow `words` (k,), and the state after `words`. `state` is
-        the state before `words`."""
+        """Return the logits (k, V + 2) of the words that follow the ids `words` (k,) in k hypotheses, and the state
+        after `words`. `state` is the state of these hypotheses before `words`. The caller may change the logits."""
         ...
 
 
@@ -31,7 +33,7 @@ class Decoder(Protocol):
 class BeamSearch:
     """The settings of a beam search. The search keeps the best `beam` hypotheses per image (1 is greedy search), and
     cuts a sentence after `longest` words. It ranks hypotheses by log P / L ** `length_power`, where L is the number of
-    words and END."""
+    words, plus 1 if the hypothesis has ended with END. With the power 0, hypotheses are ranked by probability."""
 
     beam: int
     length_power: float
@@ -40,7 +42,8 @@ class BeamSearch:
 
 @dataclass(frozen=True)
 class Hypothesis:
-    """A decoded sentence: the ids of its words without END, and the natural logarithm of its probability."""
+    """A decoded sentence: the ids of its words without END, and the natural logarithm of its probability, which
+    includes END if the sentence was not cut."""
 
     words: tuple[int, ...]
     log_probability: float
@@ -48,8 +51,8 @@ class Hypothesis:
 
 @torch.inference_mode()
 def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
-    """Search for the most probable sentences of each image. Return at most `search.beam` hypotheses per image, best
-    first.
+    """Search for the most probable sentences of each image. Return a list of at most `search.beam` hypotheses, best
+    first, for each image of the decoder.
 
     A sentence has at least one word, and never the unknown word. The probabilities of the other words are normalised
     without the unknown word, and the probabilities of first words also without END. If a sentence is cut after
@@ -96,13 +99,15 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
 
 @torch.inference_mode()
 def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.Generator) -> list[Hypothesis]:
-    """Sample one sentence of at most `longest` words for every image, from softmax(logits / temperature).
+    """Sample one sentence of at most `longest` words for every image of the decoder, word by word from
+    softmax(logits / temperature). Return one hypothesis per image. The lower the `temperature`, the more often the most
+    probable words are drawn.
 
     The log probability of a hypothesis is computed at temperature 1. As in `beam_search`, a sentence has at least one
-    word, and never the unknown word.
+    word, and never the unknown word, and the probabilities are normalised without the excluded classes.
 
-    The function drops an image when its sentence has ended, so that the random numbers of the other images depend on
-    it.
+    The random numbers come from `generator`. When the sentence of an image has ended, no more numbers are drawn for it,
+    so the numbers that the other images get depend on its length.
     """
     logits, state = decoder.begin()
     boundary, device = decoder.boundary, logits.device
@@ -123,24 +128,25 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
 
 
 def _draw(logits: Tensor, generator: torch.Generator) -> Tensor:
-    """Draw one class (n,) per row of `logits` (n, C), with the probabilities softmax(logits). The function draws one
-    uniform number per row, and returns the first class at which the cumulative probability exceeds this number.
-    torch.multinomial would draw a random number for every class."""
+    """Draw the number of one class per row of `logits` (n, C), with the probabilities softmax(logits). Return (n,). The
+    function draws one uniform number per row, and returns the first class at which the cumulative probability exceeds
+    this number. torch.multinomial is not used, because it would draw a random number for every class."""
     sums = logits.softmax(dim=1).cumsum(dim=1)
     drawn = torch.rand(len(logits), 1, generator=generator, device=generator.device).to(sums)
     return torch.searchsorted(sums, drawn * sums[:, -1:], right=True).flatten()
 
 
 def _mask(logits: Tensor, boundary: int) -> Tensor:
-    """Exclude the unknown word, which is the class before the boundary, from `logits`, in place, and return them."""
+    """Exclude the unknown word, which is the class before the `boundary`, by setting its `logits` to -inf in place.
+    Return `logits`."""
     logits[:, boundary - 1] = -torch.inf
     return logits
 
 
 class Extended(NamedTuple):
-    """The best extended hypotheses of n images, best first. Each array is (n, beam). `parent` is the position of the
-    extended hypothesis among the hypotheses of its image, `words` the new last word, and `total` the new log
-    probability."""
+    """The best hypotheses of n images after an extension by one word, best first. Each tensor is (n, beam). `parent` is
+    the position of the hypothesis that was extended among the previous hypotheses of its image, `words` is the id of
+    the new last word, and `total` is the new log probability."""
 
     parent: Tensor
     words: Tensor
@@ -150,12 +156,13 @@ class Extended(NamedTuple):
 def _extend(
     logits: Tensor, total: Tensor, length: Tensor, ended: Tensor, beam: int, power: float, boundary: int
 ) -> Extended:
-    """Extend the b hypotheses of n images by one word, and return the best `beam` by log P / length ** power.
+    """Extend the b hypotheses of each of n images by one word, and return the best `beam` extended hypotheses of each
+    image by log P / length ** power.
 
-    `logits` (n b, C) are the logits of the next word, one of C classes. `total` (n, b) is the log probability of each
-    hypothesis before the next word, `length` (n, b) its length with the next word, and `ended` (n, b) whether it has
-    ended. A hypothesis that has ended has a single extension, the word `boundary`, which does not change its log
-    probability.
+    `logits` (n b, C) are the logits of the next word, one of C classes, image after image. `total` (n, b) is the log
+    probability of each hypothesis before the next word, `length` (n, b) is its length with the next word, and `ended`
+    (n, b) is whether it has ended. A hypothesis that has ended has a single extension, the word `boundary`, which
+    changes neither its log probability nor its length.
     """
     n, b = total.shape
     classes = logits.shape[1]
@@ -168,7 +175,7 @@ def _extend(
 
 
 def _hypotheses(history: Tensor, total: Tensor, boundary: int) -> list[Hypothesis]:
-    """Return the b hypotheses of one image, from the words `history` (b, T), padded with boundaries, and the log
-    probabilities `total` (b,)."""
+    """Return the b hypotheses of one image. `history` (b, T) has the ids of their words, filled up with the id
+    `boundary`, which is removed, and `total` (b,) has their log probabilities."""
     sentences = ([word for word in row if word != boundary] for row in history.tolist())
     return [Hypothesis(tuple(words), value) for words, value in zip(sentences, total.tolist(), strict=True)]

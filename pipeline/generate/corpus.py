@@ -16,14 +16,15 @@ from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 QUERY_BLOCK = 256
 """Number of generated captions that are compared with all training sentences at once."""
 DISCOUNT = 0.1
-"""The number that Kneser-Ney smoothing subtracts from every count, as nltk.lm.KneserNeyInterpolated does by default."""
+"""The number that Kneser-Ney smoothing subtracts from every count above 0 (d in Trigram). nltk.lm.KneserNeyInterpolated
+has the same default."""
 
 
 @dataclass(frozen=True)
 class Likeness:
     """The training sentence that is nearest to a generated caption. `row` is the position of the training sentence in
-    the corpus, and `cosine` the similarity of both. `verbatim` is whether both have the same words in the same order,
-    none of them unknown."""
+    the corpus, and `cosine` is the similarity of caption and training sentence, from 0 to 1. `verbatim` is whether both
+    have the same words in the same order, and all of these words are in the vocabulary."""
 
     row: int
     cosine: float
@@ -31,7 +32,8 @@ class Likeness:
 
 
 class Corpus:
-    """The m training sentences: `texts` has their texts, and `tokens` the ids of their words in `vocabulary`."""
+    """The m sentences of the split train: `texts` has their texts, and `tokens` the ids of their words in `vocabulary`,
+    in the same order."""
 
     def __init__(self, texts: Sequence[str], tokens: Tokens, vocabulary: Vocabulary) -> None:
         self.texts = texts
@@ -39,8 +41,10 @@ class Corpus:
         self.vocabulary = vocabulary
 
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
-        """Find the nearest training sentence to each of `sentences`, by the cosine of idf-weighted bags of words. A
-        sentence that shares no word with the training sentences gets row 0 and cosine 0."""
+        """Find the nearest training sentence to each of `sentences`, given as texts, by the cosine of idf-weighted bags
+        of words. A training sentence with the same words in the same order, none of them unknown, always counts as
+        nearest, with the cosine 1. A sentence that shares no word with the training sentences gets row 0 and cosine
+        0."""
         tokens = encode_tokens(sentences, self.vocabulary)
         queries = self._bags(tokens)
         nearest = []
@@ -57,7 +61,8 @@ class Corpus:
 
     @cached_property
     def analyze(self) -> Callable[[str], list[str]]:
-        """The function that splits a text into words, as the settings of the vocabulary say."""
+        """The function that splits a text into the words of the vocabulary, as the vocabulary's settings say
+        (lowercase, punctuation)."""
         return make_analyzer(self.vocabulary.settings)
 
     @cached_property
@@ -76,8 +81,9 @@ class Corpus:
         return self._bags(self.tokens).T.tocsr()
 
     def _counts(self, tokens: Tokens) -> sparse.csr_array:
-        """Count each of the V terms in each of m sentences, (m, V + 1). The last column counts unknown words."""
-        # The arrays are copied, because sum_duplicates would otherwise change the arrays of `tokens` in place.
+        """Count each of the V terms of the vocabulary in each of the m sentences `tokens`. Return a sparse matrix
+        (m, V + 1), whose last column counts unknown words."""
+        # The arrays are copied, because `sum_duplicates` would otherwise change the arrays of `tokens` in place.
         parts = (np.ones(len(tokens.ids), np.float32), tokens.ids.copy(), tokens.offsets.copy())
         counts = sparse.csr_array(parts, shape=(len(tokens), len(self.vocabulary.terms) + 1))
         counts.sum_duplicates()
@@ -90,7 +96,8 @@ class Corpus:
 
 
 def pad(tokens: Tokens, before: int, after: int, value: int) -> Tokens:
-    """Add the id `value` to every sentence of `tokens`, `before` times at the start and `after` times at the end."""
+    """Return new tokens in which every sentence of `tokens` begins with the id `value`, `before` times, and ends with
+    it, `after` times."""
     offsets = offsets_of(tokens.lengths + before + after)
     ids = np.full(offsets[-1], value, np.int32)
     ids[runs(offsets[:-1] + before, tokens.lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]
@@ -105,13 +112,14 @@ class Trigram:
         P(w) = N1+(. w) / N1+(. .)
 
     Here c is the count of an n-gram, a dot stands for any word, N1+ is the number of different words that occur at the
-    dots, and d is DISCOUNT. If the history u v was not seen, then P(w | u v) is P(w | v), and if v was not seen, then
-    P(w | v) is P(w). A word that was not seen has the probability of a word that was seen in one context.
-    nltk.lm.KneserNeyInterpolated gives the same probability for each word.
+    dot, or of different pairs of words at two dots, and d is DISCOUNT. If the history u v was not seen, then P(w | u v)
+    is P(w | v), and if v was not seen, then P(w | v) is P(w). A word that was not seen has the probability P(w) of a
+    word that was seen after one word only. nltk.lm.KneserNeyInterpolated gives the same probability for each word.
     """
 
     def __init__(self, tokens: Tokens, boundary: int) -> None:
-        """Count the trigrams of the sentences `tokens`. Word ids are below `boundary`, the id of START and END."""
+        """Count the trigrams of the sentences `tokens`, each after two STARTs and before one END. All ids of words,
+        including the unknown word, are below `boundary`, which is the id of START and END."""
         self.base = boundary + 1
         self.boundary = boundary
         self.triples = _Counts(self._key(self._grams(tokens)), self.base)
@@ -122,7 +130,8 @@ class Trigram:
         self.word /= counts.sum()
 
     def log_probability(self, tokens: Tokens) -> np.ndarray:
-        """Return the natural logarithm (m,) of the probability of each sentence, including its END."""
+        """Return the natural logarithm of the probability of each of the m sentences `tokens`, including its END, as
+        (m,)."""
         grams = self._grams(tokens)
         lower = self._interpolate(self.pairs, self._key(grams[:, 1:]), self.word[grams[:, 2]])
         logs = np.log(self._interpolate(self.triples, self._key(grams), lower))
@@ -136,7 +145,8 @@ class Trigram:
         return np.where(total > 0, share / np.maximum(total, 1), lower)
 
     def _grams(self, tokens: Tokens) -> np.ndarray:
-        """Return the trigrams (total, 3) that end at each word and at each END."""
+        """Return the trigrams of ids (total, 3) of the sentences `tokens`: for each word and each END, in order, the
+        two words or STARTs before it and the word or END itself."""
         padded = pad(tokens, 2, 1, self.boundary)
         return padded.ids.astype(np.int64)[runs(padded.offsets[:-1], tokens.lengths + 1)[:, None] + np.arange(3)]
 
@@ -145,9 +155,10 @@ class Trigram:
 
 
 class _Counts:
-    """Counts of n-grams, each of which is a single integer in base `base`. `keys` are the different n-grams and
-    `counts` their counts. `histories` are the different n-grams without the last word, `totals` the sums of the counts
-    after each history, and `kinds` the numbers of different words after it."""
+    """Counts of n-grams. An n-gram is given as a single integer, whose digits in base `base` are the ids of its words.
+    `keys` are the different n-grams in ascending order, and `counts` their counts. `histories` are the different
+    n-grams without their last word, in ascending order, `totals` are the sums of the counts after each history, and
+    `kinds` are the numbers of different words after each history."""
 
     def __init__(self, grams: np.ndarray, base: int) -> None:
         self.keys, self.counts = np.unique(grams, return_counts=True)
@@ -156,6 +167,7 @@ class _Counts:
 
 
 def _look_up(keys: np.ndarray, values: np.ndarray, wanted: np.ndarray) -> np.ndarray:
-    """Return the entry of `values` for each of `wanted` in the ascending `keys`, or 0 if `keys` does not have it."""
+    """Return for each key in `wanted` the value of `values` at the position of this key in `keys`, which ascend, or 0
+    if `keys` does not have it. `keys` is not empty."""
     rows = np.minimum(np.searchsorted(keys, wanted), len(keys) - 1)
     return np.where(keys[rows] == wanted, values[rows], 0)

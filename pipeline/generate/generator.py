@@ -26,21 +26,23 @@ if TYPE_CHECKING:
     from pipeline.models.neural.fragment_models import AlignedModel
 
 MAX_EMBEDDED_SENTENCES = 8192
-"""Maximum number of sentences that are embedded at once."""
+"""Maximum number of sentences that JointSpace embeds at once."""
 TAGS = (
     "ADJ", "ADP", "ADV", "AUX", "CCONJ", "DET", "INTJ", "NOUN", "NUM", "PART", "PRON", "PROPN", "SCONJ", "VERB", "X",
 )  # fmt: skip
-"""The universal parts of speech (UPOS) without PUNCT and SYM, because tokenised sentences have neither."""
+"""The universal parts of speech (UPOS) without PUNCT and SYM, because tokenised sentences have neither punctuation nor
+symbols. A part of speech is stored as its position in this tuple."""
 UNKNOWN_SPELLING = "-"
-"""The spelling that the tagger gets for a word that is not in the vocabulary."""
+"""The spelling that the tagger gets for a word that is not in the vocabulary, whose true spelling is lost."""
 
 
 class JointSpace:
-    """The joint space of an index's model, in which images, sentences and words are embedded as unit vectors."""
+    """The joint space of an index's model, in which images, sentences and words are embedded as unit vectors, so that
+    the inner product of two vectors is their cosine."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
-        """Load the model of `index`, a StoredIndex, onto `gpu` if it is given. Raises UsageError if the model does not
-        compare by cosine."""
+        """Load the model of `index`, a StoredIndex, onto `gpu`, or onto the CPU if it is None. Raises UsageError if the
+        model does not compare by cosine."""
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
@@ -50,34 +52,36 @@ class JointSpace:
         if self.model.metric != "inner_product":
             name = index.card.model
             raise UsageError(
-                f"The model {name} of the index does not compare by cosine. Name the index of a model that does, such"
-                " as ncca."
+                f"The model {name} of the index {index.folder} does not compare by cosine, so captions cannot be"
+                " generated with it. Name the index of a model that does, such as ncca."
             )
         self.forms = QueryForms(index, self.model)
 
     def images(self, features: Features) -> np.ndarray:
-        """Embed n images, given as encoder -> (n, dim), in the joint space, (n, c)."""
+        """Embed n images, whose `features` are given as encoder -> (n, dim). Return unit vectors (n, c)."""
         return one_vector_each(self.model.embed_images(features))
 
     def sentences(self, texts: Sequence[str]) -> np.ndarray:
-        """Embed m sentences in the joint space, (m, c)."""
+        """Embed m sentences, given as texts. Return unit vectors (m, c). There must be at least one sentence."""
         starts = range(0, len(texts), MAX_EMBEDDED_SENTENCES)
         blocks = (texts[start : start + MAX_EMBEDDED_SENTENCES] for start in starts)
         return np.concatenate([one_vector_each(self.model.embed_sentences(self.forms(block))) for block in blocks])
 
     @cached_property
     def words(self) -> np.ndarray:
-        """The embeddings (V, c) of all terms in the vocabulary or text encoder of the model, each as a sentence of its
-        own. If there are no terms, this is the embedding (1, c) of the empty sentence."""
+        """The embeddings (V, c) of all V terms in the vocabulary or text encoder of the model, each embedded as a
+        sentence of one word. If the model has no terms, this is the embedding (1, c) of the empty sentence."""
         return self.sentences(self.forms.terms or [""])
 
 
 class Tagger:
-    """A part-of-speech tagger: the averaged perceptron of nltk."""
+    """A part-of-speech tagger: the averaged perceptron of nltk, which is trained on a treebank when the object is
+    created."""
 
     def __init__(self, treebank: Sequence[Sequence[tuple[str, str]]], seed: int) -> None:
-        """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech). `seed` decides the order
-        of the sentences in training. Raises InputError if `treebank` is empty."""
+        """Train the tagger on `treebank`, whose sentences are lists of (word, part of speech), where the part of speech
+        is a name in TAGS. `seed` decides the order of the sentences in training. Python's global random numbers stay as
+        they were. Raises InputError if `treebank` is empty."""
         import random
 
         from nltk.tag.perceptron import PerceptronTagger
@@ -88,14 +92,15 @@ class Tagger:
                 " speech, such as NOUN, in column 4."
             )
         before = random.getstate()
-        random.seed(seed)  # The tagger shuffles with Python's global random number generator.
+        random.seed(seed)  # The tagger of nltk shuffles with Python's global random number generator.
         self._tagger = PerceptronTagger(load=False)
         self._tagger.train([list(sentence) for sentence in treebank])
         random.setstate(before)
 
     def tag(self, tokens: Tokens, terms: Sequence[str]) -> Tokens:
-        """Tag every word of `tokens` with its part of speech, as a position in TAGS. The word ids in `tokens` are
-        positions in `terms`. An unknown word has the id len(terms), and the tag X."""
+        """Return the part of speech of every word of `tokens`, as a position in TAGS, in sentences of the same lengths.
+        The word ids in `tokens` are positions in `terms`. An unknown word has the id len(terms), and always gets the
+        part of speech X."""
         numbers = {name: number for number, name in enumerate(TAGS)}
         spellings = [*terms, UNKNOWN_SPELLING]
         tags = []
@@ -107,8 +112,9 @@ class Tagger:
 
 def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, str]]]:
     """Read the sentences of CoNLL-U `lines`, and yield each as a list of (lowercase word, universal part of speech).
-    Leaves out punctuation and symbols, and sentences without other words. Raises InputError with the name `source` and
-    the line number if a line is not valid."""
+    Words whose part of speech is not in TAGS, such as punctuation and symbols, are left out, and so are sentences
+    without other words. Raises InputError if a line is not valid, with the line number and `source`, the name of the
+    file."""
     for entry in read_conllu(lines, source):
         words = zip(entry.parse.words, entry.parse.upos, strict=True)
         if tagged := [(word.lower(), tag) for word, tag in words if tag in TAGS]:
@@ -116,9 +122,10 @@ def read_tagged(lines: Iterable[str], source: str) -> Iterator[list[tuple[str, s
 
 
 class Ranker(NamedTuple):
-    """The inputs of the generator `ranked-snippets`. `name` is the registered name of the alignment `model`. `vectors`
-    (k, c) has the sum of the word vectors of each of the k aligned snippets of train, with repetitions. The attribute
-    `names` of the training pairs has the row of `vectors` for each training snippet."""
+    """The alignment model and its snippets, from which the generator `ranked-snippets` learns. `name` is the name under
+    which the class of the alignment `model` is registered. `vectors` (k, c) has the sum of the word vectors of each of
+    k aligned snippets, where snippets with the same words are repeated. The attribute `names` of the training pairs has
+    the row of `vectors` for each training snippet."""
 
     name: str
     model: "AlignedModel"
@@ -127,12 +134,13 @@ class Ranker(NamedTuple):
 
 @dataclass(frozen=True)
 class Material:
-    """The inputs for training a generator.
+    """The inputs for training a generator, which its class method `learn` gets.
 
     `view` says how the features of all encoders of an image become one vector. `train` and `dev` are the images of both
-    splits with their sentences, as word ids of `vocabulary`. `texts` has the sentences of both splits as texts, under
-    the keys "train" and "dev". `extra` are training sentences without images. `settings` is the section of the
-    configuration for this generator, and `precision` is the dtype of the large matrix products. Training runs on
+    splits with their sentences, as word ids of `vocabulary`. For a generator that learns from regions, they are regions
+    with snippets. `texts` has the sentences of both splits as texts, under the keys "train" and "dev". `extra` are
+    training sentences without images, as texts. `settings` is the section of the configuration for this generator,
+    `seed` decides all random numbers, and `precision` is the dtype of the large matrix products. Training runs on
     `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch. `space` is None if the
     generator uses no joint space. `tagger` and `ranker` are None unless the spec of the generator says that it needs
     them.
@@ -156,9 +164,9 @@ class Material:
 
 
 class HeldOut(NamedTuple):
-    """Held-out sentences, whose perplexity or probability is computed. `pairs` are the images and sentences of one
-    split, and `texts` are the same sentences as texts. `vocabulary`, `space` and `tagger` have the same meaning as in
-    Material."""
+    """Held-out sentences, whose perplexity or probability a generator computes. `pairs` are the images and sentences of
+    one split that was not used in training, and `texts` are the same sentences as texts. `vocabulary`, `space` and
+    `tagger` have the same meaning as in Material."""
 
     pairs: TrainingPairs
     texts: Sequence[str]
@@ -168,8 +176,8 @@ class HeldOut(NamedTuple):
 
 
 class Description(NamedTuple):
-    """The words of a generated caption, and its score. Higher is better. Scores of different generators cannot be
-    compared."""
+    """A generated caption: its `words` and its `score`. A higher score is better. The scores of captions by different
+    generators cannot be compared."""
 
     words: tuple[str, ...]
     score: float
@@ -177,10 +185,11 @@ class Description(NamedTuple):
 
 @dataclass(frozen=True)
 class Sources:
-    """The inputs of a generator besides the images. `corpus` has the training sentences. The generator `mrnn` samples
-    sentences if there is a `temperature`, and otherwise finds them by beam search with the settings `search`. A
-    log-bilinear model makes `candidates` candidates per image. `space` and `trigram` are None if the generator uses no
-    joint space."""
+    """The inputs from which a generator writes captions, besides the images. `corpus` has the training sentences. The
+    generator `mrnn` samples sentences if `temperature` is not None, and otherwise finds them by beam search with the
+    settings `search`. A log-bilinear model makes `candidates` candidates per image, and ranks them with the language
+    model `trigram`, which has counted the training sentences and additional texts. `seed` decides the random numbers.
+    `space` and `trigram` are None if the generator uses no joint space."""
 
     corpus: Corpus
     search: BeamSearch
@@ -191,59 +200,62 @@ class Sources:
     trigram: Trigram | None
 
     def generator(self, device: torch.device) -> torch.Generator:
-        """Return a new random number generator on `device`, with the seed `seed`."""
+        """Return a new random number generator of PyTorch on `device`, with the seed `seed`. Each call returns a
+        generator of the same numbers."""
         return torch.Generator(device).manual_seed(self.seed)
 
     @cached_property
     def sentence_vectors(self) -> np.ndarray:
-        """The embeddings (m, c) of the training sentences in the joint space."""
+        """The embeddings (m, c) of all m training sentences in the joint space, which are computed at the first use."""
         return required(self.space).sentences(self.corpus.texts)
 
 
 class Generator(Protocol):
-    """A generator of captions. It reads the features of the image encoders `encoders`. Some generators also need a
-    joint space (see Sources)."""
+    """A trained generator of captions. It reads the features of the image encoders with the names `encoders`. Some
+    generators also need the joint space in Sources."""
 
     @property
     def encoders(self) -> tuple[str, ...]: ...
 
     def to(self, device: torch.device) -> "Generator":
-        """Move the network to `device`, and return this generator. Does nothing without a network."""
+        """Move the network of this generator to `device`, and return this generator, not a copy. A generator without a
+        network is not changed."""
         ...
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources`
-        has the other inputs."""
+        """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder ->
+        (n, dim). `sources` has the other inputs. Return a list of captions for each image."""
         ...
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings as JSON values. The class method `from_parts(settings, tensors)` restores the generator
-        from these settings and `tensors()`."""
+        """Return the settings as JSON values, to be stored. The class method `from_parts(settings, tensors)` restores
+        the generator from these settings and from `tensors()`."""
         ...
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the parameters as name -> array."""
+        """Return all parameters of the generator, name -> array, to be stored."""
         ...
 
 
 class RankingGenerator(Generator, Protocol):
-    """A generator that also computes the probability of a given sentence."""
+    """A generator that also computes the probability of a given sentence, so that it can rank sentences for images."""
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """Return the natural log probability (n, m) of each of m sentences given each of n images. `features` has the
-        images as encoder -> (n, dim), and `given` the sentences."""
+        """Return the natural log probability (n, m), END included, of each of the m sentences of `given` given each of
+        n images, whose `features` are given as encoder -> (n, dim)."""
         ...
 
 
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
 ) -> list[list[dict[str, Any]]]:
-    """Generate at most `count` captions, best first, for each of n images, given as encoder -> (n, dim). `sources` has
-    the other inputs of the generator.
+    """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder ->
+    (n, dim). `sources` has the other inputs of the generator.
 
-    Returns the entries of descriptions.json, image after image. Each has the caption as `text`, its `score`, and in
-    `nearest` the training sentence (`text`) that is nearest by the `cosine` of idf-weighted bags of words. `verbatim`
-    is whether the caption has the same words in the same order as a training sentence.
+    Returns a list of entries for each image, as descriptions.json stores them. An entry has the caption as `text`, its
+    `score`, and in `nearest` the training sentence (`text`) that is nearest to the caption by the `cosine` of
+    idf-weighted bags of words. `verbatim` is whether a training sentence has the same words in the same order as the
+    caption.
     """
     corpus = sources.corpus
     described = generator.describe(features, sources, count)
@@ -259,7 +271,7 @@ def describe_images(
 
 
 class Learned(NamedTuple):
-    """A trained generator, and the log of its training as JSON values."""
+    """The result of `learn`: a trained generator, and the log of its training as JSON values."""
 
     generator: Generator
     log: Mapping[str, Any]

@@ -1,6 +1,7 @@
 """The generators `lbl`, `mlbl`, `mnlm` and `sc-nlm`: log-bilinear language models (Kiros et al. 2014).
 
-A generator makes many candidate sentences for an image, and ranks them by the two feature functions of supplement 5.2.
+A generator makes many candidate sentences for an image with a neural network. It then ranks the candidates by two
+scores, a translation model and a language model (feature functions in supplement 5.2).
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -41,29 +42,32 @@ from pipeline.text.tokens import english_stop_words
 from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 SIZE_SETTINGS = ("context", "dimensions", "factors", "ahead", "dropout", "gate_bias")
-"""The settings of a generator that become fields of LogBilinearSizes."""
+"""The keys of a generator's settings that become fields of LogBilinearSizes with the same names."""
 NEIGHBOURS = 5
-"""Number of nearest words, and of nearest training sentences, whose mean embedding is the second conditioning vector
-of an image (N in supplement 5.2)."""
+"""Number of nearest words, and also number of nearest training sentences, whose common mean embedding is the second
+conditioning vector of an image (N in supplement 5.2)."""
 TEMPERATURE = 0.7
-"""Temperature of the sampled words if the generator does not use parts of speech."""
+"""Temperature at which the words of candidates are sampled if the generator does not use parts of speech."""
 MIN_STRUCTURE_WORDS = 4
-"""Minimum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). Candidates
-never have the sequence of a shorter sentence."""
+"""Minimum number of words of a training sentence whose sequence of parts of speech is used for candidates (supplement
+5.2)."""
 MAX_WORDS = 12
-"""Maximum number of words of a training sentence whose sequence of parts of speech is used (supplement 5.2). A
-candidate that is sampled without parts of speech is cut after this number of words."""
+"""Maximum number of words of a training sentence whose sequence of parts of speech is used for candidates (supplement
+5.2). A candidate that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
-"""Factor that multiplies a positive cosine for each repetition of a word that is not a stop word."""
+"""Factor by which a positive cosine of a candidate is multiplied for each repetition of a word in the candidate that is
+not a stop word."""
 LANGUAGE_WEIGHT = 0.2
-"""Weight of the log probability per word, which the trigram model computes, in the score of a candidate."""
+"""Weight, in the score of a candidate, of its mean log probability per word and END in the trigram model. The cosine
+has the weight 1."""
 
 
 @dataclass(frozen=True)
 class LanguageText:
-    """m sentences as a language model needs them. `tokens` are the ids of the words, `names` (m,) the numbers of the
-    sentences in error messages, and `u` (m, c) the embeddings of the sentences in the joint space. `tags` are the parts
-    of speech of the words, as positions in TAGS, or None if the model does not use them."""
+    """m sentences as a language model needs them. `tokens` are the ids of the words, `names` (m,) are the numbers of
+    the sentences in error messages, and `u` (m, c) are the conditioning vectors, which are the embeddings of the
+    sentences in the joint space unless the caller replaces them. `tags` are the parts of speech of the words, as
+    positions in TAGS, or None if the model does not use them."""
 
     tokens: Tokens
     names: np.ndarray
@@ -74,7 +78,8 @@ class LanguageText:
     def of(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
-        """Encode the `texts` that have words, and tag them if `tagger` is given. Names are positions in `texts`."""
+        """Encode those `texts` that have words, embed them in `space`, and tag their words if `tagger` is given. Texts
+        without words are left out, and `names` are the positions of the others in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
@@ -83,8 +88,9 @@ class LanguageText:
 
 
 class LanguageModel:
-    """A generator with a log-bilinear network. `structures` are the sequences of parts of speech of the training
-    sentences, or None if the network does not use them."""
+    """The base class of generators with a log-bilinear network. `structures` are the sequences of parts of speech of
+    the training sentences, from which candidates are made, or None if the network does not use them. A subclass sets
+    `network_type`."""
 
     network_type: ClassVar[type[LogBilinear]]
 
@@ -94,7 +100,9 @@ class LanguageModel:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Train the network on the training and extra sentences, each with its embedding in the joint space."""
+        """Train the network on the training and extra sentences. Each sentence is conditioned on its own embedding in
+        the joint space, and images are not used. Return the generator of the epoch with the lowest perplexity on dev,
+        and the log of the training."""
         settings, vocabulary = material.settings, material.vocabulary
         tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
@@ -127,14 +135,14 @@ class LanguageModel:
         return found.context, found.targets, torch.from_numpy(text.u[rows])[found.sentences], found.tags
 
     def perplexity(self, text: LanguageText) -> float:
-        """Compute the perplexity of `text` given the embeddings `text.u`, over all words and sentence ends (END). All
-        unknown words count as a single word of the vocabulary."""
+        """Compute the perplexity of the sentences `text` given the conditioning vectors `text.u`, over all words and
+        sentence ends (END). Lower is better. All unknown words count as a single word, the unknown word."""
         return perplexity_of(self.network, lambda rows: self._batch(text, rows), text.tokens)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """Compute the perplexity of held-out sentences given each of two conditioning vectors. `given_sentence` is
-        conditioned on the embedding of the sentence, as in training. `given_image` is conditioned on the embedding of
-        the image of the sentence."""
+        """Compute the perplexity of held-out sentences, once for each of two conditioning vectors. `given_sentence` is
+        the perplexity given the embedding of the sentence itself, as in training. `given_image` is the perplexity given
+        the embedding of the image of the sentence."""
         space, pairs = required(held_out.space), held_out.pairs
         tagger = held_out.tagger if self.network.structured else None
         text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
@@ -142,9 +150,9 @@ class LanguageModel:
         return {"given_sentence": self.perplexity(text), "given_image": self.perplexity(replace(text, u=images))}
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """Return the natural log probability (n, m) float32 of each held-out sentence, END included, given each image.
-        `features` are encoder -> (n, dim). The embeddings of the images replace the embeddings of the sentences, with
-        which the network was trained."""
+        """Return the natural log probability (n, m) float32 of each of the m held-out sentences `given`, END included,
+        given each of n images, whose `features` are encoder -> (n, dim). The conditioning vectors are the embeddings of
+        the images, in place of the embeddings of sentences with which the network was trained."""
         sentences, network = given.pairs.sentences, self.network
         device = network.bias.device
         images = upload(required(given.space).images(features), device)
@@ -160,8 +168,8 @@ class LanguageModel:
         return log_probabilities(sentences, len(images), open_block)
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate candidates for each of n images, given as encoder -> (n, dim), and return at most `count` for each,
-        best first. The function `score` computes their scores."""
+        """Generate candidates for each of n images, whose `features` are given as encoder -> (n, dim), and return at
+        most `count` different candidates for each, best first. The function `score` computes their scores."""
         images = required(sources.space).images(features)
         return rank_candidates(self.network, self.structures, images, sources, count)
 
@@ -189,25 +197,29 @@ class LanguageModel:
 
 
 class LogBilinearModel(LanguageModel):
-    """The generator `lbl`. Its network ignores the image, and only the ranking of the candidates uses the image."""
+    """The generator `lbl`. Its network ignores the conditioning vector, so only the ranking of the candidates uses the
+    image."""
 
     network_type = LogBilinear
 
 
 class AdditiveModel(LanguageModel):
-    """The generator `mlbl`. Its network adds a projection of the conditioning vector to the predicted word vector."""
+    """The generator `mlbl`. Its network adds a projection of the conditioning vector to the predicted word vector (see
+    Additive)."""
 
     network_type = Additive
 
 
 class MultiplicativeModel(LanguageModel):
-    """The generator `mnlm`. In its network, the conditioning vector weights the factors of the words."""
+    """The generator `mnlm`. In its network, the conditioning vector weights the factors of the words (see
+    Multiplicative)."""
 
     network_type = Multiplicative
 
 
 class StructureContentModel(LanguageModel):
-    """The generator `sc-nlm`. The conditioning vector and the next parts of speech weight the factors of the words."""
+    """The generator `sc-nlm`. In its network, the conditioning vector and the parts of speech of the next words weight
+    the factors of the words (see StructureContent)."""
 
     network_type = StructureContent
 
@@ -215,11 +227,11 @@ class StructureContentModel(LanguageModel):
 def rank_candidates(
     network: LogBilinear, structures: Tokens | None, images: np.ndarray, sources: Sources, count: int
 ) -> list[list[Description]]:
-    """Generate candidates for each of the image embeddings `images` (n, c), and return the `count` best different ones,
-    best first.
+    """Generate `sources.candidates` candidates for each of n images, given by their embeddings `images` (n, c). Return
+    for each image its `count` best different candidates, best first by `score`.
 
     `structures` are the sequences of parts of speech from which the candidates are made, or None. An image has fewer
-    results if fewer of its `sources.candidates` candidates are different.
+    results if fewer than `count` of its candidates are different.
     """
     conditions, device = conditioning(images, sources), network.bias.device
     random = sources.generator(device)
@@ -234,9 +246,9 @@ def rank_candidates(
 
 
 def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
-    """Compute the two conditioning vectors of each of the image embeddings `images` (n, c), as unit vectors (n, 2, c).
-    The first is the embedding of the image. The second is the mean of the embeddings of the NEIGHBOURS nearest words
-    and the NEIGHBOURS nearest training sentences, scaled to unit length."""
+    """Compute the two conditioning vectors of each of n images, given by their embeddings `images` (n, c). Return unit
+    vectors (n, 2, c). The first vector is the embedding of the image. The second is the mean of the embeddings of the
+    NEIGHBOURS nearest words and the NEIGHBOURS nearest training sentences in the joint space, scaled to unit length."""
     nearest = []
     for gallery in (required(sources.space).words, sources.sentence_vectors):
         nearest.append(gallery[search_exact(images, [gallery], min(NEIGHBOURS, len(gallery)), "inner_product").rows])
@@ -248,12 +260,13 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Generate `count` candidates, half from each of the conditioning vectors `u` (2, c), and return the different
-    ones.
+    """Generate `count` candidates for one image, half from each of its conditioning vectors `u` (2, c). Return them
+    without repetitions, in the order in which they were generated.
 
-    A candidate is a tuple of word ids. With `structures`, the function draws a sequence of parts of speech for each
-    candidate and chooses the most probable word at each position, which approximates the MAP estimate of supplement
-    5.2. Without `structures`, it samples the words. Both draws use the generator `random`.
+    A candidate is a tuple of word ids. With `structures`, the function draws for each candidate a sequence of parts of
+    speech with MIN_STRUCTURE_WORDS to MAX_WORDS words, and chooses the most probable word at each position. This
+    approximates the MAP estimate of supplement 5.2. If `structures` is None, the function samples the words. All random
+    numbers come from the generator `random`.
     """
     drawn = u[torch.arange(count, device=u.device) % len(u)]
     if structures is None:
@@ -268,15 +281,17 @@ def propose(
 
 
 def score(texts: list[str], image: np.ndarray, sources: Sources) -> np.ndarray:
-    """Score k candidate texts for the embedding `image` (c,) by the translation and language models of supplement 5.2.
-    The score (k,) is the cosine of candidate and image, lowered for repeated words, plus LANGUAGE_WEIGHT times the mean
-    log probability of the candidate's words and END in the trigram model."""
+    """Score k candidate `texts` for the embedding `image` (c,) by the translation and language models of supplement
+    5.2. Return (k,), where higher is better. The score is the cosine of candidate and image in the joint space, lowered
+    for repeated words (REPEAT_PENALTY), plus LANGUAGE_WEIGHT times the mean natural log probability of the candidate's
+    words and END in the trigram model."""
     translation = required(sources.space).sentences(texts) @ image
     stop = frozenset(english_stop_words())
     content = [[word for word in text.split(" ") if word not in stop] for text in texts]
     repeated = np.array([len(words) - len(set(words)) for words in content])
     tokens = encode_tokens(texts, sources.corpus.vocabulary)
     language = required(sources.trigram).log_probability(tokens) / (tokens.lengths + 1)
-    # The factor would raise a negative cosine, which is therefore lowered by the same amount.
+    # The factor REPEAT_PENALTY would raise a negative cosine. Such a cosine is therefore lowered by as much as a
+    # positive cosine of the same size.
     translation = translation - (1 - REPEAT_PENALTY**repeated) * np.abs(translation)
     return translation + LANGUAGE_WEIGHT * language

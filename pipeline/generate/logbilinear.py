@@ -1,8 +1,9 @@
 """The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` (Kiros et al. 2014, sections 2.3 to 2.5), which predict the next
 word from a window of the n - 1 words before it.
 
-The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1). The boundary also fills
-the window before the first word. In the mappings from paper to code, ' means the transpose.
+The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1). The boundary as a
+prediction is END, and it also fills the window before the first word. In the mappings from paper to code, ' means the
+transpose.
 """
 
 from dataclasses import dataclass
@@ -27,10 +28,13 @@ class LogBilinearSizes:
     - `dimensions`: K, the length of a word vector.
     - `factors`: F, the number of factors.
     - `condition`: c, the length of the conditioning vector u, which is the dimension of the joint space.
-    - `ahead`: k, the number of parts of speech that the network sees after the next word.
+    - `ahead`: k, the number of parts of speech that the network sees after the part of speech of the next word.
     - `tags`: T, the number of different parts of speech.
-    - `dropout`: the dropout rate of word vectors and factors.
+    - `dropout`: the probability with which an element of word vectors and factors is dropped in training.
     - `gate_bias`: whether the gates have a bias.
+
+    `factors` and `gate_bias` are used only by Multiplicative and StructureContent, and `ahead` and `tags` only by
+    StructureContent.
     """
 
     context: int
@@ -48,16 +52,20 @@ def _uniform(*shape: int, scale: float = INITIAL_RANGE) -> nn.Parameter:
 
 
 class LogBilinear(nn.Module):
-    """The log-bilinear model, which ignores the image. Equations 7 and 8: r^ = sum_i C_i w_i, and P(w_n = j) is
-    proportional to exp(r^ . r_j + b_j). w_i is the vector of word i of the window, r^ the predicted vector of the next
-    word, and r_j the vector of class j, which is row j of R. Paper to code: R is `words` (V + 2, K), C_i' is rows (i -
-    1) K to i K of `contexts` ((n - 1) K, K), and b is `bias`. The matrices C_i are initialised near I / (n - 1)."""
+    """The log-bilinear model, which ignores the conditioning vector. Equations 7 and 8: r^ = sum_i C_i w_i, and
+    P(w_n = j) is proportional to exp(r^ . r_j + b_j). w_i is the vector of word i of the window, r^ is the predicted
+    vector of the next word, and r_j is the vector of class j, which is row j of R.
+
+    Paper to code: R is `words` (V + 2, K), C_i' is the rows (i - 1) K to i K - 1 of `contexts` ((n - 1) K, K) for i
+    from 1, and b is `bias` (V + 2,). The matrices C_i are initialised near I / (n - 1).
+    """
 
     structured = False
     precision: torch.dtype
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
-        """Initialise the parameters. The biases start at `frequencies` (V + 2,), the log class frequencies."""
+        """Initialise the parameters at random. The biases start at `frequencies` (V + 2,), the logarithms of the
+        relative frequencies of the classes in the training sentences."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
@@ -66,37 +74,40 @@ class LogBilinear(nn.Module):
         self.make_words(len(frequencies))
 
     def make_words(self, classes: int) -> None:
-        """Create the word vectors of `classes` classes, and the parameters that only this type of network has."""
+        """Create the word vectors of `classes` (V + 2) classes, and the parameters that only this type of network has.
+        The constructor calls it."""
         self.words = _uniform(classes, self.sizes.dimensions)
 
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute the mean -log P of the words `targets` (k,) after the windows `context` (k, n - 1). u (k, c) are the
-        conditioning vectors, and `tags` (k, 1 + ahead) the parts of speech of each target and of the `ahead` words
-        after it."""
+        """Compute the training loss, a scalar: the mean of -log P of the words or ENDs `targets` (k,) after the windows
+        `context` (k, n - 1). `u` (k, c) are the conditioning vectors, and `tags` (k, 1 + ahead) are the parts of speech
+        of each target and of the `ahead` words after it. A network that does not use `u` or `tags` ignores them."""
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute -log P of each target, (k,). The arguments are as in `forward`."""
+        """Compute -log P of each target, (k,), with the natural logarithm. The arguments are as in `forward`."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute the logits (k, V + 2) of the next words after the windows `context` (k, n - 1), with `u` and `tags`
-        as in `forward`."""
+        """Compute the logits (k, V + 2) float32 of the next words after the k windows `context` (k, n - 1). `u` and
+        `tags` are as in `forward`."""
         predicted = self.predict(functional.embedding(context, self.words))
         return self.output(predicted + self.shift(u), self.words)
 
     def shift(self, u: Tensor | None) -> Tensor | float:
-        """Compute the term (k, K) that the conditioning vectors u (k, c) add to r^. It is 0 in this class."""
+        """Compute the term (k, K) that the conditioning vectors u (k, c) add to r^. It is 0 in this class, which
+        ignores u."""
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
-        """Compute the logits (k, V + 2) from `predicted` (k, d) and the vectors of the `classes` (V + 2, d), where d is
-        K, or F in the multiplicative models."""
+        """Compute the logits (k, V + 2) float32 from `predicted` (k, d) and the vectors of the `classes` (V + 2, d), by
+        products and the biases of the classes. d is K, or F in the multiplicative models."""
         parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
         return functional.linear(*parts).float()
 
     def predict(self, words: Tensor) -> Tensor:
-        """Compute r^ (k, K) from the word vectors (k, n - 1, K) of the windows."""
+        """Compute the predicted vectors r^ (k, K) of the next words from the word vectors `words` (k, n - 1, K) of the
+        windows."""
         words = functional.dropout(words, self.sizes.dropout, self.training)
         return words.flatten(1) @ self.contexts
 
@@ -104,7 +115,7 @@ class LogBilinear(nn.Module):
 class Additive(LogBilinear):
     """The additive variant, with which section 2.4 compares the multiplicative model (Kiros, Salakhutdinov and Zemel
     2014, "Multimodal neural language models"): r^ = sum_i C_i w_i + C_u u. Paper to code: C_u is `content` (K, c). The
-    unit vectors u are multiplied by sqrt(c)."""
+    conditioning vectors u have unit length and are first multiplied by sqrt(c)."""
 
     def make_words(self, classes: int) -> None:
         super().make_words(classes)
@@ -123,7 +134,7 @@ class Multiplicative(LogBilinear):
 
     Paper to code: (W^fv)' is `factors` (V + 2, F), W^fk is `to_factors` (F, K), and W^fd is `gates` (F, G). The paper
     does not have `gate_bias` (F,), which is added to W^fd u unless it is None. With the bias, the model can ignore u if
-    u has no information. The unit vectors u are multiplied by sqrt(c).
+    u has no information. The conditioning vectors u have unit length and are first multiplied by sqrt(c).
     """
 
     def make_words(self, classes: int) -> None:
@@ -135,11 +146,13 @@ class Multiplicative(LogBilinear):
 
     @property
     def attribute_size(self) -> int:
-        """The length G of the vector that the gates multiply, which the paper calls the attribute vector."""
+        """The length G of the vector that the gates multiply, which the paper calls the attribute vector: c here, and K
+        in StructureContent."""
         return self.sizes.condition
 
     def attribute(self, u: Tensor, tags: Tensor | None) -> Tensor:
-        """Compute the attribute vectors (k, G), which are the input of the gates."""
+        """Compute the attribute vectors (k, G), which are the input of the gates, from the conditioning vectors u (k,
+        c) of unit length. Here they are u times sqrt(c), and `tags` are not used."""
         return u * self.sizes.condition**0.5
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -151,12 +164,14 @@ class Multiplicative(LogBilinear):
 
 
 class StructureContent(Multiplicative):
-    """The structure-content model, whose gates also depend on the parts of speech of the next 1 + k words.
+    """The structure-content model, a Multiplicative model whose gates also depend on the parts of speech of the next
+    word and of the k words after it.
 
     Equation 11: u^ = ReLU(sum_i T_i t_i + T_u u + b) replaces u. The sum is over the parts of speech t_n to t_{n+k}.
 
     Paper to code: t_i are rows of `tags` (T + 1, G), whose last row is for END and the positions after it. T_{n+i}' is
-    rows i G to (i + 1) G of `structure` ((1 + k) G, G), T_u is `content` (G, c), b is `attribute_bias` (G,), and G = K.
+    the rows i G to (i + 1) G - 1 of `structure` ((1 + k) G, G), T_u is `content` (G, c), b is `attribute_bias` (G,),
+    and G = K.
     """
 
     structured = True
@@ -179,10 +194,10 @@ class StructureContent(Multiplicative):
 
 
 class WindowDecoder:
-    """A pipeline.generate.beam.Decoder that runs a network word by word for k sentences. Sentence i has the
-    conditioning vector u[i] of `u` (k, c) and, if there are `structures`, the sequence of parts of speech
-    structures[i]. The state has, for each sentence, the window of words, the position of the next word, and the number
-    i."""
+    """A pipeline.generate.beam.Decoder that runs a log-bilinear network word by word for k sentences. Sentence i has
+    the conditioning vector u[i] of `u` (k, c) and, unless `structures` is None, the sequence of parts of speech
+    structures[i]. The state has, for each hypothesis, the window of words, the position of the next word from 0, and
+    the number i of its sentence."""
 
     def __init__(self, network: LogBilinear, u: Tensor, structures: Tokens | None) -> None:
         self.network = network

@@ -1,7 +1,8 @@
 """Metrics that compare generated captions with human captions: BLEU, ROUGE-L, CIDEr and METEOR from pycocoevalcap.
 
-The Penn Treebank tokeniser of pycocoevalcap is not used, because it needs Java. The analyzer of the token vocabulary
-tokenises references and candidates. Its settings say whether words become lowercase and punctuation is removed.
+The Penn Treebank tokeniser of pycocoevalcap is not used, because it needs Java. The caller splits references and
+candidates into words by the analyzer of the token vocabulary, whose settings say whether words become lowercase and
+punctuation is removed.
 """
 
 import shutil
@@ -15,16 +16,18 @@ Words = Sequence[str]
 
 PACKAGE = "pycocoevalcap"
 GENERATED_FLOOR = 1e-9
-"""The number that pycocoevalcap adds to the number of generated n-grams, so that it never divides by 0."""
+"""The number that pycocoevalcap adds to divisors in BLEU, which are the number of generated n-grams and the length of
+the reference, so that it never divides by 0. Statistics.measure adds the same number."""
 MATCHED_FLOOR = 1e-15
-"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision is positive."""
+"""The number that pycocoevalcap adds to the number of matched n-grams, so that every precision in BLEU is positive, and
+to the length of the generated caption. Statistics.measure adds the same number."""
 METRICS = ("bleu_1", "bleu_2", "bleu_3", "bleu_4", "rouge_l", "cider", "meteor")
 
 
 @dataclass(frozen=True)
 class Judgement:
-    """The metrics of generated captions, multiplied by 100. CIDEr is at most 1000, and the others are percent. A metric
-    that was not measured is None. `not_measured` maps the name of each metric that is None to the reason."""
+    """The metrics of a set of generated captions, multiplied by 100. CIDEr is from 0 to 1000, and the others are from 0
+    to 100. Higher is better. A metric that was not measured is None, and `not_measured` maps its name to the reason."""
 
     bleu_1: float | None = None
     bleu_2: float | None = None
@@ -38,7 +41,8 @@ class Judgement:
 
 @dataclass(frozen=True)
 class Statistics:
-    """Sufficient statistics of d generated captions, from which `measure` computes the metrics of any sample of them.
+    """Sufficient statistics of d generated captions, from which `measure` computes the metrics of any sample of these
+    captions, such as a resample of a bootstrap.
 
     - `made` (d, 4) counts the n-grams of each caption, for n from 1 to 4.
     - `matched` (d, 4) counts the n-grams of each caption that a reference also has, each at most as often as it occurs
@@ -57,9 +61,9 @@ class Statistics:
     cider: np.ndarray
 
     def measure(self, metric: str, weights: np.ndarray) -> float:
-        """Compute `metric`, any of METRICS except meteor, for a sample that has caption i `weights[i]` times. BLEU is
-        computed for the whole sample (Papineni et al. 2002), with the floors of pycocoevalcap. The other metrics are
-        means over the sample."""
+        """Compute `metric`, any of METRICS except meteor, for a sample that has caption i `weights[i]` times, for
+        `weights` (d,). Return it multiplied by 100. BLEU is computed from the counts of the whole sample (Papineni et
+        al. 2002), with the floors of pycocoevalcap. ROUGE-L and CIDEr are means over the sample."""
         if not metric.startswith("bleu"):
             return float(weights @ getattr(self, metric) / weights.sum())
         n = int(metric[-1])
@@ -73,12 +77,16 @@ class Statistics:
 def judge(
     candidates: Sequence[Words], references: Sequence[Sequence[Words]], meteor: bool
 ) -> tuple[Judgement, Statistics | None]:
-    """Compare one candidate per image with the references of the image. Returns the metrics and their statistics. BLEU
-    is computed for all candidates together, with the closest reference lengths. METEOR is measured only if `meteor` is
-    true and Java is installed. Without pycocoevalcap, no metric is measured, and the statistics are None."""
+    """Compare one candidate per image, a list of words, with the references of the image, one or more lists of words.
+    `references` are in the order of `candidates`. Returns the metrics over all images and their statistics.
+
+    BLEU is computed from the counts of all candidates together, with the length of the reference whose length is
+    closest to the candidate's. METEOR is measured only if `meteor` is true and Java is installed. If pycocoevalcap is
+    not installed, no metric is measured, all metrics are None with this reason, and the statistics are None."""
     if find_spec(PACKAGE) is None:
         reason = (
-            "pycocoevalcap is not installed. Run pip install 'jointspace[metrics]', then rerun evaluate-descriptions"
+            "pycocoevalcap is not installed. Run `pip install 'jointspace[metrics]'`, and then rerun the stage"
+            " evaluate-descriptions"
         )
         return Judgement(not_measured=dict.fromkeys(METRICS, reason)), None
     from pycocoevalcap.bleu.bleu_scorer import BleuScorer
@@ -114,9 +122,10 @@ def judge(
 
 
 def variety(candidates: Sequence[Words], copied: Sequence[bool]) -> dict[str, float]:
-    """Measure how varied the candidates are. `copied[i]` says whether candidate i has the same words as a training
-    sentence. Returns the percentage of the candidates that are `copied`, the number of different candidates in percent
-    of all (`distinct`), and the mean `length` in words."""
+    """Measure how varied the generated captions `candidates` are, of which there is at least one. `copied[i]` says
+    whether candidate i has the same words as a training sentence. Returns the percentage of candidates that are copied
+    (`copied`), the number of different candidates in percent of the number of candidates (`distinct`), and the mean
+    number of words (`length`)."""
     distinct = len(set(map(tuple, candidates))) / len(candidates)
     length = float(np.mean(list(map(len, candidates))))
     return {"copied": 100 * float(np.mean(copied)), "distinct": 100 * distinct, "length": length}

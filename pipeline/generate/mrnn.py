@@ -34,7 +34,7 @@ class DescribingNetwork(RecurrentWeights):
 
     The V + 2 classes are the ids of V words, the unknown word (id V), and the boundary (id V + 1), which means START as
     an input and END as a prediction. I is the stacked features of the image, minus their mean over the training images
-    and divided by the root mean square of all centred features of the training images.
+    (`mean`), and divided by the root mean square of all centred features of the training images (`scale`).
     """
 
     mean: Tensor
@@ -50,11 +50,12 @@ class DescribingNetwork(RecurrentWeights):
         frequencies: Tensor,
         dropout: float,
     ) -> None:
-        """Initialise the parameters. b_o starts at `frequencies` (V + 2,), log class frequencies (supplement 6.5).
+        """Initialise the parameters at random. b_o starts at `frequencies` (V + 2,), the logarithms of the relative
+        frequencies of the classes in the training sentences (supplement 6.5).
 
-        `cell` is relu, rnn, lstm or gru. `word_dim` is the length of x_t, and `dimensions` the length H of h_t. `mean`
-        (D,) and `scale` (a scalar) standardise the stacked features of an image. `dropout` is the rate at which
-        features, word vectors and hidden states are dropped in training.
+        `cell` is relu, rnn, lstm or gru. `word_dim` is the length of x_t, and `dimensions` is the length H of h_t.
+        `mean` (D,) and `scale` (a scalar) standardise the stacked features of an image, and are not trained. `dropout`
+        is the probability with which an element of features, word vectors and hidden states is dropped in training.
         """
         super().__init__(
             cell, torch.empty(len(frequencies), word_dim).uniform_(-INITIAL_RANGE, INITIAL_RANGE), dimensions, dropout
@@ -66,18 +67,19 @@ class DescribingNetwork(RecurrentWeights):
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
-        """Compute b_v from the stacked features x (n, D). Its shape is (n, G H) for a cell with G gates, which is (n,
-        H) for relu and rnn."""
+        """Compute b_v of n images from their stacked features x (n, D), which are standardised here. Return (n, G H)
+        for a cell with G gates, which is (n, H) for relu and rnn."""
         x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 
     def forward(self, x: Tensor, sentences: Framed) -> Tensor:
-        """Compute the mean -log P over all words and ENDs, a scalar. Sentence i belongs to row i of x (n, D)."""
+        """Compute the training loss: the mean of -log P over all words and ENDs of n sentences, a scalar. Sentence i
+        belongs to the image in row i of x (n, D)."""
         return self.losses(self.image_bias(x), sentences).mean()
 
     def losses(self, image_bias: Tensor, sentences: Framed) -> Tensor:
-        """Compute -log P (total,) of each word and END, in the order of `sentences.targets`. Row i of `image_bias` is
-        b_v of sentence i."""
+        """Compute -log P of each word and END of n sentences, (total,), in the order of `sentences.targets`. Row i of
+        `image_bias` (n, G H) is b_v of the image of sentence i. The logarithm is natural."""
         packed = sentences.inputs
         first = image_bias[packed.order]
         bias = functional.pad(first, (0, 0, 0, len(packed.ids) - len(first))) + self.bias.to(self.precision)
@@ -87,14 +89,14 @@ class DescribingNetwork(RecurrentWeights):
         return functional.cross_entropy(self.logits(hidden), sentences.targets.ids, reduction="none")
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Compute the logits (k, V + 2), float32, after the hidden states (k, H)."""
+        """Compute the logits of the next word, (k, V + 2) float32, from the hidden states (k, H)."""
         parts = (part.to(self.precision) for part in (hidden, self.output, self.output_bias))
         return functional.linear(*parts).float()
 
 
 class RecurrentDecoder:
-    """A pipeline.generate.beam.Decoder that runs a DescribingNetwork word by word. The constructor converts the weights
-    to the precision of the network, so that the steps need not convert them."""
+    """A pipeline.generate.beam.Decoder that runs a DescribingNetwork word by word for n images. The constructor
+    converts the weights to the precision of the network, so that the steps need not convert them."""
 
     def __init__(self, network: DescribingNetwork, x: Tensor) -> None:
         """Prepare decoding by `network` for n images with the stacked features x (n, D)."""
@@ -103,7 +105,7 @@ class RecurrentDecoder:
         self.boundary = len(network.words) - 1
         parts = (network.u, network.hidden_bias, network.output, network.output_bias)
         self.u, self.hidden_bias, self.output, self.output_bias = (part.to(self.precision) for part in parts)
-        # The part W_hx x_t + `bias` depends only on the word, so that it is computed once for each word.
+        # W_hx x_t + `bias` depends only on the word, so it is computed once for each word of the vocabulary.
         self.inputs = functional.linear(network.words, network.w, network.bias).to(self.precision)
         self.first = network.image_bias(x)
 
@@ -121,9 +123,10 @@ class RecurrentDecoder:
 
 
 class MultimodalRNN:
-    """The generator `mrnn`, a recurrent language model that starts from the image. DescribingNetwork has the equations.
-    If `whole` is true, the model was trained on regions, and each encoder's features of a region are followed by the
-    features of its whole image. If such a model describes a whole image, the features of the image are used twice."""
+    """The generator `mrnn`, a recurrent language model whose first hidden state depends on the image. DescribingNetwork
+    has the equations. If `whole` is true, the model was trained on regions, and each encoder's features of a region are
+    followed by its features of the whole image. If such a model describes a whole image, the features of the image are
+    used twice."""
 
     def __init__(self, view: ImageView, cell: str, network: DescribingNetwork, whole: bool = False) -> None:
         self.view = view
@@ -133,7 +136,8 @@ class MultimodalRNN:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Train the model on the training pairs of `material`: images with sentences, or regions with snippets."""
+        """Train a model on the training pairs of `material`: images with sentences, or regions with snippets. Return
+        the model of the epoch with the lowest perplexity on dev, and the log of the training."""
         view, pairs, settings = material.view, material.train, material.settings
         mean, length = mean_and_spread(pairs.stacked(view))
         scale = length / view.dim**0.5
@@ -166,12 +170,13 @@ class MultimodalRNN:
 
     def perplexity(self, pairs: TrainingPairs) -> float:
         """Compute the perplexity of the sentences of `pairs` given their images, over all words and sentence ends
-        (END). All unknown words count as a single word of the vocabulary."""
+        (END). Lower is better. All unknown words count as a single word of the vocabulary, the unknown word."""
         return perplexity_of(self.network, lambda rows: self._batch(pairs, rows), pairs.sentences)
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
-        """Return the natural log probability (n, m) float32 of each held-out sentence, END included, given each image.
-        `features` are encoder -> (n, dim)."""
+        """Return the natural log probability (n, m) float32 of each of the m held-out sentences
+        `given.pairs.sentences`, END included, given each of n images, whose `features` are encoder -> (n, dim). Images
+        need not be those of `given`."""
         sentences, network = given.pairs.sentences, self.network
         with torch.inference_mode():
             biases = network.image_bias(self._stack(features))
@@ -183,13 +188,14 @@ class MultimodalRNN:
         return log_probabilities(sentences, len(biases), open_block)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """Compute the perplexity of held-out sentences given their images."""
+        """Compute the perplexity of held-out sentences given their images. Return it as `given_image`."""
         return {"given_image": self.perplexity(held_out.pairs)}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate at most `count` sentences for each of n images, given as encoder -> (n, dim), best first: by beam
-        search, or by sampling if `sources` has a temperature. The score is log P / L ** length_power for beam search,
-        where L counts words and END, and log P for sampling."""
+        """Generate at most `count` sentences, best first, for each of n images, whose `features` are given as encoder
+        -> (n, dim): by beam search with `sources.search`, or by sampling `count` sentences if `sources.temperature` is
+        not None. Sampled sentences may be equal. The score is log P / L ** length_power for beam search, where L counts
+        words and END, and log P for sampling."""
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
             power = search.length_power
@@ -208,13 +214,14 @@ class MultimodalRNN:
         return [list(map(describe, hypotheses)) for hypotheses in best]
 
     def decoder(self, features: Mapping[str, np.ndarray]) -> RecurrentDecoder:
-        """Create the decoder for n images, given as encoder -> (n, dim)."""
+        """Create the decoder for n images, whose `features` are given as encoder -> (n, dim)."""
         with torch.inference_mode():
             return RecurrentDecoder(self.network, self._stack(features))
 
     def _stack(self, features: Mapping[str, np.ndarray]) -> Tensor:
-        """Stack `features`, encoder -> (n, dim), as (n, D). If `whole` is true, features of an encoder that have only
-        half of the expected columns belong to whole images, and are used twice."""
+        """Stack `features`, encoder -> (n, dim), as a tensor (n, D) on the device of the network. If `whole` is true,
+        features of an encoder that have only half of the expected columns belong to whole images, and are used
+        twice."""
         if self.whole:
             dims = dict(zip(self.view.encoders, self.view.dims, strict=True))
             features = {

@@ -1,4 +1,4 @@
-"""The generator `nearest`, which gives each image a training sentence.
+"""The generator `nearest`, which gives each image a sentence of the split train instead of a new sentence.
 
 With `by: features` and `distance: euclidean`, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
 """
@@ -18,22 +18,23 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
 GALLERY_BLOCK = 1 << 16
-"""Number of images that are embedded, and of rows of the gallery that are compared, at once."""
+"""Number of training images that are embedded at once, and number of rows of the gallery that are compared with images
+at once."""
 
 
 class Nearest:
-    """The generator `nearest`, which returns a sentence of the nearest training image, or the nearest training
+    """The generator `nearest`, which returns the first sentence of the nearest training image, or the nearest training
     sentence.
 
     The setting `by` chooses the rows of `gallery` (k, d) float16:
 
-    - `features`: the stacked features of training images, minus the mean `mean` of the training images. If `distance`
-      is `cosine`, the rows have unit length. If it is `euclidean`, the features are not normalised.
-    - `joint-image`: the embeddings of training images, with unit length.
-    - `joint-sentence`: the embeddings of training sentences, with unit length.
+    - `features`: the stacked features of training images, minus their mean `mean` over the training images. If
+      `distance` is `cosine`, the rows have unit length. If it is `euclidean`, the features are not normalised.
+    - `joint-image`: the embeddings of training images in a joint space, with unit length.
+    - `joint-sentence`: the embeddings of training sentences in a joint space, with unit length.
 
-    `rows` (k,) has the training sentence of each row of the gallery. For a training image, this is the first sentence
-    of the image.
+    `rows` (k,) has the number of a training sentence for each row of the gallery. For a training image, this is the
+    first sentence of the image. `view` stacks and normalises features.
     """
 
     def __init__(
@@ -44,7 +45,8 @@ class Nearest:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Build the gallery from the training images or the training sentences."""
+        """Build the gallery from the training images, or from the training sentences for `by: joint-sentence`. Nothing
+        is trained, and the log counts the sentences and the rows of the gallery."""
         by, pairs, view = material.settings.by, material.train, material.view
         if by == "features" and material.settings.distance == "euclidean":
             view = replace(view, steps=())
@@ -62,7 +64,7 @@ class Nearest:
         return Learned(model, {"criterion": by, "sentences": len(pairs.owners), "chosen": {"rows": len(model.rows)}})
 
     def to(self, device: torch.device) -> "Nearest":
-        """Return this generator, which has no network."""
+        """Return this generator unchanged. It has no network, so it computes nothing on `device`."""
         return self
 
     @property
@@ -70,8 +72,9 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return the sentences of the `count` nearest rows of the gallery, best first, for each of n images, given as
-        encoder -> (n, dim). The scores are cosines, or negative squared Euclidean distances."""
+        """Return the words of the sentences of the `count` nearest rows of the gallery, best first, for each of n
+        images, whose `features` are given as encoder -> (n, dim). The scores are cosines, or, for `distance:
+        euclidean`, negative squared distances. Different rows may have sentences with the same words."""
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         starts = range(0, len(self.rows), GALLERY_BLOCK)
         blocks = (to_float32(self.gallery[start : start + GALLERY_BLOCK]) for start in starts)
@@ -83,8 +86,8 @@ class Nearest:
         return described
 
     def standardise(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Stack `features`, encoder -> (n, dim), as (n, D), and subtract the mean of the training images. Scale the
-        rows to unit length if they are compared by cosine."""
+        """Stack and normalise `features`, encoder -> (n, dim), by the view, and subtract the mean of the training
+        images. Return (n, D), with rows of unit length if they are compared by cosine."""
         x = self.view.stack(features) - self.mean
         return scale_to_unit_length(x) if self.unit else x
 

@@ -23,15 +23,16 @@ from pipeline.models.neural.task import TrainingPairs, required
 from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 TOLERANCE = 1.0
-"""Largest difference in pixels between a coordinate of a snippet's box and the same coordinate of its region. With a
-larger difference, no region matches the snippet, and `region_pairs` raises InputError."""
+"""Largest difference in pixels of the original image between a coordinate of a snippet's box and the same coordinate of
+its region. If no region of the image is so close, `region_pairs` raises InputError."""
 SNIPPET_BLOCK = 1 << 16
-"""Number of snippets that are compared with the regions at once."""
+"""Number of rows of the gallery of snippets that RankedSnippets compares with regions at once."""
 
 
 class Snippet(NamedTuple):
-    """Consecutive `words` of a sentence, and the `box` of the region that shows them. The box is (x1, y1, x2, y2) in
-    pixels of the original image. `score` is the score of the alignment."""
+    """Consecutive `words` of the sentence `sentence_id`, and the `box` of the region of the image `image_id` with which
+    an alignment model aligned them. The box is (x1, y1, x2, y2) in pixels of the original image. `score` is the score
+    of this alignment, where higher is better."""
 
     sentence_id: int
     image_id: int
@@ -41,8 +42,9 @@ class Snippet(NamedTuple):
 
 
 class SnippetRegions(NamedTuple):
-    """The regions of some images, with one row per region in `boxes` and `features`. The regions of the image
-    `image_id[i]` are the rows offsets[i] to offsets[i + 1] - 1. The first of them is the whole image."""
+    """The regions of n images by one encoder, with one row per region in `boxes` (total, 4), in pixels of the original
+    image, and in `features` (total, dim). `image_id` (n,) ascends. The regions of the image `image_id[i]` are the rows
+    offsets[i] to offsets[i + 1] - 1, for `offsets` (n + 1,). The first of these rows is the whole image."""
 
     image_id: np.ndarray
     offsets: np.ndarray
@@ -50,8 +52,8 @@ class SnippetRegions(NamedTuple):
     features: np.ndarray
 
     def take(self, rows: np.ndarray, whole: bool) -> np.ndarray:
-        """Return the features (k, dim) of the regions `rows` (k,). If `whole` is true, the features of the whole image
-        follow the features of each region, (k, 2 dim)."""
+        """Return the features (k, dim) of the regions with the row numbers `rows` (k,). If `whole` is true, the columns
+        of each region are followed by the features of its whole image, so the result is (k, 2 dim)."""
         if not whole:
             return self.features[rows]
         first = self.offsets[np.searchsorted(self.offsets, rows, "right") - 1]
@@ -65,11 +67,13 @@ def region_pairs(
     vocabulary: Vocabulary,
     whole: bool,
 ) -> dict[str, TrainingPairs]:
-    """Pair the snippets of the splits train and dev with the features of their regions.
+    """Pair the snippets of the splits train and dev with the features of their regions, to train a generator of
+    captions for regions.
 
-    `regions` is encoder -> regions, and splits[id] is the split of the image with this id. `whole` is as in
-    SnippetRegions.take. Snippets without words are left out. Returns the pairs under "train" and "dev". The `names` of
-    the pairs are positions in `snippets`. Raises InputError if a snippet has no matching region, or if a split has no
+    `regions` is encoder -> regions of all images of the snippets, and splits[id] is the split of the image with this
+    id. `whole` is as in SnippetRegions.take. Snippets without words are left out. Returns the pairs under "train" and
+    "dev": one row of features per snippet, and the words as ids of `vocabulary`. The `names` of the pairs are positions
+    in `snippets`. Raises InputError if a snippet of any split has no matching region, or if train or dev has no
     snippets.
     """
     tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
@@ -80,16 +84,16 @@ def region_pairs(
         for missing in np.flatnonzero(found < 0)[:1]:
             raise InputError(
                 f"The snippet {missing} (a part of the caption {snippets[missing].sentence_id}) has a box that is not"
-                f" a region of the image {image_id[missing]} for the encoder {name}. The regions have changed since"
-                " the snippets were made. Run `jointspace stage align --run RUN` again, and then this stage."
+                f" a region of the image {image_id[missing]} for the encoder {name}, because the regions have changed"
+                " since the snippets were made. Run `jointspace stage align --run RUN` again, and then this stage."
             )
     pairs = {}
     for split in ("train", "dev"):
         rows = np.flatnonzero((splits[image_id] == split) & (tokens.lengths > 0))
         if not len(rows):
             raise InputError(
-                f"The split {split} has no snippets. Add captioned photos to it, or align its captions with"
-                " `jointspace stage align --run RUN`."
+                f"The split {split} has no snippets of captions. Add captioned photos to it, or align its captions with"
+                " their photos by `jointspace stage align --run RUN`."
             )
         features = {name: stored.take(region_rows[name][rows], whole) for name, stored in regions.items()}
         pairs[split] = TrainingPairs(features, tokens.take(rows), np.arange(len(rows)), rows)
@@ -97,9 +101,9 @@ def region_pairs(
 
 
 def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarray) -> np.ndarray:
-    """Find the region that matches each of the `boxes` (k, 4) in the images `image_id` (k,), which must all be in
-    `regions`. Returns the rows (k,) of the nearest regions in `regions`, or -1 for a box if a coordinate of the nearest
-    region differs by more than TOLERANCE."""
+    """Find the region that matches each of the `boxes` (k, 4), where box i is in the image with the id `image_id[i]`.
+    All these images must be in `regions`. Returns the row of the nearest region of this image for each box, (k,), or -1
+    if a coordinate of the nearest region differs by more than TOLERANCE, or if the image has no regions."""
     images = np.searchsorted(regions.image_id, image_id)
     found = []
     for image, box in zip(images.tolist(), np.asarray(boxes), strict=True):
@@ -110,10 +114,10 @@ def find_regions(regions: SnippetRegions, image_id: np.ndarray, boxes: np.ndarra
 
 
 class Regions(NamedTuple):
-    """n images with one region each, in the form that a model embeds (a RegionBlock).
+    """n images with one region each, in the form in which an alignment model embeds regions (a RegionBlock).
 
-    `features` (n, dim) has one row per region. `boxes` and `scores` are placeholders, because the models of this
-    generator do not read them. The region of image i is row offsets[i], which is i.
+    `features` (n, dim) has one row per region. `boxes` and `scores` are placeholders, because the alignment models of
+    `ranked-snippets` do not read them. The region of image i is row offsets[i], which is i.
     """
 
     features: np.ndarray
@@ -129,9 +133,9 @@ class Regions(NamedTuple):
 
 
 def sum_words(words: MultiVectors, lengths: Sequence[int]) -> np.ndarray:
-    """Sum the word vectors of each of k snippets, (k, c) float32. `words` has the word vectors of the sentences from
-    which the snippets are cut. The snippets together are all words of these sentences, in order. `lengths` (k,) are the
-    numbers of words of the snippets, each at least 1."""
+    """Return the sum of the word vectors of each of k snippets, (k, c) float32. `words` has the word vectors of the
+    sentences from which the snippets are cut. The snippets, one after the other, must be all words of these sentences,
+    in order. `lengths` (k,) are the numbers of words of the snippets, each at least 1."""
     return np.add.reduceat(to_float32(words.array), offsets_of(lengths)[:-1], axis=0)
 
 
@@ -142,12 +146,12 @@ class RankedSnippets:
     The score is the sum of the inner products of the region with the words of the snippet: equation 8 of Karpathy and
     Fei-Fei 2015 for an image with this region only. This is the ranking baseline of Table 3.
 
-    `gallery` (k, c) float16 has the sum of the word vectors of each of k different snippets, and `snippets` has their
-    words.
+    `gallery` (k, c) float16 has the sum of the word vectors of each of k different training snippets, and `snippets`
+    has the word ids of these snippets. `model` is the alignment model.
     """
 
     def __init__(self, name: str, model: AlignedModel, gallery: np.ndarray, snippets: Tokens) -> None:
-        """Create the generator from its parts. `name` is the registered name of `model`."""
+        """Create the generator from its parts. `name` is the name under which the class of `model` is registered."""
         self.name = name
         self.model = model
         self.gallery = gallery
@@ -155,8 +159,9 @@ class RankedSnippets:
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
-        """Build the gallery from the training snippets with at least one known word. Snippets with the same words
-        become one row, the mean of the sums of their word vectors."""
+        """Build the gallery from the training snippets that have at least one word of the vocabulary. Snippets with the
+        same words become one row, which is the mean of the sums of their word vectors. Nothing is trained, and the log
+        counts the snippets (`sentences`) and the rows."""
         ranker, tokens = required(material.ranker), material.train.sentences
         unknown = len(material.vocabulary.terms)
         rows = np.array([row for row, ids in enumerate(tokens) if (ids < unknown).any()], np.int64)
@@ -179,8 +184,9 @@ class RankedSnippets:
         return self.model.region_encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return at most `count` snippets, best first, for each of n regions, given as encoder -> (n, dim). Unknown
-        words of a snippet are left out. The score is the sum of the inner products, as in the class."""
+        """Return at most `count` snippets, best first, for each of n regions, whose `features` are given as encoder ->
+        (n, dim). Words of a snippet that are not in the vocabulary are left out. The score is the sum of the inner
+        products of the region with the words of the snippet."""
         queries = self.model.embed_regions(Regions.of(np.hstack([features[name] for name in self.encoders])))
         starts = range(0, len(self.gallery), SNIPPET_BLOCK)
         blocks = (to_float32(self.gallery[start : start + SNIPPET_BLOCK]) for start in starts)

@@ -19,20 +19,23 @@ from pipeline.models.neural.training import Training, TrainingPlan, TrainingSche
 from pipeline.text.vocabulary import Tokens
 
 LOSS_BLOCK = 512
-"""Number of sentences whose loss is computed at once."""
+"""Number of sentences whose loss is computed at once in an evaluation, after or between epochs of training."""
 Batches = Callable[[np.ndarray], tuple]
-"""A function from row numbers of sentences to the arguments with which the network computes their mean loss."""
+"""A function from the row numbers of k sentences (k,) to the arguments with which the network computes their mean
+loss."""
 
 
 class Framed(NamedTuple):
-    """Packed sentences: the inputs START w1 ... wN, and in the same order the targets w1 ... wN END."""
+    """Packed sentences, in which each input word has the next word as its target: `inputs` are START w1 ... wN, and
+    `targets`, in the same order, are w1 ... wN END."""
 
     inputs: Packed
     targets: Packed
 
 
 def framed(tokens: Tokens, boundary: int) -> Framed:
-    """Create the inputs and targets of the sentences `tokens`. The id `boundary` is START and END."""
+    """Create the inputs and targets of the sentences `tokens`, which are ids of words. The id `boundary` is both START
+    and END."""
     whole = pad(tokens, 1, 1, boundary)
     offsets = whole.offsets - np.arange(len(whole.offsets))
     inputs = np.delete(whole.ids, whole.offsets[1:] - 1)
@@ -41,9 +44,10 @@ def framed(tokens: Tokens, boundary: int) -> Framed:
 
 
 class Windows(NamedTuple):
-    """The windows of k targets, which are all words and ENDs of some sentences. `context` (k, n - 1) has the n - 1
-    words before each of the `targets` (k,), and `sentences` (k,) the number of the sentence of each target. `tags` (k,
-    1 + ahead) has the parts of speech of the target and of the `ahead` words after it, or is None."""
+    """The windows of k targets, which are all words and ENDs of some sentences. `context` (k, n - 1) has the ids of the
+    n - 1 words before each of the `targets` (k,), where the boundary stands before the first word. `sentences` (k,) has
+    the number of the sentence of each target. `tags` (k, 1 + ahead) has the parts of speech of the target and of the
+    `ahead` words after it, or is None if parts of speech are not used."""
 
     context: Tensor
     targets: Tensor
@@ -52,8 +56,9 @@ class Windows(NamedTuple):
 
 
 def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_tag: int, ahead: int) -> Windows:
-    """Create the windows of the sentences `tokens`, with `size` words of context. The id `boundary` is START and END.
-    `tags` has the part of speech of every word. END and the positions after it have the part of speech `no_tag`."""
+    """Create the windows of the sentences `tokens`, with `size` words of context, sentence after sentence. The id
+    `boundary` is START and END. `tags` has the part of speech of every word of `tokens`, or is None. END and the
+    positions after it have the part of speech `no_tag`. `ahead` is the number of parts of speech after the target's."""
     lengths = tokens.lengths + 1
 
     def cut(padded: Tokens, width: int) -> Tensor:
@@ -67,8 +72,9 @@ def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_ta
 
 
 def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
-    """Compute the log relative frequency (count,) float32 of each id in the targets of `tokens`. The last id, count -
-    1, is END, which occurs once per sentence. An id that does not occur counts as half an occurrence."""
+    """Compute the natural logarithm of the relative frequency of each id from 0 to `count` - 1 among the words and ENDs
+    of the sentences `tokens`. Return (count,) float32. The last id, `count` - 1, is END, which occurs once per
+    sentence. An id that does not occur counts as half an occurrence, so that its logarithm is finite."""
     counts = np.bincount(tokens.ids, minlength=count).astype(float)
     counts[count - 1] = len(tokens)
     counts = np.maximum(counts, 0.5)
@@ -76,8 +82,8 @@ def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
 
 
 class Likelihood:
-    """The objective of a network that returns its loss, which is passed on unchanged. It needs no contrastive pairs, so
-    that `drawn` is 0 and `owners` is not used."""
+    """The objective (see TrainingPlan) of a language model. The network itself returns its loss, and the objective
+    passes it on unchanged. It needs no contrastive pairs, so `drawn` is 0 and `owners` is not used."""
 
     drawn = 0
 
@@ -92,16 +98,18 @@ def train(
     perplexity: Callable[[], float],
     material: Material,
 ) -> Mapping[str, Any]:
-    """Train `network` on m sentences, and leave the parameters of the epoch with the lowest dev perplexity in it.
+    """Train `network` on m sentences in place. At the end, it has the parameters of the epoch with the lowest
+    perplexity on dev.
 
-    `batch` makes the arguments of the network, `names` (m,) are the numbers of the sentences in error messages, and
-    `perplexity()` computes the perplexity on dev. `material` has the settings, and the checkpoint from which to resume.
-    Returns the log of the training. Raises JointspaceError if a loss or gradient is not finite.
+    `batch` makes the arguments of the network from the row numbers of sentences. `names` (m,) are the numbers of the
+    sentences in error messages, and `perplexity()` computes the perplexity on dev with the current parameters.
+    `material` has the settings, and the checkpoint from which to resume. Returns the log of the training as JSON
+    values. Raises JointspaceError if a loss or gradient is not finite.
     """
     settings = material.settings
     clip_elements(network, settings.clip)
     schedule = settings.model_dump(include={field.name for field in fields(TrainingSchedule)})
-    # `clip_elements` limits each element of the gradient, so that the norm of the gradient need not be limited.
+    # `clip_elements` has limited each element of the gradient, so the schedule need not limit the norm of the gradient.
     schedule |= {"clip": float("inf"), "penalty": 0, "seed": material.seed}
     rows = np.arange(len(names))
     network.precision = material.precision
@@ -125,8 +133,9 @@ def train(
 
 
 def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
-    """Compute the perplexity of the sentences `tokens` over all words and ENDs, which is at most e ** 700. `batch`
-    makes the arguments of `network` from row numbers of sentences."""
+    """Compute the perplexity of the sentences `tokens` over all their words and ENDs: the exponential of the mean of
+    -log P, at most e ** 700. `batch` makes the arguments of `network` from row numbers of sentences. `network` is not
+    changed."""
     device = next(network.parameters()).device
     losses, words = [], []
     with torch.inference_mode():
@@ -139,9 +148,13 @@ def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
 def log_probabilities(
     tokens: Tokens, count: int, open_block: Callable[[np.ndarray], tuple[Tensor, Callable[[int], Tensor]]]
 ) -> np.ndarray:
-    """Compute log P (count, m) float32 of each of the m sentences `tokens`, END included, given each of `count` images.
-    `open_block(rows)` returns, for the sentences `rows`, the position in `rows` of the sentence of each word and END,
-    (total,), and a function from the number of an image to -log P of each word and END, (total,)."""
+    """Compute the natural logarithm of the probability of each of the m sentences `tokens`, END included, given each of
+    `count` images. Return (count, m) float32.
+
+    `open_block(rows)` is called for blocks of sentences `rows` (k,), with `total` words and ENDs. It returns, for each
+    word and END, the position of its sentence in `rows` (total,), and a function from the number of an image to -log P
+    of each word and END, (total,), in the same order.
+    """
     found = np.empty((count, len(tokens)), np.float32)
     with torch.inference_mode():
         for rows in _blocks(tokens):
@@ -157,15 +170,16 @@ def _blocks(tokens: Tokens) -> list[np.ndarray]:
 
 
 def likelihood_scores(log_probabilities: np.ndarray, lengths: np.ndarray, prior: np.ndarray | None) -> np.ndarray:
-    """Score m sentences for n images, (n, m) float64, from the log probabilities (n, m) of a generator.
+    """Score m sentences for n images, (n, m) float64, from the natural log probabilities (n, m) of the sentences by a
+    generator. A higher score is better.
 
     This is retrieval by perplexity, as by the m-RNN in Kiros et al. 2014, section 3.1. `lengths` (m,) are the numbers
-    of words of the sentences, including END. Without a `prior`, the score is the negative logarithm of the perplexity.
+    of words of the sentences, including END. If `prior` is None, the score is the negative logarithm of the perplexity.
 
-    `prior` (k, m) is the log probability of each sentence given k training images. With it, the function first
-    subtracts the logarithm of the mean probability of each sentence over these images from its log probability, so that
-    a common sentence does not score high for every image. The prior does not change the order of the images for a
-    sentence.
+    `prior` (k, m) is the log probability of each sentence given k training images. With a prior, the logarithm of the
+    mean probability of each sentence over these images is subtracted from its log probability before the division by
+    its length, so that a common sentence does not score high for every image. The prior does not change the order of
+    the images for a sentence. `log_probabilities` is not changed.
     """
     scores = log_probabilities.astype(np.float64)
     if prior is not None:

@@ -1,4 +1,5 @@
-"""A comparison of ways to join frozen encoders, on the same pairs and with the same choice of settings on dev."""
+"""A comparison of ways to join frozen encoders: all methods get the same training pairs, and the settings of each
+method are chosen on dev. The command `bench` runs it."""
 
 import itertools
 import json
@@ -28,32 +29,38 @@ from pipeline.models.linear.views import ImageView, TextView, ViewBlock, one_mat
 from pipeline.models.neural.task import TrainingPairs, TrainingTask, train
 
 MAX_BANK_ROWS = 2000
-"""Maximum number of training images, and of training sentences, with which hubs are measured."""
+"""Maximum number of drawn training pairs whose images and sentences are the bank of a hubness correction."""
 MAX_SEARCHED_PAIRS = 1000
-"""Maximum number of pairs for which each combination of a method's training settings is tried."""
+"""Greatest number of training pairs with which `compare_methods` tries all combinations of a trained method's settings.
+With more pairs, or with another seed than the first, the method gets the settings that were chosen last, if it has been
+trained before. The settings of methods in closed form are always chosen anew."""
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
-"""The values to try of the keys of section `fit`, for methods in closed form."""
+"""Key of the configuration's section `fit` -> the values that a method in closed form tries on dev. Ridges are relative
+to the mean variance of their view."""
 TRAIN: Mapping[str, Sequence] = {"learning_rate": (0.0005, 0.002), "dropout": (0.4, 0.7), "epochs": (30,)}
-"""The values to try of each setting, for all trained methods."""
+"""Key of the section of a trained method in the configuration -> the values that the method tries on dev. All
+combinations are tried."""
 ALIGNED_PAIRS = 500
-"""Number of dev pairs on which the alignment of two encoders is measured."""
+"""Maximum number of dev pairs on which `align_encoders` measures the alignment of two encoders."""
 COLUMNS = [(direction, measure) for direction in DIRECTIONS for measure in RECALLS]
-"""The six recalls of a method, as pairs of a direction and a recall. Methods are compared by the sum of these
-recalls."""
+"""The six recalls of a method (recall@1, @5 and @10 in both directions of search), as pairs of a direction and a
+recall. Methods are compared by the sum of the six recalls."""
 BATCH = 512
-"""Maximum number of pairs in a batch."""
+"""Number of pairs in a batch of a trained method. If there are fewer training pairs, a batch has all of them."""
 MIN_STEPS = 20
-"""Minimum number of batches between two scores on dev. If there are too few pairs for so many batches, all pairs are
-repeated."""
+"""Minimum number of batches in an epoch of a trained method, after which the method is scored on dev. If there are too
+few pairs for so many batches, each pair occurs several times in an epoch."""
 
 
 @dataclass(frozen=True)
 class Method:
     """A way to join two encoders: a registered `model`, and the settings to try on dev.
 
-    `fit` has keys of the section `fit`. `settings` has the values to try of each setting in the model's own section.
+    `fit` maps keys of the configuration's section `fit` to the values to try. Only models in closed form read it.
+    `settings` maps keys of the model's own section to the values to try. For a model in closed form, each of these keys
+    has a single value.
     """
 
     model: str
@@ -79,7 +86,9 @@ METHODS: Mapping[str, Method] = {
 class Bench:
     """The vectors of the splits `train`, `dev` and `test`, and the views through which all methods read them.
 
-    In `train`, sentence j belongs to the image in row j.
+    In `train` and `dev`, sentence j belongs to the image in row j. An image of `train` with several sentences has one
+    row for each of them, and `dev` has only the first sentence of each image. In `test`, sentence j belongs to the
+    image in row `owners[j]`.
     """
 
     view: ImageView
@@ -87,7 +96,8 @@ class Bench:
     splits: Mapping[str, PairArrays]
 
     def draw(self, count: int, seed: int) -> PairArrays:
-        """Draw `count` different training pairs at random, or all pairs if there are fewer."""
+        """Draw `count` different pairs of the split train at random, or all pairs if there are fewer. `seed` and
+        `count` decide which pairs are drawn. In the result, sentence j belongs to the image in row j."""
         train = self.splits["train"]
         rows = np.random.default_rng([seed, count]).permutation(len(train.owners))[:count]
         features = {name: block[rows] for name, block in train.features.items()}
@@ -100,9 +110,11 @@ class Bench:
 class Measured:
     """The ranks of the test split for one method, number of pairs and seed, without or with a hubness correction.
 
-    Sentence j of the test split belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and
-    `auto` with one. `seconds` are the CPU seconds of the fit, with the choice of the settings, but without the fit of
-    the `ncca` from which a refinement starts. `chosen` are the chosen settings of the method and of the correction.
+    `method` is the name of the method, and `pairs` is the number of training pairs. Sentence j of the test split
+    belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction.
+    `seconds` are the CPU seconds of the fit or training, with the choice of the method's settings on dev. They include
+    neither the choice of the correction nor the fit of the `ncca` from which a refinement starts. `chosen` has the
+    chosen settings of the method, and with a correction also those of the correction.
     """
 
     method: str
@@ -120,9 +132,13 @@ def compare_methods(
 ) -> Iterator[Measured]:
     """Measure each method with each number of training pairs and each seed, without and with a hubness correction.
 
-    The settings of trained methods are chosen with the first seed, for each number of pairs up to MAX_SEARCHED_PAIRS,
-    or for the smallest number if all are larger. Other seeds and larger numbers of pairs use the settings that were
-    chosen last.
+    Yields two measurements on the split test for each combination, first without the correction, in ascending order of
+    the `counts` of pairs. A count that is larger than the number of training pairs is replaced by this number. A seed
+    decides which pairs are drawn.
+
+    The settings of methods in closed form are chosen on dev for each combination. The settings of trained methods are
+    chosen with the first seed, for each number of pairs up to MAX_SEARCHED_PAIRS, or for the smallest number if all are
+    larger. Other seeds and larger numbers of pairs use the settings that were chosen last.
     """
     owners = bench.splits["test"].owners
     available = len(bench.splits["train"].owners)
@@ -153,7 +169,8 @@ def _combinations(method: Method) -> list[Mapping[str, float]]:
 
 
 def _fit(bench: Bench, method: Method, pairs: PairArrays, seed: int) -> tuple[JointModel, Mapping[str, Any]]:
-    """Fit a method in closed form, and choose its settings on dev. Return the model and the chosen settings."""
+    """Fit a method in closed form to `pairs`, and choose its settings on dev. Return the model and the chosen GridTrial
+    as a dictionary."""
     spec = model_spec(method.model)
     block = ViewBlock(bench.view.stack(pairs.features), bench.text.stack(pairs.sentences), pairs.owners)
     accumulator = MomentsAccumulator(bench.view.dim, bench.text.dim, runtime.threads())
@@ -176,8 +193,8 @@ def _train(
     start: JointModel | None,
     tried: Sequence[Mapping[str, float]],
 ) -> tuple[JointModel, Mapping[str, float]]:
-    """Train a method with each combination of settings in `tried`. Return the best model on dev and its settings. A
-    refinement starts from the fitted model `start`."""
+    """Train a method on `pairs` with each combination of settings in `tried`. Return the model with the greatest recall
+    sum on dev, and its combination. A refinement starts from the fitted model `start`. Other methods ignore `start`."""
     spec = model_spec(method.model)
     assert spec.section is not None
     batch = min(BATCH, len(pairs.owners))
@@ -202,8 +219,11 @@ def _train(
 
 
 def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tuple[Ranks, Mapping[str, Any]]]:
-    """Rank the test split by a model, without a hubness correction (`none`), and with the best one on dev (`auto`).
-    Return the ranks and the chosen settings of the correction under these two names."""
+    """Rank the test split by a model, without a hubness correction (`none`), and with the correction that is best on
+    dev (`auto`). Hubs are measured with the first MAX_BANK_ROWS of the training `pairs`.
+
+    Return `none` and `auto` -> the ranks and the chosen settings of the correction, which are empty for `none`.
+    """
     test, dev = bench.splits["test"], bench.splits["dev"]
     rows = slice(0, MAX_BANK_ROWS)
     bank = Bank(
@@ -225,8 +245,9 @@ def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tu
 def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> float:
     """Compute the mutual nearest-neighbour alignment of two views of n pairs, from 0 to 1 (Huh et al. 2024, eq. 11).
 
-    It is the mean share of the k nearest neighbours by cosine that a row of x (n, D) and the same row of y (n, d) have
-    in common. k is `neighbours`, or n - 1 if there are fewer rows.
+    Row i of x (n, D) and row i of y (n, d) are a pair. The k nearest other rows by cosine are found for row i, once in
+    x and once in y. The result is the mean over i of the share of row numbers that the two lists have in common. k is
+    `neighbours`, or n - 1 if n is not greater than `neighbours`. There must be at least two rows.
     """
     neighbours = min(neighbours, len(x) - 1)
     nearest = []
@@ -240,10 +261,11 @@ def mutual_alignment(x: np.ndarray, y: np.ndarray, neighbours: int = 10) -> floa
 
 @dataclass(frozen=True)
 class BenchCell:
-    """The sum of the six recalls of a method with one number of pairs, as the mean and the standard deviation over the
-    seeds.
+    """The sum of the six recalls in percent of one row of the bench with one number of training pairs.
 
-    `minus` is the difference from the first method, or None for the first method.
+    `mean` and `deviation` are the mean and the standard deviation over the seeds. The deviation is 0 if there is one
+    seed. `minus` is the sum of this row minus the sum of the first row with the same number of pairs, with its 95%
+    interval. It is None in the first row.
     """
 
     mean: float
@@ -253,15 +275,16 @@ class BenchCell:
 
 @dataclass(frozen=True)
 class BenchRow:
-    """A method, without or with a hubness correction, with a cell for each number of pairs."""
+    """A method, without or with a hubness correction. `cells` maps each number of training pairs to its cell. `name` is
+    the name of the method, followed by `, hubness: auto` with a correction."""
 
     name: str
     cells: Mapping[int, BenchCell]
 
 
 def line_of(measured: Measured) -> dict[str, Any]:
-    """Return the line of a measurement, column -> value. Recalls are in percent, `sum` is the sum of six recalls, and
-    `seconds` are CPU seconds."""
+    """Return the line of a measurement in bench.csv, column -> value. Recalls are in percent, `sum` is the sum of the
+    six recalls, `seconds` are CPU seconds, and `chosen` is JSON."""
     ranks = vars(measured.ranks)
     recalls = [100 * float(np.mean(ranks[side] <= int(name.partition("@")[2]))) for side, name in COLUMNS]
     return {
@@ -277,9 +300,10 @@ def line_of(measured: Measured) -> dict[str, Any]:
 
 
 def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
-    """Return a row for each method, without and with a hubness correction.
+    """Return a row for each method without and with a hubness correction, in the order in which they were `measured`.
 
-    Each row is compared with the first row by a paired bootstrap over the test images and the variance over the seeds.
+    Each row is compared with the first row. The interval of the difference comes from a paired bootstrap over the test
+    images and, if there are several seeds, from the variance of the difference over the seeds.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:
@@ -300,7 +324,8 @@ def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchR
 
 
 def align_encoders(bench: Bench) -> dict[tuple[str, str], float]:
-    """Compute the mutual nearest-neighbour alignment on dev, (image encoder, text encoder) -> alignment in percent."""
+    """Compute the mutual nearest-neighbour alignment of each image encoder with each text encoder, on the first
+    ALIGNED_PAIRS pairs of dev. Return (image encoder, text encoder) -> alignment in percent."""
     dev = bench.splits["dev"]
     images = bench.view.split(bench.view.stack(dev.features)[:ALIGNED_PAIRS])
     found = {}

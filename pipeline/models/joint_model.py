@@ -23,10 +23,10 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 Features = Mapping[str, np.ndarray]
-"""Features of n images: encoder -> (n, its dim), float16 or float32."""
+"""Features of n images: image encoder -> array (n, the encoder's number of dimensions), float16 or float32."""
 
 TextVectors: TypeAlias = "np.ndarray | csr_array"
-"""The n vectors of one text encoder, (n, dim), sparse or dense."""
+"""The vectors of n sentences by one text encoder, (n, dim), as a dense array or a sparse matrix."""
 
 WordForms: TypeAlias = "Tokens | Trees"
 """Sentences word by word, as sequences or as parse trees."""
@@ -44,49 +44,55 @@ Settings: TypeAlias = "Mapping[str, JsonValue]"
 
 
 def read_setting(settings: Settings, key: str, kind: type[Value]) -> Value:
-    """Return the stored setting `key`, whose type must be `kind`.
+    """Return the value of `key` in the stored `settings` of a model. Its type must be `kind`.
 
-    Raises ValueError if it is missing or of another type.
+    Raises ValueError if the key is missing or its value has another type.
     """
     value = settings.get(key)
     if not isinstance(value, kind):
-        raise ValueError(f"its stored setting {key} is {value!r}, but must be of the type {kind.__name__}")
+        raise ValueError(
+            f"The stored setting {key} is {value!r}, but must be of the type {kind.__name__}. Make the model again."
+        )
     return value
 
 
 def read_number(settings: Settings, key: str) -> float:
-    """Return the stored setting `key`, which must be a number. Raises ValueError if it is missing or not a number."""
+    """Return the value of `key` in the stored `settings` of a model, which must be an int or a float. Raises ValueError
+    if the key is missing or its value is not a number."""
     value = settings.get(key)
     if not isinstance(value, int | float):
-        raise ValueError(f"its stored setting {key} is {value!r}, but must be a number")
+        raise ValueError(f"The stored setting {key} is {value!r}, but must be a number. Make the model again.")
     return value
 
 
 def read_list(settings: Settings, key: str) -> list:
-    """Return the stored setting `key`, which must be a list. Raises ValueError if it is missing or not a list."""
+    """Return the value of `key` in the stored `settings` of a model as a new list. The value must be a list or a tuple.
+    Raises ValueError if the key is missing or its value is not a list."""
     value = settings.get(key)
     if not isinstance(value, list | tuple):
-        raise ValueError(f"its stored setting {key} is {value!r}, but must be a list")
+        raise ValueError(f"The stored setting {key} is {value!r}, but must be a list. Make the model again.")
     return list(value)
 
 
 def require_vectors(sentences: "Sentences") -> "Mapping[str, TextVectors]":
-    """Return `sentences` if they are a mapping text encoder -> vectors. Raises TypeError if they have another form."""
+    """Return `sentences` as a mapping text encoder -> vectors. Raises TypeError if they have another form, such as
+    Tokens, Trees or the nested mapping of an ensemble."""
     if isinstance(sentences, Mapping):
         vectors = {name: block for name, block in sentences.items() if not isinstance(block, Mapping | Ragged)}
         if len(vectors) == len(sentences):
             return vectors
     raise TypeError(
-        f"this model embeds a mapping of text encoders to vectors, but the sentences are a {type(sentences).__name__}"
+        "The model reads sentences as a mapping from text encoders to vectors, but the sentences have another form"
+        f" ({type(sentences).__name__}). Encode them with the text encoders of the model."
     )
 
 
 class RegionBlock(Protocol):
-    """The regions of n images, image after image.
+    """The regions of n images, image after image, with one row per region.
 
-    `features` (total, dim) are the features of several encoders side by side. `boxes` (total, 4) are x1, y1, x2, y2 in
-    pixels of the original image. `scores` (total,) are the confidences of the regions. The regions of image i are the
-    rows offsets[i] to offsets[i + 1] - 1.
+    `features` (total, dim) are the features of one or more encoders side by side. `boxes` (total, 4) are x1, y1, x2, y2
+    in pixels of the original image. `scores` (total,) are the confidences of the regions. The regions of image i are
+    the rows offsets[i] to offsets[i + 1] - 1, for `offsets` (n + 1,).
     """
 
     @property
@@ -100,12 +106,12 @@ class RegionBlock(Protocol):
 
 
 class RegionSource(Protocol):
-    """The regions of n images, which are read from disk on request."""
+    """The regions of n images, which `packed` reads from disk on request. Its length is n."""
 
     def __len__(self) -> int: ...
 
     def packed(self, rows: np.ndarray) -> RegionBlock:
-        """Read the regions of the images with the row numbers `rows` (k,), in this order."""
+        """Read all regions of the k images with the row numbers `rows` (k,), in this order of images."""
         ...
 
 
@@ -120,59 +126,64 @@ class JointModel(Protocol):
 
     @property
     def sentence_view(self) -> str:
-        """The form in which the model reads sentences. See `sentences` in pipeline.config.registry.ModelSpec."""
+        """The form in which the model reads sentences: `vectors`, `tokens`, `phrase-trees`, `dependency-trees` or
+        `each`. Sentences describes the forms."""
         ...
 
     @property
     def metric(self) -> str:
-        """The comparison of two vectors: `inner_product` or `euclidean`."""
+        """The comparison of the vectors of an image and a sentence: `inner_product`, where greater is better, or
+        `euclidean`, where a smaller distance is better."""
         ...
 
     @property
     def rule(self) -> ScoreRule | None:
-        """The rule that scores an image with a sentence if both have several vectors, or None for one vector per
-        item."""
+        """The rule by which an image and a sentence of a multi-vector model are scored. It is None for a model with one
+        vector per item, which uses `metric`."""
         ...
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The image encoders whose features the model reads."""
+        """The names of the image encoders whose features the model reads."""
         ...
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
-        """The text encoders whose vectors the model reads. The tuple is empty if the model reads words."""
+        """The names of the text encoders whose vectors the model reads. The tuple is empty if the model reads words."""
         ...
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose region features the model reads. The tuple is empty if the model cannot embed regions."""
+        """The names of the image encoders whose region features the model reads. The tuple is empty if the model cannot
+        embed regions."""
         ...
 
     def to(self, device: "torch.device") -> Self:
-        """Compute on `device` from now on, and return this model."""
+        """Compute on `device` from now on, as far as the model can, and return this model, not a copy."""
         ...
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed n images from their `features`. Return (n, c) float32, or MultiVectors for a multi-vector model.
+        """Embed n images from their `features`. Return an array (n, c) float32, or MultiVectors for a multi-vector
+        model.
 
         A multi-vector model also needs the `regions` of the images. Other models do not read `regions`.
         """
         ...
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences, which have the form `sentence_view`. Return (n, c) float32, or MultiVectors of arrays."""
+        """Embed n sentences, given in the form that `sentence_view` names. Return an array (n, c) float32, or, for a
+        multi-vector model, MultiVectors whose vectors are arrays and not tensors."""
         ...
 
     def settings(self) -> Settings:
-        """Return the settings of the model as JSON values.
+        """Return the settings of the model as JSON values, to be stored in model.json.
 
-        `from_parts` restores the model from them and `tensors()`.
+        The class method `from_parts(settings, tensors)` restores the model from these settings and from `tensors()`.
         """
         ...
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the parameters of the model, name -> array."""
+        """Return all fitted or trained parameters of the model, name -> array, to be stored."""
         ...
 
 
@@ -188,12 +199,13 @@ class MultiVectorModel(JointModel, Protocol):
 
 
 def is_multi_vector(model: JointModel) -> TypeGuard[MultiVectorModel]:
-    """Return whether a model has several vectors per item."""
+    """Return whether a model has several vectors per item. A type checker then knows it as a MultiVectorModel."""
     return model.multi_vector
 
 
 def embed_images(model: JointModel, features: Features, regions: RegionSource | None) -> Items:
-    """Embed images by `model`. The `regions` are passed on only to a multi-vector model."""
+    """Embed n images by `model`, and return the result of its method `embed_images`. Only a multi-vector model gets the
+    `regions` of the images."""
     return model.embed_images(features, regions) if model.multi_vector else model.embed_images(features)
 
 
@@ -201,14 +213,15 @@ class PhraseModel(JointModel, Protocol):
     """A trained model that can also embed noun phrases and single regions."""
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed p noun phrases, and return (p, c) float32.
+        """Embed p noun phrases, and return one vector per phrase, (p, c) float32.
 
-        The model `hmlstm` takes the trees of whole sentences instead, and embeds the noun phrases in them.
+        `phrases` has one item per phrase. For the model `hmlstm` it has the trees of whole sentences instead, and p is
+        the number of all noun phrases in these trees.
         """
         ...
 
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
-        """Embed the r regions of a block, and return (r, c) float32.
+        """Embed all r regions of a block, and return one vector per region, (r, c) float32.
 
         The block has the features of the model's region encoders side by side, in the model's order.
         """
@@ -216,6 +229,7 @@ class PhraseModel(JointModel, Protocol):
 
 
 class ModelClass(Protocol):
-    """A registered class of models. `from_parts` restores a model from its stored `settings()` and `tensors()`."""
+    """A registered class of models. Its class method `from_parts` restores a model from the stored results of the
+    model's methods `settings` and `tensors`."""
 
     def from_parts(self, settings: Settings, tensors: Mapping[str, np.ndarray]) -> JointModel: ...

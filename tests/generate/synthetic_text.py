@@ -1,4 +1,5 @@
-"""A small synthetic collection whose images show one of four things, with its sentences and their vocabulary."""
+"""A small synthetic collection for tests of generators. Each image shows one of four things, and its two sentences name
+this thing."""
 
 from functools import cache
 
@@ -31,7 +32,8 @@ LOG_BILINEAR = {
 
 
 def make_sentences(count: int) -> tuple[list[str], np.ndarray]:
-    """Make two sentences for each of `count` images, and the owners of the sentences. Image i shows thing i mod 4."""
+    """Make two sentences for each of `count` images. Return the sentences and the numbers of their images, (2 count,).
+    Image i shows the thing THINGS[i % 4], which both of its sentences name."""
     texts = [
         text for i in range(count) for text in (f"a {THINGS[i % 4]} is here", f"one big {THINGS[i % 4]} by the road")
     ]
@@ -52,7 +54,8 @@ def make_pairs(count: int, seed: int) -> TrainingPairs:
 
 
 class ThingSpace:
-    """A joint space in which all images and sentences of the same thing have the same unit vector."""
+    """A simple replacement of JointSpace. All images that show the same thing have the same unit vector (4,), and
+    sentences that name this thing have nearly the same vector."""
 
     fingerprint = "space"
     vocabulary = make_vocabulary()

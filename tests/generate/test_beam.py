@@ -1,4 +1,4 @@
-"""Beam search is compared with a naive search, and sampling with the probabilities of all sentences."""
+"""Beam search is compared with a naive search, and the frequency of a sampled sentence with its probability."""
 
 import numpy as np
 import pytest
@@ -12,7 +12,8 @@ END = 4
 
 
 class Chain:
-    """Synthetic Markov chains of second order. The next word depends on the image and on the last two words."""
+    """A decoder with synthetic logits, a Markov chain of second order for each image: the next word depends on the
+    image and on the last two words. Images with the same number in `images` have the same chain."""
 
     boundary = END
 
@@ -32,9 +33,11 @@ class Chain:
 
 
 def naive_search(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tuple[int, ...], float]]:
-    """Search for the best sentences of an image without batches.
+    """Search for the best sentences of the image with the number `image` like `beam_search`, but hypothesis by
+    hypothesis.
 
-    Return the words and the log probability of each sentence. A sentence that has ended includes END.
+    Return the word ids and the log probability of each sentence, best first. The words of a sentence that has ended
+    include END.
     """
     best: list[tuple[tuple[int, ...], float]] = [((), 0.0)]
     for _ in range(search.longest):
@@ -65,7 +68,7 @@ def test_the_best_sentences_equal_those_of_a_naive_search(beam: int, power: floa
 def test_samples_follow_the_probabilities() -> None:
     chain = Chain([7] * 4000)
     drawn = sample(chain, 6, 1.0, torch.Generator().manual_seed(0))
-    every = naive_search(chain, 0, BeamSearch(1000, 0.0, 6))  # This beam keeps all sentences.
+    every = naive_search(chain, 0, BeamSearch(1000, 0.0, 6))  # A beam of 1,000 keeps nearly all sentences.
     words, total = next((words[:-1], total) for words, total in every if words[-1] == END)
     share = np.mean([one.words == words for one in drawn])
     assert share == pytest.approx(np.exp(total), abs=4 * np.sqrt(np.exp(total) / 4000))

@@ -1,4 +1,5 @@
-"""The metrics of generated captions, and the tagger of parts of speech."""
+"""The metrics of generated captions are compared with nltk, with definitions and with published software. The tagger of
+parts of speech is tested too."""
 
 import math
 import shutil
@@ -46,7 +47,8 @@ def test_bleu_equals_nltk_and_a_perfect_match_has_the_best_values() -> None:
 
 
 def cider_d(candidates: list[list[str]], references: list[list[list[str]]]) -> float:
-    """Compute CIDEr-D with sigma = 6 by its definition (Vedantam et al. 2015, equations 2 to 5 and section 8)."""
+    """Compute the mean CIDEr-D of the candidates, from 0 to 10, with sigma = 6, by its definition (Vedantam et al.
+    2015, equations 2 to 5 and section 8). `references` has the references of each candidate, all as lists of words."""
 
     def counts(words: list[str], n: int) -> Counter:
         return Counter(tuple(words[i : i + n]) for i in range(len(words) - n + 1))
@@ -80,11 +82,11 @@ def test_cider_equals_its_definition() -> None:
 
 
 def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
-    """If each caption counts once, the statistics give the values of the reference scorer. For a sample with repeated
-    captions, they give the values of the scorer for the repeated captions. CIDEr keeps the word weights of all
-    references, and its value is the mean over the sample."""
+    """`Statistics.measure` gives the metrics that `judge` computes if each caption counts once. For a sample in which a
+    caption is repeated or missing, it gives the metrics of `judge` for this list of captions, except CIDEr. CIDEr keeps
+    the word weights of all references, and its value is the mean over the sample."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
-    # The last text is too short for n-grams of four words.
+    # The last text has two words, so it has no n-grams of three or four words.
     texts = ("a dog runs on the grass", "two men play a game in the rain", "a child")
     candidates = [text.split() for text in texts]
     found, statistics = metrics.judge(candidates, REFERENCES, meteor=False)
@@ -103,7 +105,8 @@ def test_metrics_of_a_sample_follow_from_the_statistics() -> None:
 @pytest.mark.skipif(shutil.which("java") is None, reason="METEOR needs Java")
 @pytest.mark.slow  # It starts Java.
 def test_meteor_equals_the_value_of_its_published_scorer() -> None:
-    """Two words of the first caption have other endings. The expected value is the output of meteor-1.5.jar."""
+    """METEOR of three captions, the first of which has two words with other endings than its reference, equals 94.15.
+    This expected value is the output of meteor-1.5.jar."""
     pytest.importorskip("pycocoevalcap", reason="the extra `metrics` is not installed")
     candidates = [["a", "dog", "run", "over", "green", "grasses"], *(group[0] for group in REFERENCES[1:])]
     found, _ = metrics.judge(candidates, REFERENCES, meteor=True)

@@ -1,4 +1,5 @@
-"""Tests of ranking by perplexity: probabilities follow the equations, and a generator finds the images of a thing."""
+"""Tests of retrieval by perplexity: log probabilities of sentences follow the equations of the networks, and a trained
+generator ranks the images that show the thing in a sentence first."""
 
 import numpy as np
 import pytest

@@ -1,4 +1,5 @@
-"""Models of the log-bilinear family are compared with their equations in float64, and their captions are tested."""
+"""The networks of `lbl`, `mlbl`, `mnlm` and `sc-nlm` are compared with their equations in float64, and the captions of
+these generators are tested on synthetic images."""
 
 from dataclasses import replace
 
@@ -51,8 +52,9 @@ def make_network(kind: type, gate_bias: bool = True) -> LogBilinear:
 
 
 def compute_probabilities(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[int]) -> np.ndarray:
-    """Compute the probability of every class by equations 7 and 8, or 9 and 10. For StructureContent, equation 11
-    replaces u."""
+    """Compute the probability of every class (V + 2,) after the window `context`, given the conditioning vector `u`
+    (c,) and the parts of speech `tags` of the next words, in float64: by equations 7 and 8, or for a Multiplicative
+    network by equations 9 and 10. For StructureContent, equation 11 replaces u."""
     p, k = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}, SIZES.dimensions
     if isinstance(network, Multiplicative):
         attribute = u * SIZES.condition**0.5

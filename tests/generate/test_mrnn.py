@@ -1,4 +1,5 @@
-"""The multimodal RNN is compared with its equations, and its captions are tested."""
+"""The recurrent network of the generator `mrnn` is compared with its equations, and its captions are tested on
+synthetic images."""
 
 import numpy as np
 import pytest
@@ -37,7 +38,8 @@ def make_network(cell: str) -> DescribingNetwork:
 
 
 def negative_log_probability(network: DescribingNetwork, image: np.ndarray, words: list[int]) -> float:
-    """Compute -log P of the sentence `words` and END by equations 13 to 15 in float64, with f = tanh."""
+    """Compute -log P of the sentence with the word ids `words`, END included, given the stacked features `image` (D,),
+    by equations 13 to 15 in float64, with f = tanh."""
     p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     b_v = p["image_map"] @ ((image - p["mean"]) / p["scale"])
     boundary, h, total = len(p["words"]) - 1, np.zeros(7), 0.0

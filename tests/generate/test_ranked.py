@@ -1,4 +1,4 @@
-"""The ranking of snippets for a region by the alignment model is compared with a naive loop."""
+"""The ranking of training snippets for a region by the generator `ranked-snippets` is compared with a naive loop."""
 
 from collections import defaultdict
 from dataclasses import replace
@@ -20,8 +20,9 @@ SHAPE = {"dimensions": 4, "hidden": 3, "dropout": 0, "sum": "words"}
 
 
 def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
-    """Equation 8 with one region is the sum of v . s_t over the words t of a snippet. Snippets with the same words get
-    their mean score."""
+    """The two best snippets of a restored generator for each of three regions, and their scores, equal those of a loop
+    over all snippets. The score is equation 8 with one region, the sum of v . s_t over the words t of a snippet.
+    Snippets with the same words get their mean score."""
     rng = np.random.default_rng(0)
     view = RegionView(ImageView(("eyes",), (6,), ()), geometry=False)
     words = rng.standard_normal((9, 5)).astype(np.float32)
@@ -44,5 +45,5 @@ def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
         scores = {snippet: float(v @ np.mean(own, axis=0)) for snippet, own in groups.items()}
         best = sorted(scores, key=scores.__getitem__, reverse=True)[:2]
         assert [one.words for one in found] == best
-        # The scores are computed in half precision.
+        # The gallery of the generator is stored in half precision, so its scores are not exact.
         assert [one.score for one in found] == pytest.approx([scores[one] for one in best], abs=1e-2)

@@ -1,4 +1,5 @@
-"""The Kneser-Ney trigram model is compared with nltk."""
+"""The probabilities of the Kneser-Ney trigram model are compared with those of nltk, and its additional texts are
+tested."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -27,7 +28,7 @@ def test_probabilities_equal_those_of_nltk() -> None:
     tokens = make_tokens(60, 0)
     padded = [["B", "B", *map(str, ids), "B"] for ids in tokens]
     theirs = KneserNeyInterpolated(3, discount=DISCOUNT)
-    # The two boundaries before a sentence do not count as a pair that follows a history.
+    # nltk gets all n-grams of a sentence except the pair of the two boundaries before it, which follows no history.
     grams = [[tuple(s[i : i + n]) for n in (1, 2, 3) for i in range(n == 2, len(s) - n + 1)] for s in padded]
     theirs.fit(grams, [word for words in padded for word in words])
     ours = Trigram(tokens, BOUNDARY)

@@ -1,4 +1,5 @@
-"""The memory of fits and searches does not grow with the number of photos."""
+"""The memory of fits, of the search for near-duplicates and of caption scores does not grow with the number of photos,
+and data that are processed in blocks or from disk give the same results as data in memory."""
 
 import tracemalloc
 from collections.abc import Callable, Iterator
@@ -28,7 +29,8 @@ ROWS = 100
 
 
 def blocks_of(count: int) -> Iterator[ViewBlock]:
-    """Generate blocks of photos with wide random features and one short caption each, `count` photos in total."""
+    """Generate blocks of ROWS photos, `count` photos in total. A photo has WIDE random features and one caption with
+    one word."""
     for number in range(count // ROWS):
         rng = np.random.default_rng(number)
         x = rng.standard_normal((ROWS, WIDE), dtype=np.float32)
@@ -37,7 +39,8 @@ def blocks_of(count: int) -> Iterator[ViewBlock]:
 
 
 def task_of(name: str, count: int) -> FitTask:
-    """Make the task of fitting the model `name` to `count` photos."""
+    """Make the task of fitting the model `name` to `count` photos, which are generated block by block whenever they are
+    read. The moments are placeholders, because only the memory of the fit is measured."""
     task, _ = make_fit_task(name)
     moments, dev = task.sets.target, next(blocks_of(ROWS))
     wide = np.zeros(WIDE)
@@ -57,7 +60,7 @@ def task_of(name: str, count: int) -> FitTask:
 
 
 def peak(work: Callable[[], object]) -> int:
-    """Return the peak number of bytes that are allocated while `work` runs."""
+    """Run `work`, and return the greatest number of bytes that Python and NumPy have allocated at once meanwhile."""
     tracemalloc.start()
     try:
         work()
@@ -79,7 +82,9 @@ def test_memory_of_a_fit_does_not_grow_with_the_number_of_photos(name: str, monk
 def test_memory_of_a_neighbour_search_does_not_grow_with_the_number_of_photos(
     exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Measures the search without the result, which grows with the number of photos."""
+    """The peak memory of `near_pairs` for 4,000 photos is at most 1.2 times the peak for 1,000 photos. The random
+    photos have no near-duplicates, so that the result, which may grow, is empty. The search is exact up to `exact`
+    photos."""
     limits = {"MAX_EXACT_PHOTOS": exact, "BLOCK_ROWS": 200, "INDEX_ROWS": 300, "TRAINING_PHOTOS": 1}
     for name, value in limits.items():
         monkeypatch.setattr(copies, name, value)
@@ -129,7 +134,8 @@ def test_memory_of_caption_scores_does_not_grow_with_the_number_of_captions(monk
 
 @pytest.mark.parametrize("size", [7, 30, 1000])
 def test_neighbours_in_blocks_are_the_neighbours_of_all(size: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Compares the search with one matrix of all cosines in double precision."""
+    """The pairs that `near_pairs` finds with blocks of `size` rows are compared with the pairs by one matrix of all
+    cosines in double precision."""
     monkeypatch.setattr(copies, "BLOCK_ROWS", size)
     features = np.random.default_rng(5).standard_normal((90, 6), dtype=np.float32) + 2
     centred = features - features.mean(axis=0, dtype=float)

@@ -23,7 +23,8 @@ from pipeline.models.linear.views import ImageView
 
 
 def make_views(n: int = 2000, dim_x: int = 20, dim_y: int = 15, shared: int = 4, seed: int = 0):
-    """Draw `n` pairs of rows of two views that have `shared` hidden factors in common."""
+    """Draw `n` pairs of rows of two views that have `shared` hidden factors in common. Return the views (n, dim_x) and
+    (n, dim_y) float32."""
     rng = np.random.default_rng(seed)
     hidden = rng.standard_normal((n, shared))
     x = hidden @ rng.standard_normal((shared, dim_x)) + rng.standard_normal((n, dim_x))
@@ -38,7 +39,8 @@ def moments_of(x: np.ndarray, y: np.ndarray, form: type = sparse.csr_array) -> M
 
 
 def reference_correlations(x: np.ndarray, y: np.ndarray, image_ridge: float, text_ridge: float) -> np.ndarray:
-    """Compute the correlations as the singular values of Cxx^-1/2 Cxy Cyy^-1/2 in float64."""
+    """Compute all canonical correlations of the views x and y, in descending order, as the singular values of
+    Cxx^-1/2 Cxy Cyy^-1/2 in float64. The relative ridges are added to Cxx and Cyy."""
     x, y = x - x.mean(axis=0, dtype=np.float64), y - y.mean(axis=0, dtype=np.float64)
     cxx, cyy = x.T @ x / len(x), y.T @ y / len(y)
     cxx += image_ridge * np.trace(cxx) / len(cxx) * np.eye(len(cxx))
@@ -65,7 +67,8 @@ def test_fewer_images_than_dimensions_are_solved_in_their_span() -> None:
 
 
 def test_correlations_equal_scikit_learn() -> None:
-    """The CCA of scikit-learn finds one pair of directions after the other, by deflation."""
+    """The four greatest correlations of CCASolver without ridges are compared with those of scikit-learn, which finds
+    one pair of directions after the other, by deflation."""
     x, y = make_views()
     a, b = ScikitCCA(n_components=4, scale=False, max_iter=2000, tol=1e-12).fit_transform(x.astype(float), y)
     expected = [np.corrcoef(a[:, i], b[:, i])[0, 1] for i in range(4)]
@@ -95,7 +98,9 @@ def test_directions_whiten_both_views(shape: tuple[int, int]) -> None:
     ],
 )
 def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: str, least: float, kept: int) -> None:
-    """Without a ridge, only a constant column makes a covariance singular. An outlier leaves one direction."""
+    """CCASolver finds `kept` correlations between 0 and 1 for each `kind` of degenerate data, with several ridges from
+    `least` on. Only a constant column makes the covariance singular without a ridge, which raises InputError. An
+    outlier leaves one direction."""
     x, y = make_views(n=30 if kind == "n < d" else 500, dim_x=40, dim_y=25)
     if kind == "constant column":
         x[:, 3] = 7
@@ -118,7 +123,8 @@ def test_degenerate_data_are_solved_with_the_smallest_ridge_that_suffices(kind: 
 
 
 def test_noise_beyond_the_rank_of_the_data_gives_no_direction() -> None:
-    """The text depends on three columns of the images, so there are three correlations and no more."""
+    """The text depends on three columns of the images, so CCASolver returns three directions, although ten are asked
+    for."""
     rng = np.random.default_rng(0)
     x = rng.standard_normal((400, 20))
     y = x[:, :3] @ rng.standard_normal((3, 15))
@@ -126,7 +132,8 @@ def test_noise_beyond_the_rank_of_the_data_gives_no_direction() -> None:
 
 
 def test_correlations_beyond_one_are_rounding_up_to_a_limit() -> None:
-    """The cross-covariance is too large for the variances, first by a rounding error and then by much more."""
+    """The cross-covariance is too large for the variances. If the excess is a rounding error, the correlation becomes
+    1. If it is much larger, InputError is raised."""
 
     def moments(excess: float) -> Moments:
         return Moments(10.0, np.zeros(2), np.zeros(2), np.eye(2), np.diag([1 + excess, 0.5]), np.eye(2))
@@ -159,7 +166,8 @@ def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pyte
 
 @pytest.mark.parametrize("overwrite", [False, True])
 def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The first driver loses a value here, so the second driver needs the matrix that the first has overwritten."""
+    """LAPACK's first driver is replaced by a function that loses one eigenvalue. `top_eigenpairs` then calls the second
+    driver, for which it restores the matrix if the first driver has overwritten it. The result has all eigenpairs."""
     root = np.random.default_rng(2).standard_normal((60, 60))
     symmetric, original = root @ root.T, scipy.linalg.eigh
     expected = np.linalg.eigvalsh(symmetric)[::-1][:5]
@@ -177,7 +185,8 @@ def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monk
 @pytest.mark.parametrize(("size", "scale", "offset"), [(32, 1, 0), (64, 0.3, 7), (2048, 1, 0), (2048, 0.3, 7)])
 @pytest.mark.parametrize("solver", [CCASolver, RidgeSolver])
 def test_uncorrelated_views_are_refused(solver: type, size: int, scale: float, offset: float) -> None:
-    """Distinct columns of a Hadamard matrix are orthogonal, and all but the first have mean zero."""
+    """The views are distinct columns of a Hadamard matrix, which are uncorrelated, because they are orthogonal and have
+    mean zero. Both solvers raise InputError. With a small correlation of one column, they find a direction."""
     columns = hadamard(size)[:, 1:].astype(np.float32)
     x, y = columns[:, : size // 4], columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
     with pytest.raises(InputError, match="image and text views are uncorrelated over all .* Check that each caption"):
@@ -195,7 +204,7 @@ def test_a_constant_view_is_named_whatever_its_width_and_value(dims: tuple[int, 
         side = x if constant == "image" else y
         side[:] = (size * rng.standard_normal(side.shape[1])).astype(np.float32)
         total = Moments.zero(*dims)
-        for rows in np.array_split(np.arange(600), 3):  # as if the rows came from several shards
+        for rows in np.array_split(np.arange(600), 3):  # The moments of three parts are added, as of several shards.
             accumulator = MomentsAccumulator(*dims, threads=1)
             text = sparse.csr_array(y[rows]) if "sparse" in constant else y[rows]
             accumulator.add(x[rows], text, np.arange(len(rows)))
@@ -235,7 +244,8 @@ def test_normalized_embedding_is_equation_2() -> None:
 
 
 def tuned_by(grid: FitSettings, seen: list, train: int = 300, dev: int = 200, shared: int = 10) -> Tuned:
-    """Tune CCA on `train` synthetic pairs, with the choice made on `dev` other pairs."""
+    """Tune NormalizedCCA on `train` synthetic pairs with `shared` hidden factors, and choose the settings of `grid` on
+    `dev` other pairs. The pairs of ridges that are tried are appended to the list `seen`."""
     x, y = make_views(n=train + dev, dim_x=60, dim_y=50, shared=shared)
     pairs = PairArrays({"net": x[train:]}, {"tfidf": sparse.csr_array(y[train:])}, np.arange(dev))
     prepared, view = PreparedViews(moments_of(x[:train], y[:train])), ImageView(("net",), (60,), ())
@@ -258,24 +268,25 @@ def test_a_ridge_at_the_end_of_its_grid_is_reported() -> None:
 
     trials = [trial(x, y, beta) for x in (0.1, 1.0, 10.0) for y in (0.0, 3.0) for beta in (0.1, 1.0)]
     assert choices_at_edges(trials, trial(1.0, 3.0, 0.1)) == ["text_ridge 3", "beta 0.1"]
-    # A text ridge of 0 is not at an edge, because no ridge is smaller.
+    # A text ridge of 0 is not reported, because no ridge is smaller. The value 0.5 of beta lies between those tried.
     assert choices_at_edges(trials, trial(0.1, 0.0, 0.5)) == ["image_ridge 0.1"]
-    assert choices_at_edges(trials[:1], trials[0]) == []  # A grid of one value has no edges.
+    assert choices_at_edges(trials[:1], trials[0]) == []  # If only one value was tried, nothing is reported.
 
 
 def test_a_search_of_the_grid_ends_at_a_pair_without_better_neighbours() -> None:
     ridges = [0.01, 0.1, 1.0, 10.0, 100.0]
     tuned = tuned_by(make_grid([10], ridges, ridges, [1.0], "walk"), [], train=200, dev=100, shared=4)
     merits = {(trial.image_ridge, trial.text_ridge): trial.merit() for trial in tuned.trials}
-    assert (1.0, 1.0) in merits and len(merits) < 25  # The search begins in the middle.
+    assert (1.0, 1.0) in merits and len(merits) < 25  # The search begins in the middle, and does not try all 25 pairs.
     places = [ridges.index(ridge) for ridge in (tuned.chosen.image_ridge, tuned.chosen.text_ridge)]
     for image, text in product(*(range(max(0, place - 1), min(5, place + 2)) for place in places)):
         assert merits[ridges[image], ridges[text]] <= tuned.chosen.merit()
 
 
 def test_ties_on_dev_are_broken_by_ranks_and_then_by_dimensions() -> None:
-    """The first 6 directions and all 12 directions have equal ranks for twelve images. The tie goes to 12, because a
-    search among more images needs all directions."""
+    """With 6 and with 12 directions, all twelve dev images are found first, so both recall sums are 600. The mean ranks
+    are equal too, and 12 directions are chosen, because a search among more images needs them. For equal recall sums,
+    a trial with a lower mean rank is better than a trial with more dimensions."""
     tuned = tuned_by(make_grid([2, 6, 12], [0.01], [0.01], [1.0]), [], train=600, dev=12, shared=12)
     assert [trial.recall_sum for trial in tuned.trials][1:] == [600, 600] and tuned.chosen.dimensions == 12
     trial = tuned.chosen
@@ -289,7 +300,7 @@ def test_line_searches_find_the_best_of_the_grid_with_fewer_solutions() -> None:
     assert len(whole.trials) == 25 > len(lines.trials)
     tried = {(trial.image_ridge, trial.text_ridge) for trial in lines.trials}
     assert len(tried) == len(lines.trials)
-    # No other point on the two lines through the chosen point is better.
+    # No pair of ridges with the chosen image ridge or the chosen text ridge has a greater recall sum.
     best = lines.chosen
     rivals = [t for t in whole.trials if best.image_ridge == t.image_ridge or best.text_ridge == t.text_ridge]
     assert best.recall_sum == max(trial.recall_sum for trial in rivals)

@@ -15,7 +15,7 @@ from pipeline.storage.pairs import SplitRows
 
 
 def columns_of(scores: Scores) -> dict[str, np.ndarray]:
-    """Return the columns of `scores.pairs`, by name."""
+    """Return the columns of `scores.pairs`, name of the column -> (k,)."""
     return dict(zip(PAIR_COLUMNS, scores.pairs[np.arange(len(scores.scores))].T, strict=True))
 
 
@@ -31,16 +31,18 @@ def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_
         pairs = columns_of(scores)
         assert not (pairs["rather"] // 2 == pairs["image_id"]).any()
         assert pairs["rank"][0] > 1 == np.median(pairs["rank"])
-    assert captions.scores[0] > photographs.scores[0] + 0.5  # The sibling caption supports caption 0.
+    # Captions 0 and 1 of photo 0 agree with each other but not with the photo. Caption 1 supports caption 0 alone, but
+    # both together get a low score.
+    assert captions.scores[0] > photographs.scores[0] + 0.5
 
 
 def test_scores_of_pairs_follow_the_definition() -> None:
-    """Computes the CSLS scores of the own and the exchanged pairs in plain loops. There are three neighbours, because
-    there are only four photos."""
+    """The scores of the own and the exchanged pairs, and the ranks, are compared with CSLS in plain loops. There are
+    fewer than NEIGHBOURS photos and captions, so the hub corrections average over all of them."""
     rng, owners = np.random.default_rng(1), np.array([0, 0, 1, 2, 2, 3])
     x, y = unit_rows(rng.standard_normal((4, 5))), unit_rows(rng.standard_normal((6, 5)))
     photographs, captions = score_rivals(Rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y))
-    others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # a photo's own captions count as -1
+    others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # The own captions of a photo count as -1.
     csls = 2 * x @ y.T - others.mean(axis=1)[:, None] - others.mean(axis=0)
     together = np.stack([csls[:, owners == image].mean(axis=1) for image in range(4)], axis=1)
     np.testing.assert_allclose(photographs.scores, np.diag(together), atol=1e-6)
@@ -63,7 +65,9 @@ def test_scores_of_pairs_follow_the_definition() -> None:
 
 
 def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarray, fold: int) -> Iterator[SplitRows]:
-    """Generate the photos of a fold with their captions, in blocks of at most 50 photos."""
+    """Generate the photos of the fold `fold` with their captions, in blocks of at most 50 photos. `folds` (n,) has the
+    fold of each of n photos, `x` their features and `y` the vectors of captions, which belong to the photos `owners`
+    (m,)."""
     for image_id in np.split(np.flatnonzero(folds == fold), range(50, len(folds), 50)):
         own = np.flatnonzero(np.isin(owners, image_id))
         if len(image_id):
@@ -72,7 +76,8 @@ def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarra
 
 
 def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw the features of `n` photos and of two captions per photo. Every tenth photo has another photo's captions."""
+    """Draw the features of `n` photos and the vectors of two captions per photo, and return them with the owners of the
+    captions. The captions of every tenth photo describe another photo."""
     rng, owners = np.random.default_rng(3), np.repeat(np.arange(n), 2)
     shown = rng.standard_normal((n, 6))
     said = shown.copy()

@@ -26,7 +26,8 @@ VIEW = ImageView(("net",), (D,), ())
 
 @dataclass(frozen=True)
 class Pairs:
-    """Images and sentences as a block, and as one row per pair: `x` is (m, D) and `y` is (m, TERMS), in float64."""
+    """Images and their m sentences, as a `block`, and as matrices with one row per pair: `x` (m, D) and `y` (m, TERMS),
+    in float64."""
 
     block: ViewBlock
     x: np.ndarray
@@ -61,10 +62,11 @@ def fit_ncca(training: str, power: float, eigenvalues: str, **transfer: Any) -> 
 
 
 def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
-    """Solve the generalised eigenvalue problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy) v with ridges.
+    """Solve CCA of the views x and y as the generalised eigenvalue problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy)
+    v in float64, with the ridges IMAGE_RIDGE and TEXT_RIDGE added to Cxx and Cyy.
 
-    Return the directions of both views, the `count` largest eigenvalues rho, and the means of both views. The
-    covariances and the means are weighted by the `weights` (m,) of the pairs.
+    Return the `count` directions of x, those of y, their eigenvalues rho, which are the largest, and the means of both
+    views. The covariances and the means are weighted by the `weights` (m,) of the pairs.
     """
     mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
     both, d = np.hstack([x - mean_x, y - mean_y]), x.shape[1]
@@ -90,11 +92,13 @@ def assert_scores(tuned: Tuned, expected: np.ndarray, tolerance: float = 2e-4) -
         tuned.model.embed_images({"net": NEW.block.x}),
         tuned.model.embed_sentences({"tfidf": NEW.block.y}),
     )
-    np.testing.assert_allclose(images @ sentences.T, expected, atol=tolerance)  # single precision
+    # The model is fitted and embeds in single precision.
+    np.testing.assert_allclose(images @ sentences.T, expected, atol=tolerance)
 
 
 def similarity(x: np.ndarray, y: np.ndarray, new_x: np.ndarray, new_y: np.ndarray, scale, weights=None) -> np.ndarray:
-    """Compute equation 2 for all pairs of new rows, from the CCA of x and y.
+    """Compute the similarity of equation 2 for all pairs of a row of `new_x` and a row of `new_y`, with the CCA of x
+    and y, whose pairs have the `weights`, or equal weights if it is None.
 
     `scale` is a function from the correlations to the diagonal of the matrix D^t in equation 2.
     """
@@ -109,7 +113,8 @@ NEW_X, NEW_Y = NEW.block.x.astype(float), NEW.block.y.toarray().astype(float)
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
 def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) -> None:
-    """The form "gong" has the eigenvalues of C_all v = lambda C_diag v, which are 1 + rho."""
+    """The similarities of an ncca equal equation 2 with both forms of eigenvalues. The form "gong" has the eigenvalues
+    of C_all v = lambda C_diag v, which are 1 + rho, and "correlation" has rho."""
     tuned = fit_ncca("target", EXPONENTS[eigenvalues], eigenvalues)
     assert_scores(tuned, similarity(TARGET.x, TARGET.y, NEW_X, NEW_Y, POWERS[eigenvalues]))
     assert tuned.chosen.eigenvalues == eigenvalues
@@ -117,8 +122,8 @@ def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) 
 
 @pytest.mark.parametrize("beta", [0.1, 1])
 def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
-    """The auxiliary rows F and T are multiplied by beta and placed below the rows X and Y, so their products have the
-    factor beta^2. Here, the auxiliary rows have this weight in the means too."""
+    """The similarities of an ncca by joint training equal those by CCA of the stacked rows, in which the auxiliary rows
+    F and T are below the target rows X and Y and have the weight beta^2, in the products and in the means."""
     x, y = np.vstack([TARGET.x, WEAK.x]), np.vstack([TARGET.y, WEAK.y])
     weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
     expected = similarity(x, y, NEW_X, NEW_Y, POWERS["gong"], weights)
@@ -126,14 +131,16 @@ def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> 
 
 
 def auxiliary_projections(scale):
-    """Return A and B of the auxiliary CCA, whose columns are multiplied by lambda^t, and the means of both views."""
+    """Return A and B, the directions of the CCA of the auxiliary pairs WEAK, and the means of both views. The columns
+    of A and B are multiplied by scale(rho), which is lambda^t."""
     a, b, rho, mean_x, mean_y = block_cca(WEAK.x, WEAK.y, np.ones(len(WEAK.x)), C1)
     return a * scale(rho), b * scale(rho), mean_x, mean_y
 
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
 def test_stacked_training(eigenvalues: str) -> None:
-    """The second CCA has the views X^ = XA and Y^ = YB."""
+    """The similarities of an ncca by stacked training equal those by two CCAs in float64. The second CCA has the views
+    X^ = XA and Y^ = YB, where A and B are the projections of the auxiliary CCA."""
     a, b, *_ = auxiliary_projections(POWERS[eigenvalues])
     w, u, rho, mean_x, mean_y = block_cca(TARGET.x @ a, TARGET.y @ b, np.ones(len(TARGET.x)), C)
     scale = POWERS["gong"](rho)
@@ -149,7 +156,9 @@ def balancing_factor(x: np.ndarray, new: np.ndarray, weight: float) -> float:
 
 @pytest.mark.parametrize("weight", [1, 0.3])
 def test_linear_sae(weight: float) -> None:
-    """The second CCA has the views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi)."""
+    """The similarities of an ncca by the training sae-linear equal those by two CCAs in float64. The second CCA has the
+    views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi), where A and B are the scaled projections of the
+    auxiliary CCA."""
     a, b, *_ = auxiliary_projections(POWERS["gong"])
     s, t = balancing_factor(TARGET.x, TARGET.x @ a, weight), balancing_factor(TARGET.y, TARGET.y @ b, weight)
     views = [np.hstack([rows, scale * rows @ m]) for rows, scale, m in (
@@ -159,14 +168,15 @@ def test_linear_sae(weight: float) -> None:
 
 
 def fiftieth_distance(z: np.ndarray) -> float:
-    """Return the mean distance of a row to its 50th nearest neighbour."""
+    """Return the mean Euclidean distance of a row of z to its 50th nearest other row, by a loop over the rows."""
     return float(np.mean([np.sort(np.linalg.norm(z - row, axis=1))[50] for row in z]))
 
 
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_nonlinear_sae(rule: str) -> None:
-    """The second CCA has the views X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b)
-    has the random R and b of the fitted model."""
+    """The similarities of an ncca by the training sae equal those by two CCAs in float64. The second CCA has the views
+    X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b) has the random R and b of the
+    fitted model, whose spread is compared with sigma."""
     tuned = fit_ncca("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
     a, b, mean_x, mean_y = auxiliary_projections(POWERS["gong"])
@@ -174,7 +184,7 @@ def test_nonlinear_sae(rule: str) -> None:
         (tuned.model.maps.image, a, mean_x, TARGET.block.x.astype(float), TARGET.x, NEW_X),
         (tuned.model.maps.text, b, mean_y, TARGET.y, TARGET.y, NEW_Y),
     ):
-        # The sign of an eigenvector is arbitrary.
+        # The sign of a direction is arbitrary, so the directions get the signs of the fitted model.
         matrix = matrix * np.sign(np.einsum("dc,dc->c", matrix, drawn.matrix))
         fourier, sigma = drawn.fourier, fiftieth_distance((rows - mean) @ matrix)
         spread = sigma if rule == "paper" else 1 / sigma
@@ -192,4 +202,5 @@ def test_nonlinear_sae(rule: str) -> None:
         views["train"].append(np.hstack([train, scale * phi(train)]))
         views["new"].append(np.hstack([new, scale * phi(new)]))
     expected = similarity(*views["train"], *views["new"], POWERS["gong"])
-    assert_scores(tuned, expected, tolerance=2e-3)  # Few angles give nearly collinear cosines.
+    # The 100 cosines depend on only C1 = 3 values, so they are nearly collinear, which magnifies rounding errors.
+    assert_scores(tuned, expected, tolerance=2e-3)

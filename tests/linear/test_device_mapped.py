@@ -1,4 +1,5 @@
-"""Random Fourier features, moments of mapped views and projections in torch equal the results of numpy."""
+"""Moments of mapped views and embeddings that are computed with torch on a device equal the results of NumPy, also if
+the memory of the device is full."""
 
 import numpy as np
 import pytest
@@ -42,7 +43,8 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
 
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
 def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
-    """The memory of the device holds at most 13 rows."""
+    """The embeddings by a linear model on a device equal those by NumPy. The memory of the device holds at most 13
+    rows, so the rows are projected in several parts. No sentences give no vectors."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)

@@ -1,4 +1,5 @@
-"""Moments computed by torch equal the moments computed by numpy, also where a GPU has no room for a whole block."""
+"""Moments computed by torch equal the moments computed by NumPy, also if the memory of a GPU is too small for a whole
+block."""
 
 from dataclasses import replace
 
@@ -18,10 +19,12 @@ from pipeline.storage.pairs import SplitRows
 
 
 def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[SplitRows]:
-    """Make five blocks of images with features far from zero, in half and in single precision.
+    """Make five blocks of images with the features of two encoders, with `dims` dimensions: `half` has float16 and
+    `single` has float32, and the means of both are far from zero.
 
-    Two of the blocks have 0 to 3 sentences per image. In the other blocks, all images have the same number: 0, 1 or 2.
-    The sentences have sparse vectors with `terms` columns, and dense vectors with `dense` columns unless `dense` is 0.
+    Two of the blocks have 0 to 3 sentences per image. In the other blocks, all images have the same number of
+    sentences: 0, 1 or 2. The sentences have sparse vectors with `terms` columns, and also dense vectors with `dense`
+    columns unless `dense` is 0.
     """
     rng, blocks = np.random.default_rng(0), []
     for n, counts in ((300, None), (1, np.array([1])), (700, None), (256, np.full(256, 2)), (5, np.zeros(5, int))):
@@ -33,7 +36,7 @@ def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[Split
             "single": (rng.standard_normal((n, dims[1])) - 5).astype(np.float32),
         }
         for block in features.values():
-            block[0] = 0  # A row of zeros cannot be scaled to unit length.
+            block[0] = 0  # The first row of each block is zero, because such a row cannot be scaled to unit length.
         texts = {"tfidf": y}
         if dense:
             texts["words"] = (rng.standard_normal((len(owners), dense)) + 9).astype(np.float16)
@@ -58,7 +61,7 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
     [((9, 4), 30, (), 1e-12), ((9, 4), 30, ("sqrt", "l2"), 1e-6), ((700, 500), 300, ("l2",), 1e-5)],
 )
 def test_moments_equal_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
-    # Moments of few columns are summed in double precision.
+    # Moments of few columns are summed in double precision, so their tolerance is smaller.
     assert (sum(dims) + terms <= MAX_DOUBLE_PRECISION_COLUMNS) == (tolerance < 1e-5)
     view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
     found, expected = (sum_blocks(iter(blocks), view, text_view(terms), 1, where) for where in (device, None))
@@ -80,7 +83,8 @@ def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.de
 
 @pytest.mark.parametrize("dense", [0, 12])
 def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> None:
-    """The memory is full once, at each allocation and each product of the first two blocks in turn."""
+    """Two blocks are added again and again. In each repetition, the memory of the device is full once, at another of
+    their allocations and products. The moments are always those that NumPy computes."""
     dims, blocks = (9, 4), make_blocks((9, 4), 30, dense)[2:4]
     text = TextView.of(blocks[0].sentences)
     expected = sum_blocks(blocks, view_of(dims), text, 1)

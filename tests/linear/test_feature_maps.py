@@ -1,4 +1,4 @@
-"""Feature-mapped and expanded views are compared with dense matrices, and each feature map with its kernel."""
+"""Moments of mapped and expanded views are compared with dense matrices, and the feature maps with their equations."""
 
 from itertools import pairwise
 
@@ -42,7 +42,7 @@ def moments_of(*blocks: ViewBlock) -> Moments:
 
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
-    """Compute the expected moments from dense rows, one row of `x` and of `y` per pair, in float64."""
+    """Compute the expected moments in float64 from dense rows: row i of `x` and row i of `y` are pair i."""
     x, y = x.astype(np.float64), y.astype(np.float64)
     a, b = x - x.mean(axis=0), y - y.mean(axis=0)
     return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
@@ -105,7 +105,8 @@ def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
 
 
 def test_fourier_products_estimate_the_gaussian_kernel() -> None:
-    """The product of a row with itself is exact (Sutherland and Schneider 2015, section 3)."""
+    """The products of the random features of the rule cosine-sine are compared with the Gaussian kernel. The product of
+    a row with itself is exact (Sutherland and Schneider 2015, section 3)."""
     z = np.random.default_rng(8).standard_normal((40, 6)).astype(np.float32)
     features = FourierMap.draw("cosine-sine", 6, 40_000, 2.0, np.random.default_rng(9))(z)
     np.testing.assert_allclose(features @ features.T / 40_000, rbf_kernel(z, gamma=1 / 8), atol=0.03)
@@ -129,8 +130,9 @@ def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
 
 
 def test_kernel_cca_equals_the_dual_problem_with_kernel_matrices() -> None:
-    """The dual problem is solved in float64. It maximises a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1 and to the
-    corresponding constraint on b."""
+    """The correlations of CCA on KernelFeatures, with all rows as landmarks, equal those of the dual problem of kernel
+    CCA in float64. The dual problem maximises a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1 and to the corresponding
+    constraint on b, where Kx and Ky are the centred kernel matrices."""
     rng = np.random.default_rng(12)
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))

@@ -1,4 +1,5 @@
-"""Hubness corrections are compared with the equations of the papers. The choice between them on dev is tested too."""
+"""Hubness corrections are compared with the equations of the papers. Stored corrections and the choice of a correction
+on dev are tested too."""
 
 import numpy as np
 import pytest
@@ -27,19 +28,21 @@ QUERY_BANK = Bank(BANK.images, BANK.sentences, queries=draw(35))
 
 
 def queries_of(bank: Bank) -> np.ndarray:
-    """Return the vectors of the texts that search for images."""
+    """Return the vectors (q, c) of the texts of `bank` that search for images: its queries, or else its sentences."""
     return bank.sentences if bank.queries is None else bank.queries
 
 
 def csls(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
-    """Compute half the CSLS score of Conneau et al. 2018 for each pair, with k = 5."""
+    """Compute half the CSLS score of Conneau et al. 2018 with k = 5 for each image of `x` (n, c) and sentence of `y`
+    (m, c), from their inner products `scores` (n, m) and the nearest items of `bank`. Return (n, m)."""
     nearest_images = [np.mean(sorted(queries_of(bank) @ image)[-5:]) for image in x]
     nearest_sentences = [np.mean(sorted(bank.images @ sentence)[-5:]) for sentence in y]
     return scores - np.add.outer(nearest_images, nearest_sentences) / 2
 
 
 def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np.ndarray:
-    """Compute the Sinkhorn scores of Pan et al. 2025 for each pair.
+    """Compute the Sinkhorn scores of Pan et al. 2025 with beta = 7 for each image of `x` (n, c) and each sentence, from
+    their inner products `scores` (n, m). `y` is not used. Return (n, m).
 
     The rows and the columns of the bank's matrix of exponentials are divided by their sums in turn. The column factors
     that result then normalise each image of `x` like one more row of the matrix.
@@ -72,7 +75,8 @@ def test_products_of_corrected_unit_vectors_equal_the_scores_of_the_papers(
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(sentences, axis=1), 1, atol=1e-6)
     expected = paper(x.astype(float) @ y.T, x.astype(float), y.astype(float), bank)
-    a, b = images @ sentences.T, expected - expected.mean()  # Equal except for a factor and a constant.
+    # The products and the expected scores are equal except for a factor and a constant.
+    a, b = images @ sentences.T, expected - expected.mean()
     a = (a - a.mean()) * (b.std() / a.std())
     np.testing.assert_allclose(a, b, atol=1e-5)
     model = HubCorrected(ZeroShot("eyes", "words"), correction)
@@ -81,7 +85,8 @@ def test_products_of_corrected_unit_vectors_equal_the_scores_of_the_papers(
 
 
 def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
-    """exp(400) overflows in single precision. The expected balance is computed with logarithms in double precision."""
+    """The balance of a bank with beta = 400 is finite, although exp(400) overflows in single precision. For most
+    queries it equals the expected balance, which is computed with logarithms in double precision."""
     beta, (terms, side) = 400.0, ([Term(1, "balanced", 400.0)], "images")
     logs = beta * BANK.images.astype(float) @ BANK.sentences.T.astype(float)
     of_queries = np.zeros(logs.shape[1])
@@ -92,11 +97,12 @@ def test_sharp_exponentials_neither_overflow_nor_vanish() -> None:
     balance = HubnessCorrection(BANK, {**NOTHING, side: terms}).bank.balance[side]
     assert np.isfinite(balance).all()
     close = np.abs(balance - (expected - expected.mean())) < 0.02
-    assert close.mean() > 0.8  # Exponents below LOWEST_EXPONENT are raised to it.
+    assert close.mean() > 0.8  # Not all are close, because exponents below LOWEST_EXPONENT are raised to it.
 
 
 def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: pytest.LogCaptureFixture) -> None:
-    """One image of the bank has length 3, so the score of a nearest neighbour can be 3."""
+    """`extend` logs a warning that names row 4 of the sentences. One image of the bank has length 3, so the bias of
+    this row is 1.5, but a unit vector has a bias of at most 0.5. Other items cause no warning."""
     x = draw(9)
     bank = Bank(np.vstack([BANK.images, 3 * x[4:5]]), BANK.sentences)
     correction = HubnessCorrection(bank, {"images": [], "sentences": [Term(0.5, "nearest", 1)]})
@@ -161,12 +167,12 @@ def test_a_hub_no_longer_hides_the_right_images(method: str) -> None:
     queries = np.eye(c, dtype=np.float32)
     right = unit_rows(queries + 0.7 * np.roll(queries, 1, axis=0))
     hub = unit_rows(np.ones((1, c), np.float32))
-    spread = unit_rows(queries + 0.3)  # All queries are close to the hub.
+    spread = unit_rows(queries + 0.3)  # Each sentence is closer to the hub than to its own image.
     gallery = np.vstack([right, hub])
     bank = Bank(gallery, spread)
     before = spread @ gallery.T
     assert (before.argmax(axis=1) == c).all()
-    owners = np.append(np.arange(c), c)  # The hub has a sentence too.
+    owners = np.append(np.arange(c), c)  # The hub is an image of dev, so it needs a sentence of its own.
     sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
     terms, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
     correction = HubnessCorrection(bank, terms)
@@ -187,7 +193,8 @@ def test_the_reported_recall_is_reached_and_not_below_the_recall_without_correct
     ranks = count_ranks(correction.extend("images", x), correction.extend("sentences", y), owners, "inner_product")
     for direction in ("image_to_sentence", "sentence_to_image"):
         reached = sum(100 * np.mean(getattr(ranks, direction) <= k) for k in (1, 5, 10))
-        assert reached == pytest.approx(log["chosen"][direction], abs=4)  # Single precision causes ties.
+        # The extended vectors are in single precision, whose ties change the recalls a little.
+        assert reached == pytest.approx(log["chosen"][direction], abs=4)
         assert method == "csls" or log["chosen"][direction] == max(trial[direction] for trial in log["trials"])
     assert method != "csls" or log["chosen"]["images"] == log["chosen"]["sentences"], "one trial for both directions"
     assert log["chosen"]["recall_sum"] >= nothing["recall_sum"]

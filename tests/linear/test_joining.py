@@ -17,7 +17,8 @@ from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 
 def draw_views(n: int, rank: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two views (n, 8) and (n, 6) of one hidden vector. The image view has the given rank."""
+    """Draw two views (n, 8) and (n, 6) that depend on the same six hidden factors, the second with noise. The image
+    view depends on the first `rank` factors and, after centring, has this rank."""
     rng = np.random.default_rng(n)
     hidden = rng.standard_normal((n, 6))
     x = (hidden[:, :rank] @ rng.standard_normal((rank, 8)) + 1).astype(np.float32)
@@ -67,7 +68,8 @@ def test_procrustes_scores_are_cosines_of_mapped_images() -> None:
     ("rank", "image_ridge", "text_ridge"), [(6, 0.0, 0.0), (3, 0.0, 0.0), (6, 0.5, 0.5), (3, 0.5, 0.0), (3, 0.0, 0.5)]
 )
 def test_csa_scores_are_the_formula_of_the_paper(rank: int, image_ridge: float, text_ridge: float) -> None:
-    """Compare with the generalised eigenproblem of CCA, solved in the principal components of the images."""
+    """The scores of CSA are compared with the formula of the paper, in float64. Its CCA is solved there as a
+    generalised eigenproblem in the `rank` principal components of the images."""
     x, y = draw_views(80, rank)
     moments = moments_of(x, y)
     model = CSA(
@@ -108,7 +110,9 @@ def test_cosine_ridge_scores_are_the_formula() -> None:
 
 
 def naive_relation(row: np.ndarray, anchors: np.ndarray, k: int, p: float) -> np.ndarray:
-    """Compute the relative representation of one row, one anchor after the other."""
+    """Compute the relative representation of one `row` by its cosines with the `anchors` (a, d), one after the other.
+    The `k` greatest cosines are kept, without negative ones, and raised to the power `p`. Return (a,) of unit
+    length."""
     found = [float(row @ anchor / (np.linalg.norm(row) * np.linalg.norm(anchor))) for anchor in anchors]
     least = sorted(found)[-k]
     kept = [max(value, 0) ** p if value >= least else 0 for value in found]
@@ -119,7 +123,9 @@ def naive_relation(row: np.ndarray, anchors: np.ndarray, k: int, p: float) -> np
 def test_asif_is_the_loop_over_anchors(chosen_centring: float) -> None:
     task, unseen = make_fit_task("asif")
     (whole,) = task.sets.target_blocks()
-    first = np.unique(whole.owners, return_index=True)[1]  # Several captions of an image would give equal cosines.
+    # Only the first caption of each image is kept. Anchors with the same image would have equal cosines, so that it
+    # would be open which of them are kept.
+    first = np.unique(whole.owners, return_index=True)[1]
     block = ViewBlock(whole.x, whole.y[first], np.arange(len(first)))
     sets = replace(task.sets, target=moments_of(block.x, block.y), target_blocks=lambda: [block])
     task = replace(task, sets=sets)

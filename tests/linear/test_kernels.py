@@ -17,7 +17,8 @@ POWER = 1.0
 
 
 def dense_cca(x: np.ndarray, y: np.ndarray, ridges: tuple[float, float]) -> tuple[np.ndarray, np.ndarray]:
-    """Return the first COUNT directions of both views, from the singular vectors of Cxx^-1/2 Cxy Cyy^-1/2.
+    """Return the COUNT directions of each view with the greatest correlations, (D, COUNT) and (d, COUNT), from the
+    singular vectors of Cxx^-1/2 Cxy Cyy^-1/2 with absolute `ridges`.
 
     Each direction is multiplied by its correlation to the power POWER.
     """
@@ -43,8 +44,8 @@ def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metr
 
     (block,) = task.sets.target_blocks()
     x, y = block.x.astype(float)[block.owners], block.y.toarray().astype(float)
-    # A ridge is relative to the mean variance of the kernel's features.
-    # There is one feature per landmark, and here every row is a landmark.
+    # A ridge is relative to the mean variance of the kernel's features. There is one feature per landmark, and here
+    # every row is a landmark, so the total variance is divided by the number of rows.
     ridges = (RIDGE * x.var(axis=0).sum() / len(block.x), RIDGE * y.var(axis=0).sum() / len(y))
     w, u = dense_cca(x, y, ridges)
     v = (FIT_VIEW.stack(pairs.features) - x.mean(axis=0)) @ w

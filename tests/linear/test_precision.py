@@ -32,8 +32,9 @@ SCALERS: dict[str, Callable[[np.ndarray], np.ndarray]] = {
 
 
 def test_every_float16_becomes_the_same_float32_as_in_numpy() -> None:
-    """The conversion runs in a process without torch. It gets each of the 65,536 values twice, including NaN and the
-    infinities, also in arrays that are not contiguous."""
+    """`to_float32` converts each of the 65,536 float16 values to the same bits as NumPy, including NaN and the
+    infinities, also in arrays that are not contiguous and with `out`. It runs in a process without torch, because it
+    converts by other means if torch is loaded."""
     code = """
 import sys, numpy as np
 from pipeline.compute.precision import to_float32
@@ -49,7 +50,7 @@ assert "torch" not in sys.modules
 
 
 def rows_of_all_sizes() -> np.ndarray:
-    """Draw rows (8, 7) whose orders of magnitude cover the range of single precision."""
+    """Draw eight rows (8, 7) float32, one for each of SCALES, whose magnitudes cover the range of single precision."""
     return (np.random.default_rng(0).standard_normal((8, 7)) * np.array(SCALES)[:, None]).astype(np.float32)
 
 
@@ -75,8 +76,9 @@ def test_scaling_a_network_by_powers_of_two_changes_no_bit_and_no_gradient() -> 
 
 @pytest.mark.parametrize("scale", [1e-30, 1e25])
 def test_vectors_of_any_size_are_compared(scale: float) -> None:
-    """Vectors are compared in the search for near-duplicates, in the check of imported vectors against the encoder that
-    the user names, and in the report."""
+    """Vectors that are very small or very large give the same results as vectors of usual size: in the search for
+    near-duplicates, in the check of imported vectors against the encoder that the user names, and in the lengths of
+    the report."""
     features = np.random.default_rng(2).standard_normal((40, 16), dtype=np.float32)
     features[30:] = features[:10] + np.float32(0.01)
     large = features * np.float32(scale)

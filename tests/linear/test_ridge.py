@@ -1,4 +1,4 @@
-"""Ridge regression from moments against scikit-learn on the same rows."""
+"""Ridge regression from moments is compared with scikit-learn on the same rows."""
 
 import numpy as np
 from scipy import sparse
@@ -12,7 +12,8 @@ from pipeline.models.linear.views import ImageView
 
 
 def test_more_directions_are_solved_after_fewer_and_no_variance_is_negative() -> None:
-    """The text has rank 3 and 9 columns, so the other variances are rounding errors, which can be negative."""
+    """A RidgeSolver first computes 2, then 5 and then all 9 directions. The last result equals that of a new solver,
+    and no value is negative. The text has rank 3 and 9 columns, so the other variances are rounding errors."""
     rng = np.random.default_rng(3)
     x = rng.standard_normal((200, 12)).astype(np.float32)
     y = (x[:, :3] @ rng.standard_normal((3, 9))).astype(np.float32)

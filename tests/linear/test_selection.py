@@ -1,4 +1,5 @@
-"""The photos that `suggest` chooses: the greedy rule by a naive loop, invariants, and the command."""
+"""The photos that `suggest` chooses: the greedy rule is compared with a naive loop, and invariants and the command are
+tested."""
 
 import json
 from pathlib import Path
@@ -16,7 +17,8 @@ from pipeline.storage.manifest import Manifest
 
 
 def choose_naively(features: np.ndarray, count: int, known: np.ndarray | None = None) -> list[int]:
-    """Choose rows greedily, and compute the gains of all rows in every step. The rows of `known` count as chosen."""
+    """Choose `count` rows of `features` like `choose_representatives`, but compute the gains of all rows in every step.
+    The further rows `known` count as chosen from the start. Return the row numbers in the order of the choice."""
     z = features - features.mean(axis=0)
     products = np.maximum(z @ z.T, 0)
     first = np.zeros(len(z))
@@ -100,7 +102,8 @@ def test_encoders_count_equally() -> None:
 
 
 def make_partly_captioned_run(run: Path, captioned: int) -> Path:
-    """Make a run of 40 photos, of which the first `captioned` in the order of their names have a caption."""
+    """Make a run of 40 photos with features. The first `captioned` photos in the order of their names have a caption.
+    Return the folder of the photos."""
     photos = make_run(run, images=40) / "data"
     names = sorted(path.name for path in photos.iterdir())
     if captioned:

@@ -1,4 +1,5 @@
-"""Folds and draws, which decide the training pairs behind each number of a table."""
+"""Tests of the folds and draws that decide the training pairs of a study, and of the settings of the rows that
+reproduce Gong et al. 2014."""
 
 from pathlib import Path
 
@@ -40,7 +41,8 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         assert sorted(folds.target + folds.auxiliary) == [0, 1, 2, 3, 4]
         cells = (make_cell(target_folds=size, auxiliary_folds=2) for size in (1, 2, 3))
         weak = {draw_folds(cell, draw, 5, overlap=True).auxiliary for cell in cells}
-        assert weak == {((draw + 3) % 5, (draw + 4) % 5)}  # The auxiliary folds do not depend on the target set.
+        # The auxiliary folds are the same for target sets of one, two and three folds.
+        assert weak == {((draw + 3) % 5, (draw + 4) % 5)}
 
 
 CONFIG = load(Path(__file__).parents[2] / "config/papers/gong.yaml")
@@ -48,8 +50,8 @@ FACTS = FoldFacts(1000, 1000, {"title": 2.9, "tags": 5.1, "description": 23.4, "
 
 
 def test_reproduced_rows_have_the_settings_of_the_paper_whatever_the_configuration_says() -> None:
-    """Gong et al. 2014 use t = 4 and c = 96 (section 3), and c1 = 128, 3,000 random features and k = 50 (sections 4.1
-    and 4.2)."""
+    """All cells of rows that reproduce published numbers have the settings of Gong et al. 2014: t = 4 and c = 96
+    (section 3), and 3,000 random features and k = 50 (sections 4.1 and 4.2)."""
     reproduced = [row for table in make_tables(CONFIG, FACTS) for row in table.rows if row.published]
     assert len(reproduced) == 2 + 3 + 4 + 5 + 11 + 5 + 5
     for cell in (cell for row in reproduced for cell in row.reproduced):
@@ -71,7 +73,9 @@ def draws_of(folds: list[list[str]], ranks: np.ndarray) -> list[dict]:
 
 @pytest.mark.parametrize("weak", ["disjoint", "overlapping"])
 def test_draws_that_share_weak_images_have_no_interval(weak: str) -> None:
-    """The target sets of three draws have no image in common. The weak sets of two draws may overlap."""
+    """The difference between the row SAE (linear) of Table 5 and the row without auxiliary images has no interval if
+    the weak sets of the three draws share a fold, and an interval if they are disjoint. The target sets of the draws
+    have no image in common."""
     table = find_table(make_tables(CONFIG, FACTS), "Table 5")
     rng = np.random.default_rng(0)
     last = {"disjoint": 5, "overlapping": 3}[weak]

@@ -1,4 +1,5 @@
-"""Text views of sparse and dense blocks side by side: moments, weights and models are compared with dense float64."""
+"""Text views with sparse and dense vectors side by side: views and moments are compared with dense matrices in float64,
+and all fitted models accept such views."""
 
 import json
 from dataclasses import asdict, replace
@@ -24,7 +25,8 @@ VIEW = ImageView(("one",), (9,), ())
 
 
 def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
-    """Create the vectors of `count` texts. Dense vectors lie far from zero."""
+    """Draw the vectors of `count` texts by the text encoders `names`, text encoder -> (count, dim). The encoders in
+    SPARSE have sparse vectors. The means of dense vectors are far from zero."""
     rng, found = np.random.default_rng(seed), {}
     for name in names:
         if name in SPARSE:
@@ -36,7 +38,8 @@ def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
 
 
 def dense(texts: dict, view: TextView) -> np.ndarray:
-    """Compute a text view (n, dim) in float64 from the definition of the view."""
+    """Compute the rows (n, dim) of the text view `view` for the vectors `texts`, as a dense float64 matrix, from the
+    definition of the view: each encoder's vectors are normalised, weighted and put side by side."""
     columns = []
     for name, steps, weight in zip(view.encoders, view.steps, view.weights, strict=True):
         rows = texts[name].toarray() if name in SPARSE else texts[name]
@@ -80,7 +83,7 @@ def test_moments_of_no_pairs_change_nothing() -> None:
     some, none = accumulator.result(), MomentsAccumulator(3, 2, threads=1).result()
     for total in (some + none, none + some, some - none, none.absorb(some), some.absorb(none)):
         assert_same(total, some, 0)
-    assert some + none is some and some - none is some  # The sum is not a copy.
+    assert some + none is some and some - none is some  # The result is the same object, not a copy.
     for nothing in (none + none, none - none, some - some):
         assert nothing.n == 0 and not any(part.any() for part in (nothing.mean_x, nothing.xx, nothing.xy, nothing.yy))
 
@@ -117,7 +120,7 @@ def test_a_view_is_its_blocks_normalised_weighted_and_side_by_side() -> None:
     some = view.select(["more", "terms"])
     assert some.encoders == ("terms", "more") and some.weights == (1.0, 3.0)
     assert TextView.from_dict(view.to_dict()) == view
-    with pytest.raises(ValueError, match="unknown step whiten"):  # as in an index of another program
+    with pytest.raises(ValueError, match="unknown step whiten"):  # A file of another program may have such a step.
         TextView.from_dict({**view.to_dict(), "steps": [["whiten"], *view.to_dict()["steps"][1:]]})
     assert view.columns(some).tolist() == [*range(30), *range(37, 42)]
     with pytest.raises(IntegrityError, match="vectors of text encoder words are missing"):
@@ -151,7 +154,7 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
     hidden = rng.random((340, 5))
     x = (hidden @ rng.random((5, 9))).astype(np.float32)
     for one in names:
-        # The seed makes the vectors of an encoder independent of the other encoders.
+        # Each encoder has its own seed, so that its vectors do not depend on which other encoders are in `names`.
         own, dim = np.random.default_rng(list(DIMS).index(one)), DIMS[one]
         rows = np.maximum(hidden @ own.standard_normal((5, dim)) + 0.1 * own.standard_normal((340, dim)), 0)
         texts[one] = sparse.csr_array(rows, dtype=np.float32) if one in SPARSE else rows.astype(np.float32)
@@ -195,7 +198,8 @@ def test_every_model_and_training_accepts_sparse_and_dense_blocks(
     task = make_task(name, training, dict(zip(names, (1.0, 2.0), strict=False)), names)
     model = model_spec(name).load().fit(task).model
     sentences = model.embed_sentences(task.dev.sentences)
-    dimensions = {"csa": 6, "asif": 200}.get(name, 4)  # csa adds two columns, and asif has one for each training pair.
+    # csa adds two columns to the four of the grid, and asif has one column for each training pair.
+    dimensions = {"csa": 6, "asif": 200}.get(name, 4)
     assert sentences.shape == (40, dimensions) and np.isfinite(sentences).all()
     twin = type(model).from_parts(model.settings(), model.tensors())
     assert twin.text == task.text and twin.text_encoders == names
@@ -204,12 +208,13 @@ def test_every_model_and_training_accepts_sparse_and_dense_blocks(
 
 @pytest.mark.parametrize("training", ["target", "joint", "sae-linear"])
 def test_weighting_moments_equals_weighting_the_columns(training: str) -> None:
-    """A model with encoder weights equals a model whose stored vectors are already multiplied by the weights."""
+    """An ncca with weights of text encoders embeds sentences like an ncca whose stored vectors are already multiplied
+    by these weights."""
     weighted = make_task("ncca", training, {"terms": 1.0, "words": 3.0}, ("terms", "words"))
     named = {
         name: one_matrix(weighted.text.select([name]).stack(weighted.dev.sentences)) for name in ("terms", "words")
     }
-    # The moments of the sets are weighted already.
+    # The moments of both tasks are the same, because `make_task` has weighted them already.
     plain = replace(weighted, text=TextView.of(named), dev=replace(weighted.dev, sentences=named), memory={})
     ours, theirs = (model_spec("ncca").load().fit(task) for task in (weighted, plain))
     assert ours.chosen.recall_sum == theirs.chosen.recall_sum

@@ -1,4 +1,5 @@
-"""Wsabie: the rank weights, the sampling of violators, the gradient, the constraint, and the result of training."""
+"""Tests of Wsabie: the rank weights, the sampling of violators, the gradient, the steps of SGD and AdaGrad, and the
+error for features that are not finite."""
 
 from dataclasses import replace
 
@@ -16,7 +17,8 @@ SGD = WsabieSchedule(
 
 
 def make_pairs(n: int = 460):
-    """Draw `n` images with one to three sentences each. Both depend on the same five hidden factors."""
+    """Draw `n` images with one to three sentences each, which depend on the same five hidden factors. Return the
+    centred images (n, 16), the sparse sentences (m, 20) and the owners (m,) of the sentences."""
     rng = np.random.default_rng(0)
     hidden = rng.random((n, 5))
     x = hidden @ rng.standard_normal((5, 16)) + 0.05 * rng.standard_normal((n, 16))
@@ -94,8 +96,10 @@ def test_gradient_equals_finite_differences() -> None:
 
 @pytest.mark.parametrize("adaptive", [False, True], ids=["sgd", "adagrad"])
 def test_a_batch_of_one_pair_makes_the_step_of_the_paper(adaptive: bool) -> None:
-    """With two pairs, the negative of each pair is the other pair. One epoch is computed by hand in float64, in both
-    orders. AdaGrad divides each entry of a step by the root of the sum of its squares so far (Duchi et al. 2011)."""
+    """One epoch with batches of one pair is compared with the steps of the paper, computed in float64. There are two
+    pairs, so the negative of each pair is the sentence of the other pair. The epoch may visit them in either order, so
+    both orders are computed and one must agree. AdaGrad divides each entry of a step by the root of the sum of its
+    squares so far (Duchi et al. 2011)."""
     x = np.array([[1, 0.5], [-1, -0.5]], np.float32)
     words = np.array([[0.6, 0, 0.8], [0, 1, 0]])
     schedule = replace(
@@ -108,7 +112,8 @@ def test_a_batch_of_one_pair_makes_the_step_of_the_paper(adaptive: bool) -> None
         squares = [np.zeros_like(part) for part in parts]
         for i in order:
             difference, (w, u) = words[1 - i] - words[i], parts
-            if x[i] @ w @ u.T @ difference > -1:  # n - 1 = 1 and s = 1, so the rank and the weight are 1.
+            # m - 1 = 1 and s = 1, so the estimated rank and its weight are 1.
+            if x[i] @ w @ u.T @ difference > -1:
                 steps = [np.outer(x[i], difference @ u), np.outer(difference, x[i] @ w)]
                 if adaptive:
                     squares = [one + step**2 for one, step in zip(squares, steps, strict=True)]

@@ -1,4 +1,5 @@
-"""Sums the moments of blocks of pairs on a CPU or a GPU. A second pass sums the moments of mapped views."""
+"""Sums the moments of blocks of pairs on a CPU or a GPU. For models with feature maps, a second pass over the pairs
+sums the moments of the mapped views."""
 
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -32,16 +33,17 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 CROSS_COLUMNS = 256
-"""Number of columns of X in one task of the product Y'X of sparse sentences Y and images X. A block of this width fits
-into the cache."""
+"""Number of columns of X in one task of a thread that computes the product Y'X of sparse sentences Y and images X. A
+block of this width fits into the cache."""
 
 
 def sum_blocks(
     blocks: Iterable[PairBlock], view: ImageView, text: TextView, threads: int, device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the pairs in `blocks` in one pass, on `device`, or with NumPy if `device` is None.
+    """Return the moments of all pairs in `blocks`, summed in one pass on `device`, or with NumPy if `device` is None.
 
-    A block has at most BLOCK_ROWS images. `threads` is the number of threads that are used on a CPU.
+    `view` and `text` normalise the stored vectors. A block should have at most BLOCK_ROWS images. `threads` is the
+    number of threads besides those of BLAS, and is only used with NumPy. Without pairs, the moments are zero.
     """
     if device is None:
         accumulator = MomentsAccumulator(view.dim, text.dim, threads)
@@ -57,7 +59,8 @@ def sum_blocks(
 
 
 def ahead(items: Iterable[Item]) -> Iterator[Item]:
-    """Yield the `items`. Another thread produces the next item while the caller uses the current item."""
+    """Yield the `items` in their order. A second thread already produces the next item while the caller uses the
+    current item, so two items are in memory."""
     waiting = iter(items)
     end = object()
     with ThreadPoolExecutor(1) as thread:
@@ -70,11 +73,13 @@ def ahead(items: Iterable[Item]) -> Iterator[Item]:
 def mapped_moments(
     known: Moments, blocks: Iterable[ViewBlock], maps: "FeatureMaps", device: "torch.device | None" = None
 ) -> Moments:
-    """Sum the moments of the mapped views [x, P] and [y, Q] of pairs, on `device`, or on the CPU if it is None.
+    """Return the moments of the mapped views [x, P] and [y, Q] of the pairs in `blocks`, summed on `device`, or on the
+    CPU if it is None.
 
-    P and Q are the columns that `maps` computes from x and y. If a map does not keep the columns of its view, its
-    mapped view is P or Q alone. `known` are the moments of x and y for the same pairs, so only products with P or Q are
-    computed. Sparse matrices of y stay sparse. P and Q are computed for one block at a time.
+    P and Q are the columns that `maps` computes from x and y. If a map does not keep the columns of its view, the
+    mapped view is P or Q alone. A view without a map stays unchanged. `known` are the moments of x and y for the same
+    pairs, so only products with P or Q are computed. Sparse matrices of y stay sparse. P and Q are computed for one
+    block at a time.
     """
     import torch  # The import takes seconds, and only fits with feature maps need it.
 
@@ -87,13 +92,14 @@ def mapped_moments(
 
 
 class MomentsAccumulator:
-    """Accumulator of the moments of blocks of pairs in one pass, with NumPy and SciPy.
+    """Accumulator of the moments of blocks of pairs in one pass, with NumPy and SciPy on the CPU.
 
-    BLAS (`syrk`) computes only half of each symmetric product X'X. The products with a matrix of Y are sparse or dense,
-    depending on the matrix. Dense columns are centred about a provisional mean, which is the mean of the first rows,
-    because a float32 sum of squares about zero loses the variance of a feature whose mean is far from zero. `dim_x` and
-    `dim_y` are the numbers of columns of the views, and `threads` is the number of threads outside BLAS. On a CPU, this
-    class takes half to three quarters of the CPU seconds of DeviceAccumulator.
+    `add` adds a block, and `result` returns the moments. BLAS (`syrk`) computes only half of each symmetric product
+    X'X. The products with a matrix of Y are sparse or dense, depending on the matrix. Dense columns are centred about a
+    provisional mean, which is the mean of the first rows of the first block, because a float32 sum of squares about
+    zero loses the variance of a feature whose mean is far from zero. `dim_x` and `dim_y` are the numbers of columns of
+    the views, and `threads` is the number of threads outside BLAS. On a CPU, this class takes half to three quarters of
+    the CPU seconds of DeviceAccumulator.
     """
 
     def __init__(self, dim_x: int, dim_y: int, threads: int) -> None:
@@ -103,7 +109,7 @@ class MomentsAccumulator:
         self._shift_y: np.ndarray | None = None
         self._sum_x = np.zeros(dim_x)
         self._sum_y = np.zeros(dim_y)
-        self._xx = np.zeros((dim_x, dim_x), self._dtype)  # the upper triangle
+        self._xx = np.zeros((dim_x, dim_x), self._dtype)  # Only the upper triangle is summed.
         self._yx = np.zeros((dim_y, dim_x), self._dtype)
         self._yy = np.zeros((dim_y, dim_y), self._dtype)
         self._squares_y = np.zeros(dim_y)
@@ -114,7 +120,8 @@ class MomentsAccumulator:
     def add(self, x: np.ndarray, y: Rows, owners: np.ndarray) -> None:
         """Add a block of image vectors x (b, D) float32 and sentence vectors y (m, d), ideally with b = BLOCK_ROWS.
 
-        Sentence j belongs to the image in row `owners[j]` of x, for owners (m,). Images without a sentence add nothing.
+        Both are rows of the views, already normalised. Sentence j belongs to the image in row `owners[j]` of x, for
+        owners (m,). Images without a sentence add nothing. The arrays are not changed.
         """
         sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
@@ -125,7 +132,7 @@ class MomentsAccumulator:
             self._shift = self._mean_of(x)
         z = self._subtract_shift(x)
         # A row of x counts once per sentence. If all rows have the same number of sentences, the products are
-        # multiplied by this number. Otherwise each row is multiplied by the square root of its number.
+        # multiplied by this number. Otherwise each row is multiplied by the square root of its number of sentences.
         equal = (counts == counts[0]).all()
         factor, root = (counts[0], np.ones(len(z), self._dtype)) if equal else (1, np.sqrt(counts, dtype=self._dtype))
         if not equal:
@@ -137,10 +144,10 @@ class MomentsAccumulator:
         self._add_cross(z, sums)
 
     def _sum_sentences(self, y: Rows, owners: np.ndarray, n: int) -> tuple[Rows, np.ndarray]:
-        """Add the sums and products of the sentence vectors y (m, d) to the sums of the text view.
+        """Add the sentence vectors y (m, d), and their products with each other, to the sums of the text view.
 
         Return for each of the `n` images the sum of its centred sentence vectors (n, d) and the number of its sentences
-        (n,).
+        (n,). Sentence j belongs to image `owners[j]`.
         """
         if not len(owners):
             return sum_by_owner(y, owners, n), np.zeros(n, int)
@@ -162,14 +169,15 @@ class MomentsAccumulator:
         return sum_by_owner(y, owners, n), np.bincount(owners, minlength=n)
 
     def _mean_of(self, part: "TextVectors") -> np.ndarray:
-        """Compute the provisional mean (d,) of `part` (n, d). It is 0 for a sparse matrix, so that it stays sparse."""
+        """Compute the provisional mean (d,) of a matrix of a view, `part` (n, d): the mean of its first SHIFT_ROWS
+        rows. It is zero for a sparse matrix, which would become dense if a mean were subtracted."""
         if is_sparse(part):
             return np.zeros(shape_of(part)[1], self._dtype)
         return part[:SHIFT_ROWS].mean(axis=0, dtype=self._dtype)
 
     def _centred(self, part: "TextVectors", shift: np.ndarray) -> "TextVectors":
-        """Convert sentence vectors to the precision of the sums. Dense vectors are centred about the provisional
-        mean."""
+        """Convert sentence vectors `part` (m, d) to the precision of the sums. From dense vectors, the provisional mean
+        `shift` (d,) is also subtracted. Sparse vectors stay sparse and are not centred."""
         if is_sparse(part):
             return part if part.dtype == self._dtype else csr_array(part, dtype=self._dtype)
         return np.subtract(part, shift, dtype=self._dtype)
@@ -188,8 +196,8 @@ class MomentsAccumulator:
             self._yy[block] += (right.T @ left).T if is_sparse(right) else left.T @ right
 
     def _subtract_shift(self, x: np.ndarray) -> np.ndarray:
-        """Compute x - shift in memory that the next block reuses, because new memory takes as long as the
-        subtraction."""
+        """Compute image vectors x (b, D) minus the provisional mean. The result is a buffer that the next call
+        overwrites, because the allocation of new memory takes as long as the subtraction."""
         assert self._shift is not None
         shift = self._shift
         if len(self._buffer) < len(x):
@@ -212,7 +220,8 @@ class MomentsAccumulator:
         self._in_threads(add_columns, z.shape[1], CROSS_COLUMNS)
 
     def _in_threads(self, function: Callable[[slice], object], length: int, step: int) -> None:
-        """Call `function` in threads on slices of `step` items that cover `length` items.
+        """Call `function` in several threads on slices of `step` items, which together cover `length` items. Return
+        after all calls have ended.
 
         The threads run at the same time, because NumPy and SciPy release the GIL.
         """
@@ -220,7 +229,8 @@ class MomentsAccumulator:
             list(pool.map(function, [slice(start, start + step) for start in range(0, length, step)]))
 
     def result(self) -> Moments:
-        """Return the moments of all blocks. The accumulator must not be used afterwards."""
+        """Return the moments of all added blocks, which are zero without pairs. The accumulator must not be used
+        afterwards, because its sums are changed in place."""
         if self._shift is None or self._shift_y is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
         offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
@@ -239,5 +249,5 @@ class MomentsAccumulator:
 
 
 def scale_rows(part: "TextVectors", factors: np.ndarray) -> "TextVectors":
-    """Multiply row i of `part`, dense or sparse, by factors[i]."""
+    """Return a copy of `part` (n, d), dense or sparse, whose row i is multiplied by factors[i]."""
     return csr_array(part.multiply(factors[:, None])) if is_sparse(part) else part * factors[:, None]

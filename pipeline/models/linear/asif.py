@@ -22,10 +22,11 @@ class ASIF(LinearModel):
 
     The anchors are n training pairs of an image and a sentence. An image is represented by its cosines with the images
     of the anchors, and a sentence by its cosines with the sentences of the anchors. The k greatest cosines are kept,
-    raised to the power p, and scaled to unit length. Pair i gives column i of both representations, so that an image
-    and a sentence are close if they resemble the same pairs. The columns of `directions.w` (D, n) and `directions.u`
-    (d, n) are the anchors of unit length, k is `nonzero`, and p is `eigenvalue_power`. The paper does not centre the
-    vectors. Dev decides whether they are centred.
+    raised to the power p, and scaled to unit length. All others, and negative cosines, become 0. Pair i gives column i
+    of both representations, so that an image and a sentence are close if they resemble the same pairs. The columns of
+    `directions.w` (D, n) and `directions.u` (d, n) are the anchors, scaled to unit length, k is `nonzero`, and p is
+    `eigenvalue_power`. The paper does not centre the vectors. Here, the score on dev decides whether the mean of the
+    training pairs is subtracted from all vectors.
     """
 
     metric = "inner_product"
@@ -33,7 +34,8 @@ class ASIF(LinearModel):
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Choose the anchors at random, and k, p and the centring on dev."""
+        """Draw the anchors at random from the target pairs, choose k, p and the centring on dev, and return the best
+        model with all trials. If `task.chosen` is given, its values are used and nothing is chosen."""
         x, y = _draw_anchors(task)
         dev_x = mapped_columns(task.view.stack(task.dev.features), None)
         dev_y = mapped_columns(task.text.stack(task.dev.sentences), None)
@@ -72,15 +74,18 @@ class ASIF(LinearModel):
         assert isinstance(model, cls)
         model.nonzero = int(read_number(settings, "nonzero"))
         if model.nonzero < 1:
-            raise ValueError(f"its stored setting nonzero is {model.nonzero}, but must be at least 1")
+            raise ValueError(
+                f"The stored setting nonzero is {model.nonzero}, but must be at least 1. Fit the model again."
+            )
         return model
 
 
 def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
-    """Return the relative representations (n, a) of n items.
+    """Return the relative representations (n, a) of n items as a sparse matrix.
 
-    Row i of `cosines` (n, a) is proportional to the cosines of item i with the anchors. The `nonzero` greatest numbers
-    of each row are kept, unless they are negative. They are raised to `power` and scaled to unit length.
+    Row i of `cosines` (n, a) is proportional to the cosines of item i with the a anchors. The `nonzero` greatest
+    numbers of each row are raised to `power`, and the row is scaled to unit length. All other numbers and all negative
+    numbers become 0, so a row without a positive number becomes a row of zeros.
     """
     nonzero = min(nonzero, cosines.shape[1])
     kept = np.argpartition(cosines, -nonzero, axis=1)[:, -nonzero:]
@@ -91,7 +96,8 @@ def relate(cosines: np.ndarray, nonzero: int, power: float) -> csr_array:
 
 
 def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[Choices, float]]:
-    """Yield the choices (k and the centring) and the power p of each trial."""
+    """Yield for each trial its choices, `nonzero` (k) and `centred` (1 or 0) -> value, and its power p. The centring is
+    given, and k is at most the number of `anchors`. If `task.chosen` is given, yield only its values."""
     if task.chosen:
         yield task.chosen.transfer, task.chosen.eigenvalue_power
         return
@@ -101,7 +107,8 @@ def _combinations(task: FitTask, centred: bool, anchors: int) -> Iterator[tuple[
 
 
 def _draw_anchors(task: FitTask) -> tuple[np.ndarray, np.ndarray]:
-    """Draw at most `anchors` training pairs at random. Return their images (n, D) and their dense sentences (n, d)."""
+    """Draw `task.settings.anchors` target pairs at random, or all pairs if there are fewer. Return their images (n, D)
+    and their sentences (n, d), both as dense rows of the views."""
     count = int(task.sets.target.n)
     drawn = np.sort(np.random.default_rng(task.seed).permutation(count)[: task.settings.anchors])
     images, sentences = [], []

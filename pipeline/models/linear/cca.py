@@ -19,44 +19,47 @@ if TYPE_CHECKING:
 
 
 class MomentsModel(LinearModel):
-    """The base class of linear models that are fitted to moments."""
+    """The base class of linear models that a solver fits to moments alone. A subclass sets `solver`."""
 
     @classmethod
     def fit(cls, task: "FitTask") -> "Tuned":
-        """Fit models by the method `task.training` with all settings to try. Return the result that is best on dev."""
+        """Fit models by the training method `task.training` with the settings to try, and return the result that is
+        best on dev. Raises UsageError and InputError as `fit_on_moments` and the solver do."""
         from pipeline.models.linear.training import fit_on_moments  # Answering queries does not need this import.
 
         return fit_on_moments(cls, task)
 
 
 RANK_TOLERANCE = 1e-3
-"""Correlations below this share of the largest correlation are noise of single precision and are cut off."""
+"""Share of the largest canonical correlation. Directions with smaller correlations are noise of single precision and
+are left out."""
 RANGE_TOLERANCE = 1e-6
-"""Share of the largest variance below which the unexplained variance of a column counts as rounding."""
+"""Share of the largest variance of a column. `find_range` takes unexplained variances below this share for rounding."""
 MAX_FACTOR_BYTES = 1 << 28
 """Largest total size in bytes of the Cholesky factors of image covariances that a solver keeps. It always keeps the
 last factor."""
 MAX_RANGE_RATIO = 0.75
-"""Ratio of the rank r of the image covariance (D, D) to D, below which a problem is solved in r dimensions. For a
-greater ratio, the projection to r dimensions would take more time than it saves."""
+"""Ratio of the rank r of the image covariance (D, D) to D. Below this ratio, a problem is solved in r dimensions. For a
+greater ratio, it is solved in D dimensions, because the projection to r would take more time than it saves."""
 
 
 class CCASolver:
     """Solver of regularised CCA on one set of moments, for any number of ridges (Gong et al. 2014, eq. 1).
 
-    Cxx, Cyy and Cxy are the covariances, and rx and ry the ridges. The directions W (D, c) and U (d, c) satisfy
+    Cxx, Cyy and Cxy are the covariances. The ridge rx is `image_ridge` times the mean of the diagonal of Cxx, and ry is
+    `text_ridge` times the mean of the diagonal of Cyy. The directions W (D, c) and U (d, c) satisfy
     W' (Cxx + rx I) W = I, U' (Cyy + ry I) U = I and W' Cxy U = diag(values). The values are the canonical correlations,
     which are the lambda of eq. 2. The entry of each column of W with the greatest absolute value is positive.
 
     With Cxx + rx I = Lx Lx' and Cyy + ry I = Ly Ly', the canonical correlations are the singular values of
     T = Lx^-1 Cxy Ly^-T. They take two Cholesky factors, two triangular solves and an eigenproblem of the smaller side.
-    The factors are reused for the next pair of ridges. If there are far fewer images than dimensions in the image view,
-    the problem is solved in the space that the images span.
+    The factors are kept for later pairs with an equal ridge: several factors of images, and the last factor of the
+    text. If the rank of Cxx is far below D, the problem is solved in the space that the images span.
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Store the moments. Raises InputError for fewer than two pairs, and for views that are constant, uncorrelated
-        or not finite."""
+        """Prepare the solution for `moments`. Raises InputError for fewer than two pairs, and for views that are
+        constant, uncorrelated or not finite."""
         moments.require_correlation()
         self._scales = {"image": _mean_variance(moments.xx, moments.n), "text": _mean_variance(moments.yy, moments.n)}
         self._basis = find_range(moments.xx)
@@ -67,11 +70,12 @@ class CCASolver:
         self._text: tuple[float, np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
+        """Compute the `dimensions` directions with the greatest canonical correlations, or fewer if the data have a
+        lower rank.
 
         A ridge is relative to the mean of the diagonal of its view's covariance. Raises InputError if a covariance is
-        singular at this ridge, or if the ridges are so small that rounding makes a canonical correlation greater than
-        1. A call is cheapest if it has the same `text_ridge` as the call before.
+        singular with its ridge added, or if the ridges are so small that rounding makes a canonical correlation greater
+        than 1. A call is cheapest if it has the same `text_ridge` as the call before.
         """
         factors = self._image_factors
         if image_ridge not in factors:
@@ -89,9 +93,10 @@ class CCASolver:
         return Directions(w * signs, u * signs, correlations)
 
     def _whiten_text(self, ridge: float) -> tuple[np.ndarray, np.ndarray]:
-        """Compute Ly (d, d) and Ly^-1 Cyx (d, D).
+        """Compute Ly (d, d) and Ly^-1 Cyx (d, D) for the relative text ridge `ridge`.
 
-        Only the results for the last ridge are kept, because they are large.
+        Only the results for the last ridge are kept for the next call, because they are large. Raises InputError if the
+        covariance of the text is singular at this ridge.
         """
         if self._text is None or self._text[0] != ridge:
             self._text = None
@@ -104,12 +109,13 @@ class CCASolver:
     def _factor(self, view: str, block: np.ndarray, ridge: float) -> np.ndarray:
         """Compute the lower Cholesky factor of the covariance of `view` (`image` or `text`), with its ridge added.
 
-        `block` is X'X or Y'Y. Raises InputError if the result is singular.
+        `block` is X'X or Y'Y, and `ridge` is relative. Raises InputError if the covariance with the ridge is singular.
         """
         covariance = block / self.moments.n
         covariance[np.diag_indices_from(covariance)] += ridge * self._scales[view]
         try:
-            # LAPACK overwrites only columns that are contiguous. The transpose has the same values.
+            # LAPACK works in place only if the columns of its matrix are contiguous in memory, as in the transpose.
+            # The transpose of a covariance has the same values.
             return scipy.linalg.cholesky(covariance.T, lower=True, overwrite_a=True, check_finite=False)
         except np.linalg.LinAlgError:
             raise InputError(
@@ -124,7 +130,7 @@ def _mean_variance(block: np.ndarray, n: float) -> float:
 def find_range(block: np.ndarray) -> np.ndarray | None:
     """Compute an orthonormal basis (D, r) of the range of the symmetric `block` (D, D).
 
-    Returns None if the rank r is 0, or at least MAX_RANGE_RATIO of D.
+    Returns None, so that the caller keeps all D dimensions, if the rank r is 0 or at least MAX_RANGE_RATIO times D.
 
     A pivoted Cholesky factorisation gives the basis. It stops when the unexplained variance of every column is less
     than RANGE_TOLERANCE of the largest variance.
@@ -142,12 +148,13 @@ def top_eigenpairs(symmetric: np.ndarray, count: int, overwrite: bool = False) -
     """Compute the `count` greatest eigenvalues (c,) of a symmetric matrix (n, n), in descending order, and their
     eigenvectors (n, c).
 
-    With `overwrite`, no copy of the matrix is made, and its values on and above the diagonal are lost.
+    `count` is at most n. With `overwrite`, no copy of the matrix is made, and its values on and above the diagonal are
+    lost.
     """
     subset = [len(symmetric) - count, len(symmetric) - 1]
     diagonal = symmetric.diagonal().copy()
     values, vectors = scipy.linalg.eigh(symmetric.T, subset_by_index=subset, overwrite_a=overwrite, check_finite=False)
-    if len(values) < count:  # The default driver loses some if nearly all are equal. `evd` does not.
+    if len(values) < count:  # LAPACK's default driver may lose eigenvalues that are nearly equal. `evd` finds them all.
         if overwrite:
             below = np.tril(symmetric, -1)
             symmetric = below + below.T + np.diag(diagonal)
@@ -156,23 +163,24 @@ def top_eigenpairs(symmetric: np.ndarray, count: int, overwrite: bool = False) -
 
 
 def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Compute at most `count` of the largest singular triplets of t: left (D, c), values (c,), right (d, c).
+    """Compute at most `count` of the largest singular triplets of t (D, d): left (D, c), values (c,), right (d, c).
 
-    Values of at most RANK_TOLERANCE of the largest value are left out. Raises InputError if the largest value is
-    greater than 1 by more than rounding.
+    The values descend. Values of at most RANK_TOLERANCE times the largest value are left out, and values above 1 become
+    1. Raises InputError if the largest value is greater than 1.001, which rounding cannot explain.
     """
     wide = t.shape[0] <= t.shape[1]
     gram = t @ t.T if wide else t.T @ t
     size = len(gram)
     count = min(count, size)
     vectors = top_eigenpairs(gram, count, overwrite=True)[1]
-    # The length of t v is far more exact than the root of the eigenvalue: its error is the square of the error of v.
+    # The singular value is computed as the length of t v for the eigenvector v. Its error is the square of the error of
+    # v, so it is far more exact than the root of the eigenvalue.
     other = t.T @ vectors if wide else t @ vectors
     singular = np.sqrt(np.einsum("ij,ij->j", other, other))
     if not singular[0] <= 1 + 1e-3:
         raise InputError(
-            f"The largest canonical correlation is {singular[0]:g}, but must be at most 1, because the ridges are too"
-            " small for single precision. Raise fit.image_ridge and fit.text_ridge."
+            f"The largest canonical correlation is {singular[0]:g}, but must be at most 1, so rounding errors have"
+            " spoilt it. The ridges are too small for single precision. Raise fit.image_ridge and fit.text_ridge."
         )
     kept = singular > RANK_TOLERANCE * singular[0]
     vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)
@@ -183,8 +191,9 @@ class CCA(MomentsModel):
     """Canonical correlation analysis, compared by Euclidean distance (Gong et al. 2014, eq. 1).
 
     The directions maximise trace(W' X'Y U) subject to W' X'X W = I and U' Y'Y U = I. X (n, D) and Y (n, d) are the
-    centred views, and a ridge is added to each covariance. In the code, W is `directions.w` (D, c), U is `directions.u`
-    (d, c), and lambda is `directions.values` (c,).
+    centred views. The code divides all three products by n, and adds a ridge to X'X / n and Y'Y / n. In the code, W is
+    `directions.w` (D, c), U is `directions.u` (d, c), and lambda is `directions.values` (c,). The distance of an image
+    x and a sentence y is |xW - yU|, where both are centred.
     """
 
     solver = CCASolver
@@ -193,8 +202,9 @@ class CCA(MomentsModel):
 class NormalizedCCA(MomentsModel):
     """Normalized CCA: CCA whose directions are scaled by a power of their eigenvalues, compared by cosine similarity.
 
-    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (Gong et al. 2014, eq. 2). W, U and lambda are as in CCA,
-    and t is `eigenvalue_power`.
+    score(x, y) = cos(x W diag(lambda^t), y U diag(lambda^t)) (Gong et al. 2014, eq. 2), for centred x and y. W, U and
+    lambda are as in CCA, and t is `eigenvalue_power`, which is chosen on dev. lambda is the canonical correlation, or 1
+    plus the canonical correlation for `fit.eigenvalues: [gong]`.
     """
 
     solver = CCASolver
@@ -203,18 +213,21 @@ class NormalizedCCA(MomentsModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the columns of `projected` (n, c) by values ** power, then the rows to unit length."""
+        """Return a copy of `projected` (n, c) whose columns are multiplied by values ** power, for `values` (c,), and
+        whose rows are then scaled to unit length."""
         return unit_rows(projected * values**power)
 
 
 CONSTANT_TOLERANCE = 1e-7
-"""Share of the greatest variance below which a principal direction of a view counts as constant."""
+"""Share of the greatest variance of a principal direction. `_whiten` leaves out directions with at most this share of
+variance, because they count as constant."""
 
 
 class CSASolver(CCASolver):
-    """Solver of CCA that also accepts ridges of 0.
+    """Solver of CCA that also accepts ridges of 0, even if a covariance is singular.
 
-    If a ridge is 0, each view is whitened by its principal directions, and directions without variance are left out.
+    If either ridge is 0, both views are whitened by their principal directions, and directions without variance are
+    left out. Otherwise the solution is the same as by CCASolver.
     """
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
@@ -232,8 +245,8 @@ class CSASolver(CCASolver):
 def _whiten(covariance: np.ndarray, ridge: float) -> np.ndarray:
     """Return a matrix (D, r) that maps a view with this covariance (D, D) to r uncorrelated columns.
 
-    The columns have unit variance if `ridge` is 0. A ridge is added to the variances by whose roots the columns are
-    divided. r is the rank of the covariance.
+    Each column is a principal direction, divided by the root of the sum of its variance and the absolute `ridge`. The
+    mapped columns therefore have unit variance if `ridge` is 0. r is the rank of the covariance.
     """
     variances, directions = scipy.linalg.eigh(covariance.astype(np.float64), check_finite=False)
     kept = variances > CONSTANT_TOLERANCE * variances[-1]
@@ -255,7 +268,8 @@ class CSA(MomentsModel):
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, s) to unit length, then the columns by the roots of rho."""
+        """Return a copy of `projected` (n, s) whose rows are scaled to unit length, and whose columns are then
+        multiplied by the roots of rho, which are `values` (s,). `power` is not used."""
         return unit_rows(projected) * np.sqrt(values)
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
@@ -266,10 +280,10 @@ class CSA(MomentsModel):
 
 
 def _to_unit_length(vectors: np.ndarray, side: int) -> np.ndarray:
-    """Add two columns to `vectors` (n, s), so that they have unit length.
+    """Add two columns to `vectors` (n, s), whose lengths are at most 1, so that all rows have unit length.
 
-    Only the new column `side` is not zero. `side` is 0 for images and 1 for sentences, so that the product of an image
-    and a sentence does not change.
+    `side` is 0 for images and 1 for sentences. Images have zeros in the second new column and sentences in the first,
+    so that the product of an image and a sentence does not change.
     """
     missing = np.zeros((len(vectors), 2), np.float32)
     missing[:, side] = np.sqrt(np.maximum(1 - np.einsum("ij,ij->i", vectors, vectors), 0))

@@ -1,4 +1,5 @@
-"""Models whose scores are corrected for hubs (hubness.py), by columns that are added to the vectors of the model."""
+"""Models whose scores are corrected for hubs (see hubness.py), by columns that are added to the vectors of images and
+sentences."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -31,22 +32,23 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_SCORES = 1 << 24
-"""Maximum number of scores between items and a bank that are held at once. More items are processed in blocks."""
+"""Maximum number of scores between items and a bank that are held in memory at once. If there would be more, the items
+are processed in blocks."""
 BIAS_TOLERANCE = 1e-3
-"""Largest relative excess of a bias over the greatest possible bias that rounding explains. A warning is logged for a
-greater excess."""
+"""Largest relative excess of a bias over the greatest possible bias of a unit vector that rounding explains.
+`HubnessCorrection.extend` logs a warning for a greater excess."""
 MULTI_VECTOR_ARRAYS = ("vectors", "offsets", "globals")
-"""Names of the stored arrays of bank items that have several vectors each."""
+"""Names of the arrays that are stored for each side of a bank whose items have several vectors each."""
 TENSOR_PREFIX = "hubness/"
-"""Prefix of the names of the correction's tensors among the tensors of a model."""
+"""Prefix of the names of the correction's tensors among the stored tensors of a corrected model."""
 
 
 class HubnessCorrection:
     """The hubness correction of images and of sentences: the bias b(g) that is subtracted from each score of an item g.
 
     `terms` maps each side (`images`, `sentences`) to the terms whose sum is b(g). If a side has no terms, nothing is
-    subtracted. A term may be a list, as in JSON. The terms are measured with the items of the `bank`. If the arrays of
-    the bank are on a GPU, `device` names it.
+    subtracted. A term may be a list, as in JSON. The terms are measured with the items of the `bank`. `device` is the
+    device of the bank's tensors, or None if the bank has arrays.
     """
 
     def __init__(
@@ -57,9 +59,9 @@ class HubnessCorrection:
         self.device = device
 
     def on(self, device: "torch.device") -> "HubnessCorrection":
-        """Return the same correction with the bank on `device`.
+        """Return a copy of this correction with the bank as tensors on `device`.
 
-        A correction of multi-vector items is returned unchanged.
+        A correction of multi-vector items is returned itself, and its biases are still computed from arrays.
         """
         if not isinstance(self.bank.comparison, str):
             return self
@@ -67,7 +69,8 @@ class HubnessCorrection:
         return HubnessCorrection(read_bank(arrays, self.bank.comparison), self.terms, device)
 
     def bias(self, side: str, items: Items) -> np.ndarray:
-        """Compute the biases (n,) float32 of n `items` of a side, `images` or `sentences`."""
+        """Compute the biases b(g) of n `items` of a side, `images` or `sentences`. Return (n,) float32, as an array
+        even if they are computed on a GPU."""
         banks = (self.bank.images, self.bank.sentences, self.bank.queries)
         size = max(1, MAX_SCORES // max(len(bank) for bank in banks if bank is not None))
         parts = []
@@ -79,23 +82,25 @@ class HubnessCorrection:
         return np.concatenate(parts)
 
     def greatest_bias(self, side: str) -> float:
-        """Return the greatest possible bias of unit vectors of a side, which is the B of `extend`."""
+        """Return an upper bound of the absolute bias of unit vectors of a side, `images` or `sentences`. It is the B of
+        `extend`, and 0 for a side without terms."""
         balance = to_numpy(self.bank.balance.get(side, np.zeros(1)))
         return sum(term.weight for term in self.terms[side]) * (1 + float(np.abs(balance).max()))
 
     def extend(self, side: str, items: Items, global_weight: float = 1.0) -> Items:
-        """Add columns to the `items` of a side, so that their products with extended items of the other side are the
-        corrected scores, times a constant.
+        """Return the `items` of a side, `images` or `sentences`, with further columns. Their products with extended
+        items of the other side are the corrected scores, times a constant. `items` are not changed.
 
         An image with one vector x becomes [x, -b, 1, sqrt(B^2 - b^2), 0], and a sentence with one vector y becomes
-        [y, 1, -b, 0, sqrt(B^2 - b^2)], where B is the greatest possible b of the side. The results are scaled to unit
-        length. The new columns of any two images have nearly the same product, so that the order of images by their
-        similarity to an image is almost unchanged.
+        [y, 1, -b, 0, sqrt(B^2 - b^2)], where B is `greatest_bias` of the side. The results are scaled to unit length.
+        The new columns of any two images have nearly the same product, so that the order of images by their similarity
+        to an image is almost unchanged.
 
         `global_weight` is the weight that the score rule gives to products of globals. The globals g of multi-vector
         items become [g, -b / global_weight, 1] for images, and [g, 1, -b / global_weight] for sentences.
 
-        A warning is logged if a bias is greater than B. Only vectors that do not have unit length can have such a bias.
+        A warning is logged if a bias of an item with one vector is greater than B. This happens only if the item or an
+        item of the bank does not have unit length.
         """
         bias = self.bias(side, items)
         column = list(SIDES).index(side)
@@ -112,19 +117,20 @@ class HubnessCorrection:
         if len(bias) and np.abs(bias).max() > greatest * (1 + BIAS_TOLERANCE):
             row = int(np.abs(bias).argmax())
             log.warning(
-                "the hubness bias of row %d of the %s is %g, but a vector of unit length has a bias of at most %g, so"
-                " the scores of this row are distorted. Set hubness only for models that compare by cosine, such as"
-                " ncca",
+                "The hubness bias of row %d of the %s is %g, but a vector of unit length has a bias of at most %g, so"
+                " the scores of this row are distorted. Set the key hubness only for models that compare by cosine,"
+                " such as ncca, and rerun.",
                 row, side, bias[row], greatest,
             )  # fmt: skip
         new_columns[:, 2 + column] = np.sqrt(np.maximum(greatest**2 - bias**2, 0))
         return unit_rows(np.hstack([items, new_columns]))
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the arrays of the bank by name.
+        """Return the arrays of the bank by name, to be stored. `read_bank` restores the bank from them.
 
-        The names are `images`, `sentences` and `queries`. For multi-vector items they are `images/vectors`,
-        `images/offsets`, `images/globals` and so on. The balance of a side is `balance/images` or `balance/sentences`.
+        The names are `images`, `sentences` and, if the bank has queries, `queries`. For multi-vector items they are
+        `images/vectors`, `images/offsets`, `images/globals` and so on. The balance of a side is `balance/images` or
+        `balance/sentences`. Tensors on a GPU are copied to arrays.
         """
         bank = self.bank
         sides = {"images": bank.images, "sentences": bank.sentences, "queries": bank.queries}
@@ -139,9 +145,11 @@ class HubnessCorrection:
 
 
 def read_bank(tensors: "Mapping[str, np.ndarray] | Mapping[str, torch.Tensor]", comparison: Comparison) -> Bank:
-    """Restore the bank of a HubnessCorrection from its `tensors`, which are arrays or are on a device.
+    """Restore the bank of a HubnessCorrection from the result of its method `tensors`, as arrays or as tensors on a
+    device. Other names are ignored.
 
-    `comparison` says how an image and a sentence of the bank are scored.
+    `comparison` says how an image and a sentence of the bank are scored: a metric, or a ScoreRule for multi-vector
+    items.
     """
     balance = {name.removeprefix("balance/"): array for name, array in tensors.items() if name.startswith("balance/")}
     sides = {name: _read_side(tensors, name, comparison) for name in ("images", "sentences")}
@@ -160,7 +168,8 @@ def _read_side(
 
 
 class HubCorrected:
-    """A registered `model` with a hubness `correction`, which adds columns to its vectors or globals."""
+    """A registered `model` with a hubness `correction`, which adds columns to the model's vectors or globals. All other
+    attributes are those of the model."""
 
     def __init__(self, model: JointModel, correction: HubnessCorrection) -> None:
         self.model = model
@@ -168,7 +177,7 @@ class HubCorrected:
         self._computing = correction
 
     def __getattr__(self, name: str) -> Any:
-        if name == "model":  # Avoids an endless recursion of `copy`, which looks for attributes before `model` is set.
+        if name == "model":  # `copy` looks for attributes before `model` is set, which would recurse endlessly here.
             raise AttributeError(name)
         return getattr(self.model, name)
 
@@ -181,18 +190,18 @@ class HubCorrected:
     def rule(self) -> ScoreRule | None:
         """The score rule of a multi-vector model, or None for a model with one vector per item.
 
-        Its global weight is not 0, because the globals hold the correction.
+        If the global weight of the model's rule is 0, it becomes 1 here, because the globals hold the correction.
         """
         rule = self.model.rule if is_multi_vector(self.model) else None
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
         """Embed images by the model, and add the columns of `HubnessCorrection.extend`: four columns to the vectors, or
-        two to the globals of a multi-vector model."""
+        two columns to the globals of a multi-vector model."""
         return self._extend("images", embed_images(self.model, features, regions))
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed sentences by the model, and add as many columns as `embed_images` does."""
+        """Embed sentences by the model, and add as many columns to the vectors or globals as `embed_images` does."""
         return self._extend("sentences", self.model.embed_sentences(sentences))
 
     def _extend(self, side: str, items: Items) -> Items:
@@ -213,19 +222,22 @@ class HubCorrected:
     def from_parts(
         cls, registered: ModelClass, settings: Settings, tensors: Mapping[str, np.ndarray]
     ) -> "HubCorrected":
-        """Restore a corrected model. `registered` is the class of the model without the correction.
+        """Restore a corrected model from the results of `settings` and `tensors`. `registered` is the class of the
+        model without the correction.
 
-        Raises IntegrityError if the correction uses a method that was removed, and ValueError for an unknown statistic.
+        Raises IntegrityError if the correction uses a statistic of a method that was removed, and ValueError for an
+        unknown statistic.
         """
         hubness = read_setting(settings, "hubness", dict)
         used = {term[1] for terms in hubness.values() for term in terms}
         if unknown := used - {*STATISTICS, *REMOVED_STATISTICS}:
             raise ValueError(
-                f"the hubness correction has the unknown statistic {min(unknown)}. Known are {', '.join(STATISTICS)}"
+                f"The stored hubness correction has the unknown statistic {min(unknown)}. Known are"
+                f" {', '.join(STATISTICS)}. Make the model again with this version of jointspace."
             )
         if removed := used & {*REMOVED_STATISTICS}:
             raise IntegrityError(
-                f"the hubness correction of the model uses {min(removed)}, which belongs to the removed methods"
+                f"The hubness correction of the stored model uses {min(removed)}, which belongs to the removed methods"
                 " inverted-softmax and dual-softmax. Set hubness: csls for this model in the configuration of the run,"
                 " and rerun it: jointspace run CONFIG"
             )

@@ -13,9 +13,9 @@ mean of the captions' scores. For the score of a single caption, x is replaced b
 SIBLING_WEIGHT times each of the photo's other captions, scaled to unit length, because all captions of a photo should
 agree with each other. The fewer other captions there are, the more the photo counts, because a caption may be wrong.
 
-The scores of wrong pairs can be measured without labels: a photo with the caption of another photo is a wrong pair.
-`fit_mixture` compares the scores of all pairs with the scores of such exchanged pairs. It estimates the number of wrong
-pairs, and the share of right pairs in a list of the pairs with the lowest scores.
+The scores of wrong pairs can be measured without labels: a photo with the captions of another photo is a wrong pair,
+which is called an exchanged pair. `fit_mixture` compares the scores of all pairs with the scores of exchanged pairs. It
+estimates the number of wrong pairs, and the share of right pairs in a list of the pairs with the lowest scores.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -41,46 +41,52 @@ if TYPE_CHECKING:
     import torch
 
 FOLDS = 5
-"""Number of folds into which the photos are split."""
+"""Number of folds into which the photos are split for cross-fitting."""
 TERMS = 1000
-"""Number of columns that are used of the vectors of a sparse text encoder. They belong to the most common words."""
+"""Number of first columns that are used of the vectors of a sparse text encoder, such as tf-idf. They belong to the
+most common words."""
 RIDGE = 2.0
-"""Ridge of both views, relative to their mean variance."""
+"""Ridge of the image view and of the text view in the CCA of cross-fitting, relative to the view's mean variance."""
 DIMENSIONS = 128
-"""Dimensions of the space in which photos and captions are compared."""
+"""Maximum number of dimensions of the space in which photos and captions are compared."""
 POWER = 1.0
-"""Power of the eigenvalues that scales the directions."""
+"""Power of the canonical correlations by which the directions of this space are scaled (t in eq. 2)."""
 SIBLING_WEIGHT = 0.4
-"""Weight of each of the photo's other captions in the context of a caption. The weight of the photo is 1."""
+"""Weight of each other caption of the same photo in the context of a caption. The weight of the photo is 1."""
 NEIGHBOURS = 10
-"""Number of nearest items whose products are averaged in a hub correction r(x) or r(y)."""
+"""Number of nearest items whose products are averaged in a hub correction r(x) or r(y). If there are fewer items, all
+are averaged."""
 MAX_RIVALS = 2048
-"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into equal
-groups."""
+"""Maximum number of photos of a fold that are compared with each other. A fold with more photos is divided into groups
+of nearly equal size, and photos of different groups are not compared."""
 MIN_PHOTOS = 100
-"""Minimum number of photos with captions. With fewer photos, captions are not checked, because the model is too poor to
-judge them."""
+"""Minimum number of photos with captions in a collection. With fewer photos, the audit does not check captions, because
+the model is too poor to judge them."""
 MAX_FOLD_SHARE = 0.9
-"""Largest share of all captions in one fold. Without near-duplicates the share is about 1 / FOLDS. `cross_fit` raises
-InputError for a greater share."""
+"""Largest share of all captions that may be in one fold. Without near-duplicates each fold has a share of about
+1 / FOLDS. `cross_fit` raises InputError for a greater share than MAX_FOLD_SHARE."""
 PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
-"""Columns of `Scores.pairs`."""
+"""Names of the columns of `Scores.pairs`, in order. Scores describes them."""
 
 TOP_QUANTILE = 0.99
-"""Quantile of the exchanged pairs' scores up to which the mixture is fitted."""
+"""Quantile of the exchanged pairs' scores. The mixture is fitted only to scores below it."""
 BINS = 4096
-"""Number of intervals in which scores are counted, so that the fit takes the same time for any number of pairs."""
+"""Number of equal intervals in which scores are counted, so that the fit takes the same time for any number of
+pairs."""
 MAX_LOGARITHM = 50.0
-"""Greatest absolute value of log f1 / f0 during the fit. Its exponential is finite and not zero."""
+"""Greatest absolute value of a + b s in ScoreMixture during the fit. Greater values are clipped, so that the
+exponential is finite and not zero."""
 MIN_SLOPE = 0.5
 """Least slope b, relative to the distance between the median of all scores and the mean of the exchanged scores, where
 the unit of scores is the standard deviation of the exchanged scores. With two normal densities of the same variance and
 few wrong pairs, b is equal to this distance."""
 PRIOR_COUNT = 0.5
-"""Addition to the estimated number of right pairs in a list, so that short lists keep the rate. For a number with a
-Poisson distribution, the posterior mean under the prior of Jeffreys exceeds the estimate by this value."""
+"""Number that is added to the estimated number of right pairs in a list, so that short lists do not have more right
+pairs than their false discovery rate says. For a number with a Poisson distribution, the posterior mean under the prior
+of Jeffreys exceeds the estimate by this value."""
 FIRST_SHARES = (1e-3, 1e-2, 1e-1)
-"""Shares of wrong pairs with which the optimiser starts. The most likely result is used."""
+"""Shares of wrong pairs from which the optimiser starts, once from each. The result with the greatest likelihood is
+used."""
 
 
 @dataclass(frozen=True)
@@ -119,17 +125,20 @@ class ScoreMixture:
     deviation: float
 
     def right_probability(self, scores: np.ndarray) -> np.ndarray:
-        """Return the probability (k,) that pairs with the `scores` (k,) are right, which ascends with the score."""
+        """Return the probabilities (k,) that pairs with the `scores` (k,) are right. A probability never falls if the
+        score rises. If `share` is 0, all probabilities are 1."""
         if self.share == 0:
             return np.ones(len(scores))
         logarithm = self.intercept + self.slope * (scores - self.mean) / self.deviation
         return scipy.special.expit(logarithm - np.log(self.share))
 
     def false_discovery_rates(self, scores: np.ndarray) -> np.ndarray:
-        """Return the false discovery rates (k,) of all pairs, given their `scores` (k,), which ascend.
+        """Return the false discovery rates (k,) of all pairs, from 0 to 1, given their `scores` (k,), which must
+        ascend.
 
-        A list has the pairs with the lowest scores, up to some score. The rate of a pair is the least estimated share
-        of right pairs in a list that includes the pair. The rates ascend (the q-values of Storey 2002).
+        A list of suspects has the pairs with the lowest scores, up to some score. The rate of a pair is the least
+        estimated share of right pairs in any such list that includes the pair. The rates never descend (the q-values of
+        Storey 2002).
         """
         lengths = np.arange(1, len(scores) + 1)
         right = np.maximum(np.cumsum(self.right_probability(scores)), lengths - self.share * len(scores))
@@ -138,7 +147,8 @@ class ScoreMixture:
 
 
 def fit_mixture(scores: np.ndarray, exchanged: np.ndarray) -> ScoreMixture:
-    """Fit the mixture to the `scores` (k,) of all pairs and the scores (e,) of `exchanged` pairs."""
+    """Fit a ScoreMixture to the `scores` (k,) of all pairs and to the scores (e,) of `exchanged` pairs, both in any
+    order."""
     mean = float(exchanged.mean())
     deviation = float(exchanged.std()) or 1.0
     top = np.quantile(exchanged, TOP_QUANTILE)
@@ -168,10 +178,14 @@ class Scores:
     """The scores of k pairs, each of a photo and all of its captions, or of a photo and one of its captions.
 
     A pair with a low value in `scores` (k,) is probably wrong. `exchanged` (k,) are the scores of k wrong pairs, in
-    which the captions belong to another photo. `pairs` (k, 5) has the columns PAIR_COLUMNS: the id of the photo
-    (`image_id`), the id of the caption, or -1 for all captions (`sentence_id`), the rank of the pair by CSLS among the
-    pairs of this photo with captions of other photos, from 1 for the best (`rank`), the number of these other photos,
-    or of their captions (`rivals`), and the id of the caption of another photo that fits this photo best (`rather`).
+    which the captions belong to another photo. `pairs` (k, 5) has one row per pair, with the columns PAIR_COLUMNS:
+
+    - `image_id`: the id of the photo.
+    - `sentence_id`: the id of the caption, or -1 if the pair has all captions of the photo.
+    - `rank`: the rank of the pair by CSLS among the pairs of this photo with the captions of its rivals, from 1 for the
+      best. The rivals are the other photos in its group.
+    - `rivals`: the number of these rivals, or, for a pair with one caption, the number of the rivals' captions.
+    - `rather`: the id of the caption of another photo that fits this photo best.
     """
 
     scores: np.ndarray
@@ -180,28 +194,31 @@ class Scores:
 
     @cached_property
     def mixture(self) -> ScoreMixture:
-        """The estimated mixture of wrong and right pairs."""
+        """The mixture of wrong and right pairs that is fitted to `scores` and `exchanged`, at the first use."""
         return fit_mixture(self.scores, self.exchanged)
 
     @property
     def wrong(self) -> int:
-        """The estimated number of wrong pairs."""
+        """The estimated number of wrong pairs among the k pairs, rounded."""
         return round(self.mixture.share * len(self.scores))
 
     def lowest(self) -> tuple[np.ndarray, np.ndarray]:
-        """Sort the pairs by score, the lowest first. Return their rows (k,) and the false discovery rates (k,).
+        """Sort the pairs by score, the lowest first. Return their row numbers (k,) in `scores` and `pairs`, in this
+        order, and their false discovery rates (k,).
 
         The false discovery rate of a pair is the least estimated share of right pairs in a list of the lowest scores
-        that includes the pair. The rates ascend.
+        that includes the pair. The rates never descend.
         """
         order = np.argsort(self.scores, kind="stable")
         return order, self.mixture.false_discovery_rates(self.scores[order])
 
 
 def draw_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
-    """Draw the fold of each of `count` photos at random, and return the folds (count,).
+    """Draw the fold of each of `count` photos at random, as `seed` decides. Return the folds (count,), numbers from 0
+    to FOLDS - 1.
 
-    `copies` (p, 2) are pairs of row numbers of photos that are near-duplicates. They get the same fold.
+    `copies` (p, 2) are pairs of row numbers of photos that are near-duplicates. Both photos of a pair get the same
+    fold, and so do photos that a chain of pairs connects.
     """
     links = coo_array((np.ones(len(copies)), (copies[:, 0], copies[:, 1])), shape=(count, count))
     groups = connected_components(links, directed=False)[1]
@@ -210,10 +227,11 @@ def draw_folds(copies: np.ndarray, count: int, seed: int) -> np.ndarray:
 
 @dataclass(frozen=True)
 class Rivals:
-    """The embedded pairs of a fold, or of a part of a large fold, which are compared with each other.
+    """A group of n photos and their m captions that are compared with each other: a fold, or a part of a large fold.
 
-    The ids `image_id` (n,) and `sentence_id` (m,) ascend. Caption j belongs to the photo `owners[j]`. `x` (n, c) and
-    `y` (m, c) are the embeddings of the photos and captions, of unit length.
+    The ids `image_id` (n,) and `sentence_id` (m,) ascend. Caption j belongs to the photo in row `owners[j]` of x. Each
+    photo has at least one caption. `x` (n, c) and `y` (m, c) are the embeddings of the photos and captions, of unit
+    length.
     """
 
     image_id: np.ndarray
@@ -231,19 +249,21 @@ def embed_rivals(
     device: "torch.device | None" = None,
     ridges: tuple[float, float] = (RIDGE, RIDGE),
 ) -> Iterator[Rivals]:
-    """Yield all pairs in groups of rivals. Each group is embedded by a model that was fitted to the other folds.
+    """Yield all pairs in groups of at most MAX_RIVALS photos of one fold. Each group is embedded by a model that was
+    fitted to the other folds.
 
     `ridges` are the ridges of the image view and of the text view, relative to their mean variances. The other
-    arguments and the exception are as in `cross_fit`.
+    arguments are as in `cross_fit`. Raises InputError if one fold has a greater share of all captions than
+    MAX_FOLD_SHARE.
     """
     moments = [sum_blocks(blocks(fold), view, text, threads, device) for fold in range(FOLDS)]
     total = sum_moments(moments)
     greatest = max(own.n for own in moments)
     if greatest > MAX_FOLD_SHARE * total.n:
         raise InputError(
-            f"{greatest:,.0f} of {total.n:,.0f} captions belong to photos that are near-duplicates of each other, and"
-            f" at most {MAX_FOLD_SHARE:.0%} may, so that enough other photos are left to judge these captions. Leave"
-            " out near-duplicates, or add other photos."
+            f"{greatest:,.0f} of {total.n:,.0f} captions are in one fold of the cross-fitting, because most photos are"
+            f" near-duplicates of each other. At most {MAX_FOLD_SHARE:.0%} may be in one fold, so that the captions of"
+            " enough other photos are left to judge them. Leave out near-duplicates, or add other photos."
         )
     for fold, own in enumerate(moments):
         others = total - own
@@ -272,10 +292,11 @@ def cross_fit(
 ) -> tuple[Scores, Scores]:
     """Return the Scores of every photo with all of its captions, and the Scores of every single caption.
 
-    `blocks(fold)` yields the pairs of a fold, in ascending order of their ids. `view` and `text` describe the features
-    and text vectors. The moments are summed with `threads` threads, or on the GPU `device`. Only `scores` and
-    `exchanged` are in memory, with 16 bytes for each pair. The embeddings of a fold and `pairs` are in temporary files.
-    Raises InputError if one fold has nearly all captions, because their photos are near-duplicates.
+    `blocks(fold)` yields the pairs of a fold, from 0 to FOLDS - 1, in ascending order of their ids. It is called twice
+    for each fold. `view` and `text` describe the features and text vectors. The moments are summed with `threads`
+    threads on the CPU, or on the GPU `device` if it is given. Only `scores` and `exchanged` are in memory, with 16
+    bytes for each pair. The embeddings of a fold and `pairs` are in temporary files. Raises InputError if one fold has
+    nearly all captions, because their photos are near-duplicates, or if no CCA can be fitted to the other folds.
     """
     photos, captions = _Collected(), _Collected()
     for rivals in embed_rivals(blocks, view, text, threads, device):
@@ -286,7 +307,7 @@ def cross_fit(
 
 
 class _Collected:
-    """The scores of several groups of pairs, whose `pairs` are on disk."""
+    """The collected scores of several groups of pairs. The rows of `pairs` are in a temporary file."""
 
     def __init__(self) -> None:
         self._scores: list[np.ndarray] = []
@@ -294,18 +315,19 @@ class _Collected:
         self._pairs = DiskRows(len(PAIR_COLUMNS), dtype=np.int64)
 
     def append(self, group: Scores) -> None:
-        """Append the scores of a group."""
+        """Append the scores and the rows of `pairs` of a group."""
         self._scores.append(group.scores)
         self._exchanged.append(group.exchanged)
         self._pairs.append(group.pairs[np.arange(len(group.scores))])
 
     def scores(self) -> Scores:
-        """Return the scores of all groups."""
+        """Return the Scores of all appended groups, in the order in which they were appended."""
         return Scores(np.concatenate(self._scores), np.concatenate(self._exchanged), self._pairs)
 
 
 def score_rivals(rivals: Rivals) -> tuple[Scores, Scores]:
-    """Return the Scores of n photos with all their captions, and the Scores of each of their m captions."""
+    """Return the Scores of the n photos of a group with all their captions, and the Scores of each of the m captions.
+    Photos and captions are only compared within the group."""
     products = rivals.x @ rivals.y.T
     csls = 2 * products - np.add.outer(*_hub_corrections(products, rivals.owners))
     preferred = rivals.sentence_id[_replace_own(csls, rivals.owners, -np.inf).argmax(axis=1)]
@@ -313,31 +335,37 @@ def score_rivals(rivals: Rivals) -> tuple[Scores, Scores]:
 
 
 def _hub_corrections(products: np.ndarray, owners: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the hub corrections r(x) (n,) of photos and r(y) (m,) of captions, given their `products` (n, m)."""
+    """Return the hub corrections r(x) (n,) of photos and r(y) (m,) of captions, given their `products` (n, m).
+
+    Caption j belongs to photo `owners[j]`. The product of a photo with its own caption counts as -1, the least possible
+    product, so that it is not among the greatest.
+    """
     with_others = _replace_own(products, owners, -1)
     r_x = mean_of_greatest(with_others, NEIGHBOURS)
     return np.asarray(r_x), np.asarray(mean_of_greatest(with_others.T, NEIGHBOURS))
 
 
 def _replace_own(scores: np.ndarray, owners: np.ndarray, value: float) -> np.ndarray:
-    """Return a copy of `scores` (n, m) in which each photo's scores with its own captions are `value`."""
+    """Return a copy of `scores` (n, m) in which the scores of each photo with its own captions are replaced by `value`.
+    Caption j belongs to photo `owners[j]`."""
     replaced = scores.copy()
     replaced[owners, np.arange(len(owners))] = value
     return replaced
 
 
 def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
-    """Score each photo with all of its captions.
+    """Score each of n photos with all of its captions, by the mean of their CSLS scores.
 
     An exchanged pair has the captions of the photo n // 2 rows later, where the first photo follows the last.
-    `csls` (n, m) are the CSLS scores. `preferred` (n,) has for each photo the id of the caption of another photo that
-    fits it best.
+    `csls` (n, m) are the CSLS scores of photos and captions. `preferred` (n,) has for each photo the id of the caption
+    of another photo that fits it best.
     """
     n = len(rivals.image_id)
     photos = np.arange(n)
     counts = np.bincount(rivals.owners, minlength=n)
-    means = (owner_matrix(rivals.owners, n) @ csls.T).T / counts  # (n photos, n sets of captions)
-    own = means.diagonal().copy()  # A view would keep all means in memory.
+    # means[i, k] is the mean CSLS score of photo i with the captions of photo k.
+    means = (owner_matrix(rivals.owners, n) @ csls.T).T / counts
+    own = means.diagonal().copy()  # Without the copy, this NumPy view would keep all means in memory.
     exchanged = means[photos, (photos + n // 2) % n]
     rank = 1 + (means > own[:, None]).sum(axis=1)
     pairs = np.stack([rivals.image_id, np.full(n, -1), rank, np.full(n, n - 1), preferred], axis=1)
@@ -345,17 +373,18 @@ def _score_photos(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Sc
 
 
 def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> Scores:
-    """Score each caption with its photo and the photo's other captions.
+    """Score each of m captions with its context, which is its photo and the photo's other captions.
 
-    An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. `csls` (n, m) and
-    `preferred` (n,) are as in `_score_photos`.
+    An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. Ranks are by the CSLS
+    scores of captions and photos without context. `csls` (n, m) and `preferred` (n,) are as in `_score_photos`.
     """
     owners, y, n, m = rivals.owners, rivals.y, len(rivals.x), len(rivals.y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)
     siblings = (owner_matrix(owners, n) @ y)[owners] - y
     contexts = unit_rows(rivals.x[owners] + SIBLING_WEIGHT * siblings)
-    # The context of a photo is that of its first caption, because all contexts leave out one caption.
+    # The hub corrections need one context per photo, but each caption has its own context, which leaves out the
+    # caption. The context of the photo's first caption is used.
     r_context, r_y = _hub_corrections(contexts[np.searchsorted(owners, np.arange(n))] @ y.T, owners)
 
     def score_with(others: np.ndarray) -> np.ndarray:

@@ -1,4 +1,4 @@
-"""Linear models in PyTorch: views as tensors, projections, and moments.
+"""Linear models in PyTorch, on a CPU or a GPU: views as tensors, projections, and moments.
 
 DeviceAccumulator sums the moments of views on a GPU. MappedAccumulator sums the moments of mapped views, which need a
 second pass over the data, on any device.
@@ -34,13 +34,16 @@ from pipeline.models.linear.views import (
 )
 
 MAX_PROJECTED_ROWS = 1 << 15
-"""Maximum number of images, or of sentences, that are projected at once."""
+"""Maximum number of images, or of sentences, that `Projections` projects at once. If the memory of a GPU is too small,
+the number is lowered."""
 
 
 def stack_on(view: ImageView, features: Features, device: torch.device, rows: slice = slice(None)) -> Tensor:
-    """Compute `view.stack(features)` for some `rows`, as a tensor (n, dim) float32 on `device`.
+    """Compute `view.stack(features)` for the slice `rows` of the images, or for all images, as a tensor (k, dim)
+    float32 on `device`.
 
-    A GPU also does the conversion from float16 and the normalisation.
+    If `device` is a GPU, the stored features are copied to it, and it also converts and normalises them. Raises
+    IntegrityError if an encoder of the view is missing or its features have another shape.
     """
     features = {name: block[rows] for name, block in features.items()}
     if device.type == "cpu":
@@ -51,7 +54,8 @@ def stack_on(view: ImageView, features: Features, device: torch.device, rows: sl
 
 
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
-    """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, in a new tensor."""
+    """Apply `steps` (`sqrt` and `l2`) to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, but
+    return a new tensor and leave x unchanged."""
     for step in steps:
         if step == "sqrt":
             x = x.abs().sqrt_().copysign_(x)
@@ -63,7 +67,8 @@ def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
 
 
 def unit_length(vectors: Tensor) -> Tensor:
-    """Scale the rows of `vectors` (n, d) to unit length.
+    """Return a copy of `vectors` (n, d) whose rows have unit length. Rows of zeros stay zero. Gradients can be
+    computed.
 
     Each row is divided by a power of two first, which is exact. The squares of large or small numbers then neither
     overflow nor vanish.
@@ -73,7 +78,7 @@ def unit_length(vectors: Tensor) -> Tensor:
 
 
 def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
-    """Copy a sparse `matrix` (n, d) to `device`, as a sparse tensor for products with dense tensors."""
+    """Copy a sparse `matrix` (n, d) to `device`, and return it as a sparse tensor (COO) of the same type of numbers."""
     count = shape_of(matrix)[0]
     rows = np.repeat(np.arange(count), np.diff(matrix.indptr))
     positions, values = upload(np.stack([rows, matrix.indices]), device), upload(matrix.data, device)
@@ -81,17 +86,19 @@ def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
 
 
 def matrix_on(matrix: "TextVectors", device: torch.device) -> Tensor:
-    """Copy a matrix (n, d), dense or sparse, to `device`."""
+    """Copy a matrix (n, d) to `device`, and return it as a tensor, which is sparse if the matrix is sparse."""
     return sparse_on(matrix, device) if is_sparse(matrix) else upload(matrix, device)
 
 
 def transposed_on(matrix: "TextVectors", device: torch.device) -> Tensor:
-    """Copy the transpose (d, n) of a matrix (n, d), dense or sparse, to `device`."""
+    """Copy a matrix (n, d) to `device`, and return its transpose (d, n) as a tensor, which is sparse if the matrix is
+    sparse."""
     return sparse_on(csr_array(matrix.T), device) if is_sparse(matrix) else upload(matrix, device).T
 
 
 def rows_on(rows: Rows, device: torch.device) -> Tensor | Columns[Tensor]:
-    """Copy the rows (n, d) of a view, in one matrix or several side by side, to `device`."""
+    """Copy the rows (n, d) of a view to `device`. Return one tensor, or Columns of tensors if the view has several
+    matrices side by side. Sparse matrices become sparse tensors."""
     return map_matrices(rows, lambda matrix: matrix_on(matrix, device))
 
 
@@ -108,9 +115,10 @@ class ProjectedSide(NamedTuple):
 
 
 class Projections:
-    """The projections of images and of sentences on `device`.
+    """The projections of images and of sentences by a linear model, which are computed on `device`.
 
-    `image` projects the features that `view` stacks, and `text` the stacked vectors of sentences.
+    `image` projects the features that `view` stacks, and `text` the stacked vectors of sentences. All maps must be
+    DeviceMaps.
     """
 
     def __init__(self, view: ImageView, image: ProjectedSide, text: ProjectedSide, device: torch.device) -> None:
@@ -122,10 +130,11 @@ class Projections:
         self._batcher = OomBatcher(MAX_PROJECTED_ROWS, "row")
 
     def _side(self, side: ProjectedSide) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
-        """Return a function that projects rows of the view from (n, D) to (n, c), as tensors on the device."""
+        """Return a function that maps and projects the rows of one view, from (n, D) to (n, c), as tensors on the
+        device."""
         mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
         feature_map = side.feature_map
-        assert feature_map is None or isinstance(feature_map, DeviceMap)  # FeatureMaps.can_use_gpu
+        assert feature_map is None or isinstance(feature_map, DeviceMap)  # LinearModel.to has checked `can_use_gpu`.
         mapped = None if feature_map is None else feature_map.on(self._device)
 
         def project_side(rows: Tensor | Columns[Tensor]) -> Tensor:
@@ -135,12 +144,12 @@ class Projections:
         return project_side
 
     def images(self, features: Features) -> np.ndarray:
-        """Project n images, given their stored `features`, encoder -> (n, its dim). Return (n, c) float32."""
+        """Project n images, given their stored `features`, encoder -> (n, its dim). Return an array (n, c) float32."""
         count = len(next(iter(features.values())))
         return self._join(lambda rows: self._image(stack_on(self._view, features, self._device, rows)), count)
 
     def sentences(self, y: Rows) -> np.ndarray:
-        """Project the stacked vectors y (m, d) of m sentences. Return (m, c) float32."""
+        """Project the stacked vectors y (m, d) of m sentences, dense or sparse. Return an array (m, c) float32."""
         return self._join(lambda rows: self._text(rows_on(y[rows], self._device)), shape_of(y)[0])
 
     def _join(self, embed: Callable[[slice], Tensor], count: int) -> np.ndarray:
@@ -152,19 +161,22 @@ class Projections:
 # --- moments
 
 STRIP_COLUMNS = 1024
-"""Number of columns of X'X in one product. The part above the diagonal follows by symmetry and is not computed."""
+"""Number of columns of a symmetric product, such as X'X, that `lower_products` computes at once. The part above the
+diagonal follows by symmetry. It is not computed, except in the square blocks on the diagonal."""
 MAX_MAPPED_IMAGES = 1 << 16
-"""Maximum number of images in a block of mapped views. The block is smaller if a GPU has too little memory."""
+"""Maximum number of images whose mapped rows MappedAccumulator adds at once. If the memory of a GPU is too small, the
+number is lowered."""
 OUTER_ROWS = 256
-"""Number of rows of an outer product that are subtracted at once. They fit in the cache."""
+"""Number of rows of an outer product that are computed and subtracted at once. So many rows fit in the cache."""
 
 
 class DeviceAccumulator:
-    """Accumulator of the same moments as MomentsAccumulator on `device`. `view` stacks the image features, and the text
-    view has `dim_y` columns.
+    """Accumulator of the same moments as MomentsAccumulator, but with PyTorch on `device`. `view` stacks the image
+    features, and the text view has `dim_y` columns.
 
-    It computes in double precision if the views are small or the device is fast at float64, else in single precision.
-    The result has double precision only if the views are small (MAX_DOUBLE_PRECISION_COLUMNS).
+    It computes in double precision if both views together have at most MAX_DOUBLE_PRECISION_COLUMNS columns, or if the
+    device is fast at float64, and otherwise in single precision. The result has double precision only in the first
+    case.
     """
 
     def __init__(self, view: ImageView, dim_y: int, device: torch.device) -> None:
@@ -184,7 +196,8 @@ class DeviceAccumulator:
     def add(self, features: Features, y: Rows, owners: np.ndarray) -> None:
         """Add a block of images with their stored `features`, encoder -> (n, its dim), and of their m sentences.
 
-        y (m, d) are the stacked vectors of the sentences. Sentence j belongs to the image `owners[j]`.
+        y (m, d) are the stacked vectors of the sentences. Sentence j belongs to the image in row `owners[j]`. Images
+        without a sentence add nothing. If the memory of the device is full, the block is added in smaller parts.
         """
 
         def add_rows(rows: slice) -> None:
@@ -195,7 +208,8 @@ class DeviceAccumulator:
             self._batcher.map(add_rows, len(next(iter(features.values()))))
 
     def _add(self, x: Tensor, y: Rows, owners: np.ndarray) -> None:
-        """Add images x (b, D) with their sentences y. An image without a sentence has weight zero in all sums."""
+        """Add images x (b, D) with their sentences y (m, d), which belong to the rows `owners` (m,) of x. An image
+        without a sentence has the weight zero in all sums."""
         if not len(owners):
             return
         x = x.to(self._type)
@@ -217,13 +231,15 @@ class DeviceAccumulator:
         for number, (rows, left) in enumerate(blocks):
             yy = self._sums["yy"][rows]
             changes += [(yy[:, columns], left_product(left, right)) for columns, right in blocks[number:]]
-        # Nothing is changed before all products exist, because a block that does not fit is added again in parts.
+        # The sums are only changed after all products exist, because a block for which the memory is too small is added
+        # again in smaller parts.
         for total, change in changes:
             total += change
         self._n += len(owners)
 
     def result(self) -> Moments:
-        """Return the moments of all blocks. The accumulator must not be used afterwards."""
+        """Return the moments of all added blocks, which are zero without pairs. The accumulator must not be used
+        afterwards, because its sums are changed in place."""
         if self._shifts is None:
             return Moments.zero(len(self._sums["x"]), len(self._sums["y"]))
         x, y = (self._sums[name] / self._n for name in ("x", "y"))
@@ -235,9 +251,10 @@ class DeviceAccumulator:
 
 
 def provisional_mean(part: Tensor) -> Tensor:
-    """Compute the mean (d,) of the first SHIFT_ROWS rows of `part` (n, d).
+    """Compute the mean (d,) of the first SHIFT_ROWS rows of `part` (n, d), about which a dense matrix of a view is
+    centred.
 
-    The result is zero for a sparse part, because subtracting a mean would make it dense.
+    The result is zero for a sparse matrix, because subtracting a mean would make the matrix dense.
     """
     if part.is_sparse:
         return torch.zeros(part.shape[1], dtype=part.dtype, device=part.device)
@@ -245,25 +262,27 @@ def provisional_mean(part: Tensor) -> Tensor:
 
 
 def left_product(left: Tensor, right: Tensor) -> Tensor:
-    """Compute left' right as a dense tensor. Both matrices may be sparse."""
+    """Compute left' right (d, e) as a dense tensor, for `left` (n, d) and `right` (n, e). Both, one or none of them may
+    be sparse."""
     return ((right.T @ left).T if right.is_sparse else left.T @ right).to_dense()
 
 
 def lower_products(total: Tensor, left: Tensor, right: Tensor) -> list[tuple[Tensor, Tensor]]:
-    """Compute the symmetric left' right on and below the diagonal.
+    """Compute left' right on and below the diagonal, for `left` and `right` (n, d) whose product is symmetric.
 
-    Returns pairs of a strip of `total` (d, d) and the tensor to add to it.
+    Returns pairs of a strip of STRIP_COLUMNS columns of `total` (d, d) and the tensor that the caller has to add to it.
+    `total` is not changed here.
     """
     strips = [slice(start, start + STRIP_COLUMNS) for start in range(0, len(total), STRIP_COLUMNS)]
     return [(total[strip.start :, strip], left[:, strip.start :].T @ right[:, strip]) for strip in strips]
 
 
 class MappedAccumulator:
-    """Accumulator of the moments of mapped views on `device`.
+    """Accumulator of the moments of mapped views on `device`, in a second pass over the pairs.
 
     For each block it adds the products of the new columns of images, P (b, p), and of sentences, Q (m, q), with each
-    other and with the columns of the views. `known` are the moments of the views, from the first pass. A map that is
-    not a DeviceMap is computed on the CPU.
+    other and with the columns of the views. `known` are the moments of the views for the same pairs, from the first
+    pass, and `maps` computes P and Q. A map that is not a DeviceMap is computed with NumPy on the CPU.
     """
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
@@ -289,17 +308,20 @@ class MappedAccumulator:
         self._sums |= {name: torch.zeros(shape, device=device) for name, shape in products.items()}
 
     def _placed(self, feature_map: FeatureMap | None) -> Callable[[Rows], Tensor] | None:
-        """Return a function that maps rows of a view to a tensor on the device, or None if there is no map."""
+        """Return a function that computes `feature_map` from rows of a view, as a tensor on the device. Return None if
+        there is no map."""
         if feature_map is None:
             return None
         device = self._device  # A function that refers to `self` would make a cycle, which keeps the sums in memory.
-        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):  # On a CPU, NumPy is as fast.
+        # On a CPU, NumPy computes a map as fast as torch.
+        if device.type == "cpu" or not isinstance(feature_map, DeviceMap):
             return lambda rows: upload(feature_map(rows), device)
         mapped = feature_map.on(device)
         return lambda rows: mapped(rows_on(rows, device))
 
     def add(self, block: ViewBlock) -> None:
-        """Add the pairs of a block. Images without a sentence add nothing."""
+        """Add the pairs of a block. Images without a sentence add nothing. If the memory of the device is full, the
+        block is added in smaller parts."""
         with full_float32():
             self._batcher.map(lambda rows: self._add(block.images(rows)), len(block.x))
 
@@ -307,14 +329,14 @@ class MappedAccumulator:
         counts = np.bincount(block.owners, minlength=len(block.x)).astype(np.float32)
         if not counts.any():
             return
-        # An image without a sentence has weight zero in all these sums.
+        # An image without a sentence stays in x, but has the weight zero in all sums below.
         x, weights = upload(block.x, self._device), upload(counts, self._device)
         z = x - self._center
         p = self._image(block.x) if self._image else x.new_empty(len(x), 0)
         q = self._text(block.y) if self._text else x.new_empty(len(block.owners), 0)
         if self._shifts is None:
-            # Values are centred about the mean of the first block, as in the first pass, because sums of squares about
-            # zero lose small variances.
+            # The new columns are centred about their mean in the first block, because sums of squares about zero lose
+            # small variances in single precision.
             self._shifts = p.mean(dim=0), q.mean(dim=0)
         p, q = p - self._shifts[0], q - self._shifts[1]
         weighted, by_image = weights[:, None] * p, x.new_empty(len(x), 0)
@@ -328,19 +350,19 @@ class MappedAccumulator:
         products |= {"x": weights @ z, "x_pq": z.T @ torch.hstack([weighted, by_image]), "pq": p.T @ by_image}
         changes = [(self._sums[name], product) for name, product in products.items()]
         changes += lower_products(self._sums["pp"], p, weighted) + lower_products(self._sums["qq"], q, q)
-        for total, change in changes:  # Nothing is changed before all products exist, as in DeviceAccumulator.
+        for total, change in changes:  # The sums are only changed after all products exist, as in DeviceAccumulator.
             total += change
 
     def _cross(self, y: Rows, other: Tensor) -> Tensor:
-        """Compute y' other (d, k) from y (m, d) and other (m, k)."""
+        """Compute y' other (d, k) from rows y (m, d) of the text view, dense or sparse, and a tensor `other` (m, k)."""
         return torch.cat([transposed_on(part, self._device) @ other for part in matrices_of(y)])
 
     def result(self) -> Moments:
-        """Return the moments of the mapped views, for all pairs of `known`.
+        """Return the moments of the mapped views. All pairs of `known` must have been added, and there must be a pair.
 
         The accumulator must not be used afterwards.
         """
-        assert self._shifts is not None  # `known` has pairs
+        assert self._shifts is not None  # At least one pair was added.
         known, n = self._known, self._known.n
         root = np.sqrt(n)
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
@@ -365,7 +387,7 @@ class MappedAccumulator:
 
 
 def _subtract_outer(total: np.ndarray, left: np.ndarray, right: np.ndarray) -> np.ndarray:
-    """Subtract the outer product left right' from `total`, in place, and return `total`."""
+    """Subtract the outer product left right', in float32, from `total` (p, q), in place, and return `total`."""
     for start in range(0, len(left), OUTER_ROWS):
         rows = slice(start, start + OUTER_ROWS)
         total[rows] -= np.outer(left[rows].astype(np.float32), right.astype(np.float32))

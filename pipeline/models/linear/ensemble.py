@@ -1,7 +1,7 @@
 """Models that are not trained themselves: `zero-shot` and ensembles.
 
-`zero-shot` uses the space that an image encoder and a text encoder share already. The score of an ensemble is the
-weighted sum of the scores of its members, S = sum over k of weight_k S_k.
+`zero-shot` uses the space that an image encoder and a text encoder, such as those of CLIP, share already. The score of
+an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
 The vectors of members with one vector per item are put side by side. A multi-vector member has a vector for each
 region of an image and for each word of a sentence. It may also have globals, one further vector for each image and
@@ -61,14 +61,15 @@ class ZeroShot:
         return self
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> np.ndarray:
-        """Scale the features of the image encoder to unit length. Return (n, dim) float32. `regions` are not read.
+        """Return the features of the image encoder, scaled to unit length, (n, dim) float32. Rows of zeros stay zero.
+        `features` are not changed, and `regions` are not read.
 
         Raises IntegrityError if a feature is not finite.
         """
         return _unit(self.encoders[0], features[self.encoders[0]][:])
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Scale the vectors of the text encoder to unit length. Return (n, dim) float32.
+        """Return the vectors of the text encoder, scaled to unit length, (n, dim) float32. Rows of zeros stay zero.
 
         Raises IntegrityError if a vector is not finite.
         """
@@ -88,19 +89,21 @@ class ZeroShot:
 
 
 def _unit(name: str, vectors: np.ndarray) -> np.ndarray:
-    """Return the `vectors` (n, dim) of the encoder `name` as float32 of unit length. Raises IntegrityError if a vector
-    is not finite."""
+    """Return a copy of the `vectors` (n, dim) of the encoder `name` as float32 of unit length. Rows of zeros stay zero.
+    Raises IntegrityError, which names the encoder and the row, if a vector is not finite."""
     require_finite(name, "vectors", vectors)
     return scale_to_unit_length(vectors.astype(np.float64)).astype(np.float32)
 
 
 Rules = Sequence[ScoreRule | None]
-"""The score rule of each member. It is None for a member with one vector per item, which scores by inner products."""
+"""The score rules of the members of an ensemble, in order. The rule is None for a member with one vector per item,
+which scores by inner products."""
 
 
 @dataclass(frozen=True)
 class EnsembleMember:
-    """A member of an ensemble: a model, its registered name and its weight. The weights of all members add up to 1."""
+    """A member of an ensemble: its `model`, the name under which the model's class is registered, and its weight in the
+    score. The weights of all members add up to 1."""
 
     registered: str
     model: JointModel
@@ -110,7 +113,8 @@ class EnsembleMember:
 class Ensemble:
     """A model whose score is the weighted sum of its members' scores.
 
-    It reads sentences as a mapping from each form in `views` to the sentences in this form.
+    It reads sentences as a mapping from each form in `views` to the sentences in this form. If a member is
+    multi-vector, the ensemble is multi-vector too.
     """
 
     sentence_view: str = "each"
@@ -120,7 +124,8 @@ class Ensemble:
         self.members = tuple(members)
 
     def to(self, device: "torch.device") -> Self:
-        """Make all members compute on `device` from now on, as far as they can, and return this ensemble."""
+        """Make all members compute on `device` from now on, as far as they can, and return this ensemble, not a
+        copy."""
         for member in self.members:
             member.model.to(device)
         return self
@@ -131,7 +136,7 @@ class Ensemble:
 
     @property
     def text_encoders(self) -> tuple[str, ...]:
-        """The text encoders of all members."""
+        """The text encoders of all members, each once, in the order of the members."""
         return tuple(dict.fromkeys(chain.from_iterable(member.model.text_encoders for member in self.members)))
 
     @property
@@ -154,21 +159,24 @@ class Ensemble:
 
     @property
     def region_encoders(self) -> tuple[str, ...]:
-        """The encoders whose region features the multi-vector members read. They are the same for all members."""
+        """The encoders whose region features the multi-vector members read, which are the same for all of them. The
+        tuple is empty if no member is multi-vector."""
         return next((member.model.region_encoders for member in self.members if member.model.multi_vector), ())
 
     @property
     def views(self) -> tuple[str, ...]:
-        """The forms of sentences that the members read."""
+        """The forms of sentences that the members read (their `sentence_view`), each once."""
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed n images by all members, and join the results. Multi-vector members also read the images' `regions`."""
+        """Embed n images by all members, and join the results as `join_images` does. Multi-vector members also read the
+        `regions` of the images."""
         parts = [embed_images(member.model, features, regions) for member in self.members]
         return join_images(parts, self.weights, self.rules)
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences, given in each form of `views`, by all members, and join the results."""
+        """Embed n sentences by all members, and join the results as `join_sentences` does. `sentences` maps each form
+        in `views` to the same n sentences in this form."""
         assert isinstance(sentences, Mapping)
         parts = []
         for member in self.members:
@@ -184,7 +192,7 @@ class Ensemble:
         return {"members": members}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the tensors of all members. The names of the tensors of member k begin with `k/`."""
+        """Return the tensors of all members. The names of the tensors of member k begin with `k/`, counted from 0."""
         return {
             f"{number}/{name}": tensor
             for number, member in enumerate(self.members)
@@ -203,11 +211,12 @@ class Ensemble:
 
 
 def joint_rule(rules: Rules) -> ScoreRule | None:
-    """Return the score rule of the joined vectors, or None if all `rules` are None.
+    """Return the score rule for the joined vectors of members with these `rules`, or None if all rules are None.
 
     Some rules may be None. The others all have the sum `words` or `mean-words`, or all have `positive` or
     `mean-positive`, which the checks of the configuration ensure. The result has the sum without `mean-`, because
-    `join_sentences` has already divided the word vectors of a member with a mean by the number of words.
+    `join_sentences` divides the word vectors of a member with a mean by the number of words. Its global weight is 1,
+    because the joined globals already contain the weights.
     """
     sums = [rule.sum for rule in rules if rule]
     return ScoreRule(sums[0].removeprefix("mean-"), 1.0) if sums else None
@@ -216,17 +225,19 @@ def joint_rule(rules: Rules) -> ScoreRule | None:
 def join_vectors(vectors: Sequence[np.ndarray], weights: Sequence[float]) -> np.ndarray:
     """Multiply each member's unit vectors (n, c_k) by the square root of its weight, and put them side by side.
 
-    Returns (n, sum of c_k). The inner products of the joined vectors are the weighted sums of the members' scores. If
-    the weights add up to 1, the joined vectors have unit length.
+    `vectors` and `weights` have an entry for each member. Returns (n, sum of all c_k) float32. The inner products of
+    joined vectors of images and sentences are the weighted sums of the members' scores. If the weights add up to 1, the
+    joined vectors have unit length.
     """
     return np.hstack([np.sqrt(np.float32(weight)) * part for weight, part in zip(weights, vectors, strict=True)])
 
 
 def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the embeddings of n images by each member (`parts`). The regions of an image are the same for all members.
+    """Join the embeddings of n images, one of `parts` for each member, as the docstring of the module describes. The
+    regions of an image are the same for all multi-vector members.
 
-    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
-    array.
+    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise the
+    result of `join_vectors`.
     """
     sets = [several_vectors_each(part) for part, rule in zip(parts, rules, strict=True) if rule]
     if not sets:
@@ -236,10 +247,11 @@ def join_images(parts: Sequence[Items], weights: Sequence[float], rules: Rules) 
 
 
 def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> Items:
-    """Join the embeddings of n sentences by each member (`parts`).
+    """Join the embeddings of n sentences, one of `parts` for each member, as the docstring of the module describes.
 
-    `weights` and `rules` have an entry for each member. Returns MultiVectors if a member has a rule, and otherwise an
-    array.
+    `weights` and `rules` have an entry for each member. The word vectors of a member are multiplied by its weight, and
+    divided by the number of words of the sentence if its rule takes a mean. Returns MultiVectors if a member has a
+    rule, and otherwise the result of `join_vectors`.
     """
     sets = [
         (several_vectors_each(part), weight, rule)
@@ -262,10 +274,11 @@ def join_sentences(parts: Sequence[Items], weights: Sequence[float], rules: Rule
 
 
 def _join_globals(parts: Sequence[Items], weights: Sequence[float], rules: Rules) -> np.ndarray:
-    """Multiply the vectors or globals of each member by the square root of their weight, and put them side by side.
+    """Compute the globals of n items of a multi-vector ensemble: the vectors of members with one vector per item, and
+    the globals of multi-vector members, each multiplied by the square root of its weight, side by side.
 
-    The weight of globals is the member's weight times the global weight of its rule. Globals with the weight 0 are left
-    out. Returns (n, g), or one column of zeros if nothing is left.
+    The weight of vectors is the member's weight. The weight of globals is the member's weight times the global weight
+    of its rule. Globals with the weight 0 are left out. Returns (n, g), or one column of zeros if nothing is left.
     """
     vectors: list[np.ndarray] = []
     scales: list[float] = []
@@ -287,9 +300,10 @@ Judge = Callable[[tuple[float, ...]], float]
 
 @dataclass(frozen=True)
 class MemberWeights:
-    """The chosen weights, one per member, which add up to 1.
+    """The chosen weights `values` of an ensemble, one per member, which add up to 1.
 
-    `judged` is the merit of the combination, and `trials` is the number of combinations that were tried.
+    `judged` is the merit of the chosen weights on dev, such as their recall sum, and `trials` is the number of
+    different combinations that were tried.
     """
 
     values: tuple[float, ...]
@@ -300,10 +314,11 @@ class MemberWeights:
 def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberWeights:
     """Choose the weights of an ensemble of `members` members by coordinate searches over `grid`.
 
-    `judge` returns the merit of a combination of weights. One search starts from equal weights, and one from each
-    member alone. A search changes the weight of one member after another to each value of the grid, until no change
-    increases the merit. Among equally good weights, the weights that were found first are returned. Only the ratios
-    of weights matter. `grid` has at least one positive value and no negative value.
+    `judge` returns the merit of a combination of weights, which add up to 1 whenever it is called. One search starts
+    from equal weights, and one from each member alone. A search changes the weight of one member after another to each
+    value of the grid, until no change increases the merit. Among equally good weights, the weights that were found
+    first are returned. Only the ratios of weights matter, and `judge` is called once for each combination of ratios.
+    `grid` has at least one positive value and no negative value.
     """
     judged: dict[tuple[float, ...], float] = {}
 
@@ -320,7 +335,7 @@ def choose_weights(judge: Judge, members: int, grid: Sequence[float]) -> MemberW
 
 def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tuple[float, ...]:
     """Change the weights from `start` on, one at a time, until no change of a single weight to a value of `grid`
-    improves the merit `worth`."""
+    increases the merit, which the function `worth` returns. Return the weights, which need not add up to 1."""
     best = start
     improved = True
     while improved:
@@ -334,18 +349,20 @@ def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tup
 
 
 def _scaled(weights: Sequence[float]) -> tuple[float, ...]:
-    """Scale the weights so that their sum is 1."""
+    """Return the weights divided by their sum, rounded so that equal ratios give equal weights. The sum is not 0."""
     return tuple(round(weight / sum(weights), 12) for weight in weights)
 
 
 def combine_scores(
     scores: Sequence[np.ndarray], owners: np.ndarray, grid: Sequence[float], after_trial: Callable[[], object]
 ) -> MemberWeights:
-    """Choose the weights for which the weighted sum of the members' scores has the greatest recall sum.
+    """Choose the weights for which the weighted sum of the members' scores has the greatest recall sum, by the searches
+    of `choose_weights`.
 
-    `scores` has an array (n, m) for each member, its scores of n images with m sentences. Sentence j belongs to image
-    `owners[j]`. A value of `grid` is divided by the standard deviation of the member's scores, so that the grid suits
-    members of any scale. `after_trial` is called after each trial.
+    `scores` has an array (n, m) for each member, its scores of n images with m sentences, usually of dev. Sentence j
+    belongs to image `owners[j]`. For a member, a value of `grid` is divided by the standard deviation of the member's
+    scores, so that the grid suits members of any scale. The returned weights are for the scores as they are given.
+    `after_trial` is called after each trial.
     """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]
     scaled = [part / np.float32(deviation) for part, deviation in zip(scores, deviations, strict=True)]
@@ -359,8 +376,9 @@ def judge_scores(
 ) -> Judge:
     """Return a function from the weights of the members to the recall sum of the weighted sum of their `scores`.
 
-    `scores` has an array (n, m) for each member. Sentence j belongs to image `owners[j]`. The function calls
-    `after_trial` each time that it is called.
+    `scores` has an array (n, m) for each member, its scores of n images with m sentences. Sentence j belongs to image
+    `owners[j]`. The recall sum is the sum of recall@1, @5 and @10 of both directions in percent. The returned function
+    calls `after_trial` each time that it is called.
     """
 
     def judge(weights: tuple[float, ...]) -> float:

@@ -1,6 +1,6 @@
 """Feature maps: nonlinear functions of the rows of a view, whose results become columns of the view.
 
-The moments of the new columns cannot be computed from the moments of the view. They need a second pass over the data.
+The moments of the new columns cannot be computed from the moments of the view. A second pass over the pairs sums them.
 The maps are random Fourier features and tanh features (Gong et al. 2014, section 4.1), the mean weak text of the
 nearest auxiliary images (section 4.2), and kernels (pipeline.models.linear.kernels).
 """
@@ -44,7 +44,8 @@ class FeatureMap(Protocol):
     """A map from rows (n, d) of a view to new columns (n, `dim`) float32.
 
     If `keep` is true, the new columns follow the columns of the view. Otherwise they replace the columns of the view.
-    `kind` is the key of MAPS by which `FeatureMaps.from_parts` finds the class.
+    `settings()` are JSON values and `tensors()` are arrays by name, from which the class method `from_parts` restores
+    the map. `kind` is the key of MAPS by which `FeatureMaps.from_parts` finds the class.
     """
 
     kind: ClassVar[str]
@@ -62,10 +63,11 @@ class FeatureMap(Protocol):
 
 @runtime_checkable
 class DeviceMap(FeatureMap, Protocol):
-    """A map that a GPU can compute."""
+    """A feature map that PyTorch can compute on a GPU. Other maps are computed with NumPy on the CPU."""
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
-        """Return a function that computes this map from tensors on `device`, (n, d) to (n, `dim`)."""
+        """Return a function that computes this map on `device`, from rows of the view (n, d) to new columns
+        (n, `dim`), both as tensors on this device."""
         ...
 
 
@@ -75,7 +77,7 @@ MAPS: dict[str, str] = {
     "neighbours": "pipeline.models.linear.feature_maps:NeighbourText",
     "tanh": "pipeline.models.linear.feature_maps:TanhFeatures",
 }
-"""Kind of feature map -> module:class."""
+"""Kind of feature map, as models store it -> import path of its class, module:class."""
 
 
 @dataclass(frozen=True)
@@ -87,11 +89,12 @@ class FeatureMaps:
     text: FeatureMap | None = None
 
     def settings(self) -> dict[str, Any]:
-        """Return the settings of the maps as JSON values, `image` or `text` -> settings, for `from_parts`."""
+        """Return the settings of the maps as JSON values, `image` or `text` -> settings, for `from_parts`. A view
+        without a map has no key."""
         return {side: {"kind": feature_map.kind, **feature_map.settings()} for side, feature_map in self._present()}
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the tensors of both maps, named `image.<name>` and `text.<name>`."""
+        """Return the arrays of both maps, which are named `image.<name>` and `text.<name>`, for `from_parts`."""
         return {
             f"{side}.{name}": value
             for side, feature_map in self._present()
@@ -100,7 +103,8 @@ class FeatureMaps:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "FeatureMaps":
-        """Restore the maps from their `settings` and `tensors`. Tensors with other names are ignored."""
+        """Restore the maps from the results of `settings` and `tensors`. Other names in `tensors` are ignored, so they
+        may be the tensors of a whole model. Raises ValueError or KeyError for settings of another form."""
         maps = {}
         for side in settings:
             value = read_setting(settings, side, dict)
@@ -110,7 +114,7 @@ class FeatureMaps:
         return cls(**maps)
 
     def can_use_gpu(self) -> bool:
-        """Return whether a GPU can compute all maps."""
+        """Return whether a GPU can compute all maps. It is true if there are no maps."""
         return all(isinstance(feature_map, DeviceMap) for _, feature_map in self._present())
 
     def _present(self) -> list[tuple[str, FeatureMap]]:
@@ -118,29 +122,34 @@ class FeatureMaps:
 
 
 MAX_COLUMNS = 1 << 24
-"""Maximum number of columns of a stored sparse matrix. No vocabulary has more words. A matrix with more columns is
-refused with ValueError."""
+"""Maximum number of columns of a stored sparse matrix, because no vocabulary has more words. `from_sparse_parts` raises
+ValueError for more."""
 
 
 def sparse_parts(rows: "csr_array") -> dict[str, np.ndarray]:
-    """Return the arrays `data`, `indices` and `indptr` of a sparse matrix by name, for storage."""
+    """Return the arrays `data`, `indices` and `indptr` of a sparse matrix by name, to be stored. They do not contain
+    the shape, which is stored separately."""
     return {name: getattr(rows, name) for name in ("data", "indices", "indptr")}
 
 
 def from_sparse_parts(tensors: Mapping[str, np.ndarray], shape: Sequence[int]) -> "csr_array":
-    """Restore a sparse matrix of `shape` from its `sparse_parts`.
+    """Restore a sparse matrix of `shape` (n, d) from the result of `sparse_parts`, which may be among other `tensors`.
 
-    Raises ValueError for more than MAX_COLUMNS columns.
+    Raises ValueError for more than MAX_COLUMNS columns, or if the arrays do not fit the shape.
     """
     if shape[1] > MAX_COLUMNS:
-        raise ValueError(f"the stored sparse matrix has {shape[1]} columns, but at most {MAX_COLUMNS} are allowed")
+        raise ValueError(
+            f"The stored sparse matrix has {shape[1]} columns, but at most {MAX_COLUMNS} are allowed. The file is"
+            " damaged. Fit the model again."
+        )
     return scipy.sparse.csr_array((tensors["data"], tensors["indices"], tensors["indptr"]), shape=tuple(shape))
 
 
 def mapped_columns(rows: Rows, feature_map: FeatureMap | None) -> "list[TextVectors]":
-    """Apply `feature_map` to the `rows` (n, d) of a view. Return the result as blocks of columns (n, p_k), in order.
+    """Apply `feature_map` to the `rows` (n, d) of a view. Return the mapped view as blocks of columns (n, p_k), in
+    order: the matrices of `rows`, unless the map replaces them, and then the new columns.
 
-    Without a map, the blocks are the matrices of `rows` themselves.
+    If `feature_map` is None, the blocks are the matrices of `rows` themselves.
     """
     if feature_map is None:
         return list(matrices_of(rows))
@@ -154,10 +163,10 @@ def project(columns: "Sequence[Tensor]", mean: "Tensor", matrix: "Tensor") -> "T
 def project(
     columns: "Sequence[TextVectors | Tensor]", mean: "np.ndarray | Tensor", matrix: "np.ndarray | Tensor"
 ) -> "np.ndarray | Tensor":
-    """Compute (view - mean) matrix, (n, c) float32, where `columns` are the blocks (n, p_k) of the view.
+    """Compute the product of (view - mean) and `matrix`, (n, c), where `columns` are the blocks (n, p_k) of the view.
 
     `mean` is (p,) and `matrix` is (p, c), where p is the sum of all p_k. All arguments are arrays, or all are tensors
-    on one device.
+    on one device. The result is a float32 array, or a tensor of the type of the arguments.
     """
     products = []
     for span, block in spans(Columns(columns)):
@@ -171,9 +180,11 @@ def project(
 
 
 PRODUCT_ROWS = 512
-"""Number of rows that a FourierMap maps at a time. Their results stay in the cache of a core."""
+"""Number of rows that one thread of a FourierMap maps at a time. The results for so many rows stay in the cache of a
+core."""
 SIGMA_NEIGHBOUR = 50
-"""The k for which sigma is the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section 4.1)."""
+"""The k in the definition of sigma, the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section
+4.1)."""
 
 
 @dataclass(frozen=True)
@@ -189,13 +200,14 @@ class FourierMap:
 
     @classmethod
     def draw(cls, rule: str, dim: int, features: int, sigma: float, rng: np.random.Generator) -> "FourierMap":
-        """Draw a map from c1 = `dim` values to m = `features` values. `sigma` is a typical distance between rows z.
+        """Draw R and b at random for a map from c1 = `dim` values to m = `features` values. `sigma` is a typical
+        distance between rows z. `rule` is `cosine-sine` or `paper`.
 
         With the `rule` `cosine-sine` the columns are cosines and sines of m / 2 frequencies R ~ Normal(0, 1 / sigma^2)
         (Rahimi and Recht 2007), so m must be even. phi(z) phi(z')' / m then estimates the Gaussian kernel
-        exp(-|z - z'|^2 / (2 sigma^2)), and is exact for z = z'. With `paper`, R ~ Normal(0, sigma^2) and
+        exp(-|z - z'|^2 / (2 sigma^2)), and is exact for z = z'. With the `rule` `paper`, R ~ Normal(0, sigma^2) and
         b ~ Unif[0, 1], as published by Gong et al. 2014. The frequencies then grow with the distance between rows, and
-        the phases cover a sixth of the circle.
+        the phases, in radians, cover about a sixth of the circle.
         """
         if rule == "cosine-sine":
             return cls(rng.standard_normal((dim, features // 2), np.float32) / np.float32(sigma))
@@ -204,7 +216,7 @@ class FourierMap:
 
     @property
     def dim(self) -> int:
-        """The number m of columns."""
+        """The number m of columns of phi(z)."""
         return self.frequencies.shape[1] * (2 if self.phases is None else 1)
 
     def __call__(self, z: np.ndarray, scale: float = 1.0) -> np.ndarray:
@@ -227,7 +239,7 @@ class FourierMap:
         if len(z) <= PRODUCT_ROWS:
             compute(0)
         else:  # NumPy computes cosines on one thread, so several blocks are computed at the same time.
-            from threadpoolctl import threadpool_limits  # not needed by search, which maps one row
+            from threadpoolctl import threadpool_limits  # A search maps one row and does not need this import.
 
             with threadpool_limits(1, "blas"), ThreadPoolExecutor(runtime.threads()) as threads:
                 list(threads.map(compute, range(0, len(z), PRODUCT_ROWS)))
@@ -235,14 +247,14 @@ class FourierMap:
 
 
 class WeightedMap:
-    """The base class of maps whose new columns follow the columns of the view. The new columns are multiplied by
-    `weight`, which balances their variance against the variance of the view."""
+    """The base class of feature maps whose new columns follow the columns of the view (`keep`). The new columns are
+    multiplied by `weight`, which balances their variance against the variance of the view."""
 
     keep = True
     weight: float
 
     def weighted(self, weight: float) -> Self:
-        """Return the same map with another weight."""
+        """Return a copy of this map with another weight. It shares its arrays with this map, which is not changed."""
         other = copy(self)
         other.weight = weight
         return other
@@ -254,9 +266,10 @@ class WeightedMap:
 class FourierFeatures(WeightedMap):
     """The map to [x, phi(xA)] (Gong et al. 2014, eq. 5): a row gains the columns `weight` * phi((row - mean) A).
 
-    A is `matrix` (D, c1), the projection of images by the CCA of the auxiliary pairs. Each column is multiplied by its
-    eigenvalue ** t and by a constant. `offset` (c1,) is the product of the mean of the auxiliary images and A, and
-    `fourier` is phi. For sentences, B and y take the places of A and x.
+    A is `matrix` (D, c1), the projection of images by the CCA of the auxiliary pairs. Each column of A is multiplied by
+    its eigenvalue to the power t (`transfer.auxiliary_power`) and by a constant (`transfer.scale`). `offset` (c1,) is
+    the product of the mean of the auxiliary images and A, and `fourier` is phi. For sentences, B and y take the places
+    of A and x.
     """
 
     kind: ClassVar[str] = "fourier"
@@ -269,7 +282,8 @@ class FourierFeatures(WeightedMap):
         return self.fourier(rows @ self.matrix - self.offset, self.weight)
 
     def on(self, device: "torch.device") -> "Callable[[Tensor | Columns[Tensor]], Tensor]":
-        """Return a function that computes this map from tensors on `device`, dense or sparse."""
+        """Return a function that computes this map on `device`, from rows (n, D), which are dense or sparse tensors on
+        the device, to new columns (n, m). The arrays of the map are copied to the device once."""
         import torch
 
         on_device = {name: upload(array, device) for name, array in self.tensors().items()}
@@ -298,8 +312,9 @@ class FourierFeatures(WeightedMap):
 class TanhFeatures(WeightedMap):
     """The map to [x, tanh(xA)]: a row gains the columns `weight` * tanh((row - mean) A).
 
-    A is `matrix` (D, c1), and `offset` (c1,) is the product of the mean and A, as in FourierFeatures.
-    Gong et al. 2014, section 4.1, report that tanh works less well than random Fourier features.
+    A is `matrix` (D, c1), as in FourierFeatures, but also multiplied by `transfer.bandwidth`. `offset` (c1,) is the
+    product of the mean of the auxiliary rows and A. Gong et al. 2014, section 4.1, report that tanh works less well
+    than random Fourier features.
     """
 
     kind: ClassVar[str] = "tanh"
@@ -320,16 +335,17 @@ class TanhFeatures(WeightedMap):
 
 
 def measure_bandwidth(z: np.ndarray) -> float:
-    """Compute sigma, the mean distance of a row of z (n, c1) to its 50th nearest neighbour among the rows.
+    """Compute sigma, the mean over the rows of z (n, c1) of the Euclidean distance to the 50th nearest other row.
 
-    With fewer than 51 rows, the distance to the farthest row is used. Raises InputError for fewer than two rows.
+    With fewer than 51 rows, the distance to the farthest row is used instead. Raises InputError for fewer than two
+    rows.
     """
     from sklearn.neighbors import NearestNeighbors  # The import takes a second, and only a fit needs it.
 
     if len(z) < 2:
         raise InputError(
-            f"The model sae needs at least 2 photos and 2 captions in the split train, but found {len(z)}. Add"
-            " captioned photos to this split."
+            "The training sae needs at least 2 photos and 2 captions in the split train, but the number of photos or of"
+            f" captions is {len(z)}. Add captioned photos to this split."
         )
     neighbour = min(SIGMA_NEIGHBOUR, len(z) - 1)
     distances, _ = NearestNeighbors(n_neighbors=neighbour).fit(z).kneighbors()
@@ -337,10 +353,10 @@ def measure_bandwidth(z: np.ndarray) -> float:
 
 
 class ReservoirSample:
-    """A random sample of `count` of all added rows, or all rows if there are fewer than `count`.
+    """A random sample of `count` of all rows that are added block by block, or all rows if there are fewer.
 
-    Each row has the same probability. The sample depends on `rng` and on the order of the rows, but not on their
-    division into blocks.
+    Each row has the same probability, and no row is drawn twice. Only the sample and one block are in memory. The
+    sample depends on `rng` and on the order of the rows, but not on their division into blocks.
     """
 
     def __init__(self, count: int, rng: np.random.Generator) -> None:
@@ -350,7 +366,7 @@ class ReservoirSample:
         self._kept: Rows | None = None
 
     def add(self, rows: Rows) -> None:
-        """Add the rows (n, d) of a block, dense or sparse."""
+        """Add the rows (n, d) of a block, dense or sparse, some of which may replace rows of the sample."""
         keys = np.concatenate([self._keys, self._rng.random(shape_of(rows)[0])])
         chosen = np.arange(len(keys))
         if len(keys) > self.count:
@@ -365,7 +381,8 @@ class ReservoirSample:
         self._kept = kept
 
     def rows(self) -> Rows:
-        """Return the sample (at most `count`, d), in the order in which its rows were added."""
+        """Return the sample of the rows added so far (at most `count`, d), in the order in which they were added. At
+        least one block must have been added."""
         assert self._kept is not None
         return self._kept
 
@@ -374,8 +391,9 @@ class NeighbourText(WeightedMap):
     """The map to [x, T^(x)] (the text feature of Gong et al. 2014, section 4.2): a row gains `weight` * T^(x).
 
     T^(x) is the mean of the text vectors of the k auxiliary images that are nearest to x by exact Euclidean distance in
-    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. To map new images, it holds
-    the auxiliary images, `gallery` (n, D) float16, and the vectors of their weak text, `texts` (n, d) sparse.
+    the image view. k is `neighbours`, or the number of auxiliary images if there are fewer. To map new images, the
+    object holds all n auxiliary images, `gallery` (n, D) float16, and the vectors of their weak text, `texts` (n, d)
+    sparse.
     """
 
     kind: ClassVar[str] = "neighbours"
@@ -389,7 +407,8 @@ class NeighbourText(WeightedMap):
     def build(cls, blocks: Iterable[ViewBlock], neighbours: int) -> "NeighbourText":
         """Build the map of an image to the mean text vector of its nearest auxiliary images.
 
-        `blocks` has the auxiliary pairs. The text vectors of one auxiliary image are summed. `neighbours` is k.
+        `blocks` has the auxiliary pairs, in at least one block. If an auxiliary image has several texts, their vectors
+        are summed. `neighbours` is k. The weight of the map is 1.
         """
         galleries = []
         texts = []

@@ -6,9 +6,9 @@ queries q' from a *bank* of training pairs (querybank normalisation, Bogolin et 
 depends only on its query and its item, and corrected vectors are indexed like any other vectors (`corrected.py`).
 Images are the gallery for sentences, and sentences are the gallery for images.
 
-Each method is a function that yields, for each trial, the `Term`s whose sum is b. `Bank.measure` computes the terms:
-for dev when the correction is chosen (`choose_correction`), and later for all items that are embedded. The audit has
-its own CSLS score (`cross_fit.py`), which also uses `mean_of_greatest`.
+Each method is a function that yields, for each trial, the `Term`s whose sum is b. `Bank.measure` computes the sum of
+the terms: for dev when the correction is chosen (`choose_correction`), and later for all items that are embedded. The
+audit has its own CSLS score (`cross_fit.py`), which also uses `mean_of_greatest`.
 """
 
 import itertools
@@ -29,24 +29,26 @@ if TYPE_CHECKING:
     from pipeline.config.models import HubnessSettings
 
 BankItems: TypeAlias = "Items | Tensor"
-"""The embeddings of images or of sentences. If each has one vector, they may be a tensor (n, c) on a device."""
+"""The embeddings of n images or of n sentences: an array (n, c) or a tensor (n, c) on a device if each item has one
+vector, or MultiVectors if each item has several."""
 Scores: TypeAlias = "np.ndarray | Tensor"
 
 SIDES = {"images": "sentence_to_image", "sentences": "image_to_sentence"}
-"""Side of the gallery -> the direction of search that the biases of this side affect."""
+"""Side of the gallery, `images` or `sentences` -> the direction of search in which this side is ranked, so that only
+the biases of this side change the ranks."""
 SINKHORN_ROUNDS = 10
-"""Rounds of Sinkhorn's iteration, as in Pan et al. 2025."""
+"""Number of rounds of Sinkhorn's iteration, as in Pan et al. 2025. A round balances the rows and then the columns."""
 LOWEST_EXPONENT = -80.0
-"""Smallest exponent of a pair in Sinkhorn's iteration. It replaces smaller exponents, so that no exponential vanishes
-in float32."""
+"""Smallest exponent of a pair in Sinkhorn's iteration. Smaller exponents are raised to this number, so that no
+exponential vanishes in float32."""
 
 
 class Term(NamedTuple):
     """A term of the bias of an item: `weight` times a `statistic` of the item's scores with the queries q' of the bank.
 
-    `nearest` is the mean of the k greatest scores, where k is the `parameter`. `balanced` is
-    log(mean of exp(beta (s - a(q')))) / beta, where s is the score with q', beta is the `parameter`, and a(q') is the
-    number of q' in the `balance` of the bank.
+    The statistic `nearest` is the mean of the k greatest scores, where k is the `parameter`. The statistic `balanced`
+    is log(mean of exp(beta (s - a(q')))) / beta, where the mean is over all q', s is the item's score with q', beta is
+    the `parameter`, and a(q') is the number of q' in the `balance` of the bank.
     """
 
     weight: float
@@ -57,7 +59,7 @@ class Term(NamedTuple):
 STATISTICS = ("nearest", "balanced")
 REMOVED_STATISTICS = ("softmax", "gallery")
 Trials = Iterator[tuple[dict[str, float], list[Term]]]
-"""The parameters of each trial on dev, with the terms of the bias b."""
+"""An iterator over the trials of a method. A trial has its parameters, name -> value, and the terms of the bias b."""
 
 
 def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
@@ -66,7 +68,7 @@ def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
     With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
     (Conneau et al. 2018, section 2.3). The two scores differ by a positive factor and by r(q), which is constant for a
     query. Nearest neighbour normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction.
-    `deviation` is not used.
+    `deviation`, which the other methods of METHODS need, is not used.
     """
     for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
         yield {"weight": weight, "neighbours": k}, [Term(weight, "nearest", k)]
@@ -75,10 +77,10 @@ def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
 def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
     """Yield the trials of b = log(mean of exp(beta (s(q', g) - a(q')))) / beta, for each sharpness of `grid`.
 
-    beta is the sharpness divided by the standard `deviation` of the scores. The numbers a(q') balance the matrix of the
-    exponentials between the queries and the gallery of the bank, so that the sums of its rows are equal, and the sums
-    of its columns too. This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the matrix also contains
-    the gallery itself.
+    beta is the sharpness divided by the standard `deviation` of the scores between items and queries of the bank. The
+    numbers a(q') balance the matrix of the exponentials exp(beta s) between the queries and the gallery of the bank, so
+    that the sums of its rows are nearly equal, and so are the sums of its columns. This is dual bank Sinkhorn
+    normalisation (Pan et al. 2025), but there the matrix also contains the gallery that is searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]
@@ -89,8 +91,9 @@ METHODS: dict[str, Callable[["HubnessSettings", float], Trials]] = {
     "nnn": mean_of_nearest,
     "sinkhorn": sinkhorn,
 }
-"""Name of a method of hubness correction -> a function from the grid and the standard deviation of the scores to the
-trials. `csls` and `nnn` have the same trials, and `choose_correction` chooses among them in different ways."""
+"""Name of a method of hubness correction -> a function from the settings with the values to try, and the standard
+deviation of the scores, to the trials. `csls` and `nnn` have the same trials. `choose_correction` chooses one trial for
+both directions of search for `csls`, and one trial for each direction for `nnn`."""
 
 
 @dataclass(frozen=True)
@@ -98,9 +101,9 @@ class Bank:
     """Embedded training `images` and `sentences`, with which biases are measured.
 
     `comparison` says how an image and a sentence are scored. The items are unit vectors, (a, c) and (b, c), or have
-    several vectors each. `queries` are sentences without images, such as expected text queries. If it is None,
-    `sentences` are the queries that measure images. `balance` has the numbers a(q') for each side with a `balanced`
-    term.
+    several vectors each. The biases of sentences are measured with `images`. The biases of images are measured with
+    `queries`, which are embedded texts without images, such as logged text queries, or with `sentences` if `queries`
+    is None. `balance` has the numbers a(q') for each side with a `balanced` term, side -> (q,).
     """
 
     images: BankItems
@@ -111,7 +114,7 @@ class Bank:
 
     def scores(self, side: str, items: BankItems) -> Scores:
         """Score n `items` of a side, `images` or `sentences`, with the q items of the bank that are the queries for
-        this side. Return (n, q)."""
+        this side: its images for `sentences`, and its queries or sentences for `images`. Return (n, q)."""
         if side == "sentences":
             return _compare(self.images, items, self.comparison).T
         return _compare(items, self.sentences if self.queries is None else self.queries, self.comparison)
@@ -119,10 +122,12 @@ class Bank:
     def measure(
         self, side: str, items: BankItems, terms: Sequence[Term], with_queries: "Scores | None" = None
     ) -> Scores:
-        """Sum the `terms` for each of n `items` of a side. Return (n,) float32, as a tensor if the items are tensors
-        and there are terms, and otherwise as an array.
+        """Compute the bias of each of n `items` of a side, `images` or `sentences`, which is the sum of the `terms`.
+        Return (n,) float32, as a tensor if the items are tensors and there are terms, and otherwise as an array.
+        Without terms, all biases are 0.
 
-        `with_queries` are the `scores` of the items if they have been computed already.
+        `with_queries` is the result of `scores` for the items if it has been computed already. A `balanced` term needs
+        the balance of the side (see `balanced`).
         """
         if not terms:
             return np.zeros(len(items), np.float32)
@@ -139,18 +144,21 @@ class Bank:
         return float(term.weight) * log_mean_exp(scores - self.balance[side], term.parameter)
 
     def balanced(self, terms: Mapping[str, Sequence[Term]]) -> "Bank":
-        """Return this bank with a `balance` for each side that has a `balanced` term in `terms`."""
+        """Return a copy of this bank that has a `balance` for each side with a `balanced` term in `terms`, side ->
+        terms. Balances that the bank has already are kept and not computed again."""
         betas = {side: term.parameter for side in terms for term in terms[side] if term.statistic == "balanced"}
         missing = {side: self._balance(side, beta) for side, beta in betas.items() if side not in self.balance}
         return replace(self, balance={**self.balance, **missing})
 
     def _balance(self, side: str, beta: float) -> np.ndarray:
-        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration.
+        """Compute the numbers a(q') (q,) float32 of the queries for a side, by Sinkhorn's iteration on the scores of
+        these queries with the bank's own items of this side.
 
         `beta` is the parameter of the `balanced` term. The mean of the numbers is 0.
         """
         kernel = np.asarray(self.scores(side, self.images if side == "images" else self.sentences), np.float32)
-        kernel = kernel - kernel.max(axis=1, keepdims=True)  # The factors of the gallery cancel this subtraction.
+        # The greatest exponent of each row becomes 0, so that nothing overflows. The factors `of_gallery` absorb this.
+        kernel = kernel - kernel.max(axis=1, keepdims=True)
         np.exp(np.maximum(kernel * np.float32(beta), LOWEST_EXPONENT), out=kernel)
         of_queries = np.ones(kernel.shape[1], np.float32)
         for _ in range(SINKHORN_ROUNDS):
@@ -161,7 +169,8 @@ class Bank:
 
 
 def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) -> Scores:
-    """Compute the scores (n, m) of n images with m sentences. Tensors are compared by their inner products."""
+    """Compute the scores (n, m) of n images with m sentences. Arrays and MultiVectors are scored by `comparison`, and
+    tensors by their inner products. Both arguments are tensors, or neither is."""
     if isinstance(images, np.ndarray | MultiVectors):
         assert isinstance(sentences, np.ndarray | MultiVectors)
         return score(images, sentences, comparison)
@@ -170,9 +179,10 @@ def _compare(images: BankItems, sentences: BankItems, comparison: Comparison) ->
 
 
 def mean_of_greatest(scores: Scores, k: int) -> Scores:
-    """Average the k greatest values of each row of `scores` (n, b). Return (n,) float32.
+    """Average the k greatest values of each row of `scores` (n, b). Return (n,) float32, as an array or a tensor like
+    `scores`.
 
-    If a row has fewer than k values, all of them are averaged.
+    If b is less than k, all values of a row are averaged.
     """
     k = min(k, scores.shape[1])
     if isinstance(scores, np.ndarray):
@@ -181,7 +191,8 @@ def mean_of_greatest(scores: Scores, k: int) -> Scores:
 
 
 def log_mean_exp(scores: Scores, beta: float) -> Scores:
-    """Compute log(mean of exp(beta s)) / beta over each row of `scores` (n, b). Return (n,) float32."""
+    """Compute log(mean of exp(beta s)) / beta for each row of `scores` (n, b), where the mean is over the scores s of
+    the row. Return (n,) float32, as an array or a tensor like `scores`. The exponentials do not overflow."""
     if isinstance(scores, np.ndarray):
         greatest = scores.max(axis=1, keepdims=True)
         exponentials = np.exp((scores - greatest) * np.float32(beta))
@@ -192,13 +203,17 @@ def log_mean_exp(scores: Scores, beta: float) -> Scores:
 def choose_correction(
     method: str, bank: Bank, images: Items, sentences: Items, owners: np.ndarray, grid: "HubnessSettings"
 ) -> tuple[dict[str, list[Term]], dict[str, Any]]:
-    """Choose the terms of each side on the n images and m sentences of dev. Return them with a log of the choice.
+    """Choose a hubness correction on the embeddings of the n images and m sentences of dev. Return its terms, side ->
+    terms, and a log of the choice as JSON values.
 
     Sentence j belongs to image `owners[j]`. The biases are measured with `bank`, and `grid` has the values of the
     parameters to try. `method` is a name in METHODS, `none`, or `auto`. `auto` tries all methods except `csls`, because
-    `nnn` tries the same values. The first trial is always no correction. For each direction of search, the trial with
-    the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes the same trial for both
-    directions, by the sum of both. Among equal trials, the first is chosen.
+    `nnn` tries the same values. The first trial is always no correction, which has no terms. For each direction of
+    search, the trial with the greatest sum of recall@1, @5 and @10 in this direction is chosen. `csls` instead takes
+    the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
+
+    In the log, `chosen` describes the trial of each side and has the recall sums that the correction reaches, and
+    `trials` has all trials, those with the greatest `recall_sum` first.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}
@@ -219,9 +234,10 @@ def choose_correction(
 
 
 class Trial(NamedTuple):
-    """A trial on dev.
+    """A trial on dev: a method with one value for each of its parameters.
 
-    `log` has its method, its parameters and later its recalls. `terms` has the terms of each side.
+    `log` has its method and its parameters, to which `choose_correction` adds the sums of recalls. `terms` has the
+    terms of the bias for each side, `images` and `sentences`.
     """
 
     log: dict[str, Any]
@@ -239,13 +255,14 @@ def _trials(method: str, grid: "HubnessSettings", image_deviation: float, senten
 
 
 def _describe_trial(log: Mapping[str, str | float]) -> str:
-    """Describe the method and its parameters, such as `nnn, weight 0.5, neighbours 10`."""
+    """Describe the method and the parameters of a trial, given its `log`, such as `nnn, weight 0.5, neighbours 10`."""
     named = [f"{key} {log[key]:g}" for key in ("weight", "neighbours", "sharpness") if key in log]
     return ", ".join([str(log["method"]), *named])
 
 
 class _DevSide:
-    """The dev `items` of one side, whose biases are summed from any terms. Each statistic is measured only once."""
+    """The dev `items` of one side, for whose biases several trials are made. A statistic with an equal parameter is
+    measured only once. `deviation` is the standard deviation of the items' scores with the queries of the bank."""
 
     def __init__(self, bank: Bank, side: str, items: Items) -> None:
         self.bank = bank
@@ -256,7 +273,8 @@ class _DevSide:
         self.measured: dict[Term, np.ndarray] = {}
 
     def bias(self, terms: Sequence[Term]) -> np.ndarray:
-        """Sum the `terms` for each of the n items. Return (n,) float32."""
+        """Compute the bias of each of the n items, which is the sum of the `terms`, or 0 without terms. Return (n,)
+        float32."""
         total = np.zeros(len(self.items), np.float32)
         for term in terms:
             alone = term._replace(weight=1.0)

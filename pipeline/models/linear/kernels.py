@@ -1,4 +1,5 @@
-"""Kernel CCA, the registered model `kcca`. It is exact if all training rows are landmarks, else Nystroem's method."""
+"""Kernel CCA, the registered model `kcca`. It is exact if all training rows are landmarks. If there are more rows, it
+is approximated by Nystroem's method."""
 
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, ClassVar
@@ -18,18 +19,19 @@ from pipeline.models.linear.tuning import PreparedViews, Tuned, tune
 from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, stack_blocks
 
 GAMMA = 0.5
-"""Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view)."""
+"""Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view). Other kernels have no gamma."""
 MAX_LANDMARKS = 2000
-"""Maximum number of landmarks, which are the training rows with which every row is compared. With fewer training rows,
-all rows are landmarks and the kernels are exact."""
+"""Maximum number of landmarks of a view, which are the training rows with which every row is compared. If there are not
+more training rows than this, all rows are landmarks and the kernels are exact."""
 
 
 class KernelFeatures:
     """The map of a row to the feature space of a kernel: k(row, landmarks) K^-1/2, with m columns.
 
-    The inner products of the mapped landmarks are the values of the kernel. `landmarks` are (m, D), dense or sparse.
-    `normalization` (m, m) is K^-1/2, where K is the kernel of the landmarks among themselves. `kernel` is the name of a
-    kernel k in scikit-learn, and `gamma` is its parameter, or None for a kernel without this parameter.
+    The inner products of mapped landmarks are the values of the kernel, and the inner products of other mapped rows
+    approximate them. `landmarks` are (m, D), dense or sparse. `normalization` (m, m) is K^-1/2, where K is the kernel
+    of the landmarks among themselves. `kernel` is the name of a kernel k in scikit-learn, and `gamma` is its parameter,
+    or None for a kernel without this parameter. The m new columns replace the columns of the view.
     """
 
     kind: ClassVar[str] = "kernel"
@@ -46,19 +48,20 @@ class KernelFeatures:
     def fit(
         cls, blocks: "Callable[[], Iterable[TextVectors]]", kernel: str, factor: float, count: int, seed: int
     ) -> "KernelFeatures":
-        """Draw `count` landmarks at random, or take all rows if there are fewer, and compute their normalisation.
+        """Draw `count` of the rows at random as landmarks, as `seed` decides, or take all rows if there are fewer.
+        Compute their normalisation, and return the map.
 
         `blocks()` is called twice and yields the training rows of one view in blocks. Gamma is `factor` divided by the
-        total variance of the rows, and is used by the kernels `rbf` and `laplacian`. Raises InputError if rows are not
-        finite, or if one of these two kernels is used and all rows are equal.
+        total variance of the rows, and is used by the kernels `rbf` and `laplacian` only. Raises InputError if rows are
+        not finite, or if one of these two kernels is used and all rows are equal.
         """
         n, variance = _count_and_variance(blocks())
         uses_gamma = kernel in ("rbf", "laplacian")
         if not np.isfinite(variance) or (uses_gamma and variance <= 0):
             fault = "all have the same features" if np.isfinite(variance) else "have features that are not finite"
             raise InputError(
-                f"The training images, or the training captions, {fault}, so the {kernel} kernel cannot be computed."
-                " Extract the features again, or choose another kernel."
+                f"The training images, or the training captions, {fault}, so the {kernel} kernel of the model kcca"
+                " cannot be computed. Extract the features again, or remove kcca from the key models."
             )
         gamma = factor / variance if uses_gamma else None
         count = min(count, n)
@@ -69,7 +72,7 @@ class KernelFeatures:
 
     def __call__(self, rows: Rows) -> np.ndarray:
         if not shape_of(rows)[0]:
-            return np.zeros((0, self.dim), np.float32)  # scikit-learn raises an error for an empty array.
+            return np.zeros((0, self.dim), np.float32)  # scikit-learn would raise an error for an array without rows.
         options: dict[str, Any] = {} if self.gamma is None else {"gamma": self.gamma}
         # The kernel is computed in double precision, because K^-1/2 magnifies rounding errors of similar landmarks.
         similarities = pairwise_kernels(
@@ -98,19 +101,22 @@ class KernelCCA(NormalizedCCA):
     """Regularised kernel CCA (Hardoon et al. 2004), which is linear CCA with ridges in the feature spaces of two
     kernels.
 
-    Nystroem's map of all training rows spans the training data in these spaces, and fewer landmarks approximate the
-    data. The solver and the grid are therefore the same as for `ncca`. `score` names the comparison of an image and a
-    sentence: `cosine` as in eq. 2 of Gong et al. 2014, or inner products (`product`) or Euclidean distances
-    (`distance`) as in Socher et al. 2014, section 5.
+    The views are mapped by KernelFeatures. If all training rows are landmarks, the mapped rows represent the training
+    data in these spaces exactly, and with fewer landmarks approximately. The solver and the grid are therefore the same
+    as for `ncca`. `score` names the comparison of an image and a sentence: `cosine` as in eq. 2 of Gong et al. 2014, or
+    inner products (`product`) or Euclidean distances (`distance`) as in Socher et al. 2014, section 5. Each has a class
+    of its own, and this class has `cosine`.
     """
 
     score: ClassVar[str] = "cosine"
 
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
-        """Fit models to the target pairs with all settings of the grid, and return the best on dev.
+        """Fit models to the target pairs with the settings of the grid, and return the model that is best on dev, with
+        all trials. The class of the model follows from the setting `score`.
 
-        The pairs are read block by block in five passes.
+        The pairs are read block by block in five passes. Raises InputError if a view is constant or not finite, or if
+        the views are uncorrelated.
         """
         blocks = task.sets.target_blocks
         settings = task.settings
@@ -131,14 +137,15 @@ class KernelCCA(NormalizedCCA):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> LinearModel:
-        """Restore a model of the class that belongs to the stored `score`."""
+        """Restore a model from the results of `settings` and `tensors`, as an object of the class in SCORES that
+        belongs to the stored `score`."""
         return super(KernelCCA, SCORES[read_setting(settings, "score", str)]).from_parts(settings, tensors)
 
 
 class ProductKernelCCA(KernelCCA):
-    """Kernel CCA compared by inner products of vectors that keep their length.
+    """Kernel CCA compared by inner products of vectors that are not scaled to unit length.
 
-    Dev chooses by the mean rank, which Socher et al. 2014 report.
+    Settings are chosen by the mean rank on dev, which Socher et al. 2014 report, instead of the recall sum.
     """
 
     score = "product"
@@ -150,21 +157,21 @@ class ProductKernelCCA(KernelCCA):
 
 
 class DistanceKernelCCA(ProductKernelCCA):
-    """Kernel CCA compared by Euclidean distances of vectors that keep their length. Dev chooses by the mean rank."""
+    """Kernel CCA compared by Euclidean distances of vectors that are not scaled to unit length. Settings are chosen by
+    the mean rank on dev."""
 
     score = "distance"
     metric = "euclidean"
 
 
 SCORES = {model.score: model for model in (KernelCCA, ProductKernelCCA, DistanceKernelCCA)}
-"""Stored `score` -> class of kernel CCA."""
+"""Value of the setting `score` -> class of kernel CCA that compares in this way."""
 
 
 def _count_and_variance(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
-    """Count the rows of all blocks and compute their total variance, which is half the mean squared distance of two
-    rows.
+    """Count the rows of all blocks, and compute their total variance, which is the sum of the variances of all columns.
 
-    The variance is 0 if all rows are equal up to rounding.
+    The variance is 0 if all rows are equal up to rounding, or if there are no rows. It is not finite if a row is not.
     """
     n = 0
     mean = np.zeros(1)
@@ -179,7 +186,8 @@ def _count_and_variance(blocks: "Iterable[TextVectors]") -> tuple[int, float]:
             squares += float(rows.multiply(rows).sum() - count * (own @ own))
         else:
             squares += float(np.square(rows - own).sum())
-        # The update of Chan, Golub and LeVeque 1983, as in Moments.
+        # The squares of the blocks are about different means. The difference of the means adds the term of Chan, Golub
+        # and LeVeque 1983, as in Moments.
         squares += n * count / (n + count) * float(np.square(own - mean).sum())
         mean = mean + (own - mean) * (count / (n + count))
         n += count
@@ -192,7 +200,7 @@ def _double(block: "TextVectors") -> "TextVectors":
 
 
 def _pick_rows(blocks: "Iterable[TextVectors]", numbers: np.ndarray) -> Rows:
-    """Return the rows with the ascending `numbers` (k,), counted over all blocks, as float64."""
+    """Return the rows with the ascending row numbers `numbers` (k,), counted from 0 over all blocks, as float64."""
     start = 0
     picked = []
     for block in blocks:

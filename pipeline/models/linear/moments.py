@@ -1,10 +1,10 @@
 """Moments of image-sentence pairs: the number n of pairs, the means, and the products X'X, X'Y and Y'Y.
 
-All linear models are computed from moments. A pair is an image x (D values) and one of its sentences y (d values). X
-has one row per image, although an image may have several sentences. Therefore X'X weights each row with the number of
-sentences of the image, and X'Y uses the sum of their vectors. The products are centred about the means, so that single
-precision suffices even if a mean is large. When moments are added or subtracted, the difference of their means is
-corrected.
+Most linear models are computed from moments alone. A pair is an image x (D values) and one of its sentences y (d
+values). X has one row per image, although an image may have several sentences. Therefore X'X weights each row with the
+number of sentences of the image, and X'Y uses the sum of the sentences' vectors. The products are sums over the pairs,
+not means. They are centred about the means of the pairs, so that single precision suffices even if a mean is large.
+When moments are added or subtracted, the products are corrected for the difference of the means.
 """
 
 from collections.abc import Iterable, Mapping
@@ -17,26 +17,30 @@ import numpy as np
 from pipeline.errors import InputError
 
 BLOCK_ROWS = 4096
-"""Maximum number of images in one block of pairs. It is large enough for fast products, and small enough for sums in
-single precision."""
+"""Maximum number of images in one block of pairs whose products are summed at once. It is large enough for fast
+products, and small enough for sums in single precision."""
 SHIFT_ROWS = 512
-"""Number of rows whose mean is the provisional mean, about which dense columns are centred while products are summed.
-Also the number of rows in one task that subtracts this mean."""
+"""Number of first rows whose mean is the provisional mean, about which dense columns are centred while products are
+summed. Also the number of rows in one task of a thread that subtracts this mean."""
 MAX_DOUBLE_PRECISION_COLUMNS = 1024
 """Maximum number of columns of both views together for moments in double precision, which are cheap up to this size.
 Moments of more columns are in single precision."""
 ROUNDING = 1e-6
-"""Correlations below this value are rounding errors. So are variances below this share of the greatest variance."""
+"""Greatest root mean square correlation between columns of x and y that `require_correlation` takes for rounding. For
+this check, variances below this share of the greatest variance of a view are raised to this share."""
 TILE = 256
-"""Number of rows of a matrix that are mirrored or added at a time."""
+"""Number of rows of a matrix that are mirrored or added at a time, so that no second matrix is needed in memory."""
 
 
 @dataclass(frozen=True)
 class Moments:
-    """The moments of n weighted pairs: means (D,) and (d,), and centred products xx (D, D), xy (D, d) and yy (d, d).
+    """The moments of weighted pairs: means (D,) and (d,), and centred products xx (D, D), xy (D, d) and yy (d, d).
 
-    Moments can be added, subtracted (to leave out some pairs), scaled, and restricted to some columns. Joint training
-    with auxiliary rows that are scaled by beta uses `target + auxiliary.scaled(beta**2)`.
+    `n` is the sum of the weights, which is the number of pairs if all weights are 1. The products are weighted sums
+    over the pairs, so `xx / n` is a covariance. Moments can be added, subtracted (to leave out some pairs), scaled, and
+    restricted to some columns. These methods change no moments, except `absorb`, but the result may share arrays with
+    an operand. Joint training with auxiliary rows that are scaled by beta uses
+    `target + auxiliary.scaled(beta**2)`.
     """
 
     n: float
@@ -48,7 +52,7 @@ class Moments:
 
     @classmethod
     def zero(cls, dim_x: int, dim_y: int) -> "Moments":
-        """Return the moments of no pairs."""
+        """Return the moments of no pairs, with zeros in all arrays, for views with `dim_x` and `dim_y` columns."""
         blocks = (np.zeros(shape, np.float32) for shape in ((dim_x, dim_x), (dim_x, dim_y), (dim_y, dim_y)))
         return cls(0.0, np.zeros(dim_x), np.zeros(dim_y), *blocks)
 
@@ -56,25 +60,28 @@ class Moments:
         return self._combine(other, +1)
 
     def absorb(self, other: "Moments") -> "Moments":
-        """Return exactly `self + other`, computed in the arrays of `self`, which must not be used afterwards."""
+        """Return the same moments as `self + other`. To save memory, the sum may overwrite the arrays of `self`, so
+        `self` must not be used afterwards. `other` is not changed."""
         return self._combine(other, +1, (self.xx, self.xy, self.yy))
 
     def __sub__(self, other: "Moments") -> "Moments":
-        """Return the moments without the pairs of `other`, which must be among these pairs."""
+        """Return the moments of the pairs of `self` without the pairs of `other`. All pairs of `other` must be among
+        the pairs of `self`. If no pairs remain, return the moments of no pairs."""
         return self._combine(other, -1)
 
     def scaled(self, weight: float) -> "Moments":
-        """Return the moments with the weight of every pair multiplied by `weight`."""
+        """Return the moments with the weight of every pair multiplied by `weight`. The means stay the same."""
         blocks = (block * float(weight) for block in (self.xx, self.xy, self.yy))
         return Moments(self.n * weight, self.mean_x, self.mean_y, *blocks)
 
     def select_x(self, columns: np.ndarray) -> "Moments":
-        """Return the moments for some columns of x, such as one encoder of several."""
+        """Return the moments for the `columns` of x with these numbers (k,), such as the columns of one encoder."""
         xx, xy = (np.ascontiguousarray(part) for part in (self.xx[columns][:, columns], self.xy[columns]))
         return replace(self, mean_x=self.mean_x[columns], xx=xx, xy=xy)
 
     def select_y(self, columns: np.ndarray) -> "Moments":
-        """Return the moments for some columns of y, such as one text encoder of several, or a smaller vocabulary."""
+        """Return the moments for the `columns` of y with these numbers (k,), such as the columns of one text encoder,
+        or of a smaller vocabulary."""
         xy, yy = (np.ascontiguousarray(part) for part in (self.xy[:, columns], self.yy[columns][:, columns]))
         return replace(self, mean_y=self.mean_y[columns], xy=xy, yy=yy)
 
@@ -95,9 +102,9 @@ class Moments:
         return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
-        """Return the moments of the views expanded by `x` and `y`. They are computed from these moments, without the
-        vectors of the pairs."""
-        yx = y.rows(x.rows(self.xy).T)  # (d', D')
+        """Return the moments of the pairs after the image view is expanded by `x` and the text view by `y`. Expansions
+        are linear, so the result is computed from these moments alone, without the vectors of the pairs."""
+        yx = y.rows(x.rows(self.xy).T)  # The products of the expanded text view with the expanded image view, (d', D')
         return Moments(
             self.n,
             x.rows(self.mean_x[:, None].astype(np.float32))[:, 0].astype(float),
@@ -115,33 +122,35 @@ class Moments:
         """
         if self.n < 2:
             raise InputError(
-                f"A linear model needs at least 2 pairs of a photo and a caption, but there are {self.n:g}. Add"
-                " captioned photos to the split train."
+                f"A linear model needs at least 2 training pairs of a photo and a caption, but there are {self.n:g}."
+                " Add captioned photos to the split train."
             )
         for name, block, mean in (("image", self.xx, self.mean_x), ("text", self.yy, self.mean_y)):
             if not np.isfinite(block).all():
                 raise InputError(
-                    f"the moments of the {name} view are not finite, because a row has NaN, infinity, or a value that"
-                    " is too large for single precision. Look for an outlier in the rows, or scale them to unit length"
-                    " (normalise: [l2])."
+                    f"No model can be fitted: the moments of the {name} view are not finite, because at least one of"
+                    " its vectors has NaN, infinity, or a value that is too large for single precision. Remove or"
+                    " repair this vector. If only its values are too large, set normalise: [l2] for the encoder, which"
+                    " scales all vectors to unit length."
                 )
             if (block.diagonal() <= self.n * (np.finfo(np.float32).eps * mean) ** 2).all():
                 raise InputError(
                     f"The {name} view has the same vector for all {self.n:g} training pairs. Use another {name}"
                     " encoder, or add photos and captions that differ."
                 )
-        # The variance of a nearly constant column is raised, so that its rounding errors do not look like a
-        # correlation.
+        # The variance of a nearly constant column is raised to ROUNDING times the greatest variance, so that the
+        # rounding errors of this column do not look like a correlation.
         x, y = (np.maximum(one.diagonal().astype(float), ROUNDING * one.diagonal().max()) for one in (self.xx, self.yy))
         squares = np.einsum("ij,ij,j->i", self.xy, self.xy, 1 / y, dtype=float) @ (1 / x)
         if squares <= self.xy.size * ROUNDING**2:
             raise InputError(
-                f"the image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
-                " space. Check that each caption belongs to its image, or use other encoders."
+                f"The image and text views are uncorrelated over all {self.n:g} training pairs, so there is no joint"
+                " space. Check that each caption belongs to its photo, or use other encoders."
             )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to store. Of xx and yy, which are symmetric, only the upper triangle is stored."""
+        """Return the arrays to store, name -> array. Of xx and yy, which are symmetric, only the upper triangles are
+        stored, in the form of `pack`."""
         return {**vars(self), "n": np.array(self.n), "xx": pack(self.xx), "yy": pack(self.yy)}
 
     @classmethod
@@ -163,7 +172,8 @@ class Moments:
             return Moments.zero(len(self.mean_x), len(self.mean_y))
         mean_x = (self.n * self.mean_x + sign * other.n * other.mean_x) / n
         mean_y = (self.n * self.mean_y + sign * other.n * other.mean_y) / n
-        # Chan, Golub and LeVeque 1983: centred sums about two means differ by a product of the means' difference.
+        # The two products are centred about different means. The product of all pairs therefore also contains the outer
+        # product of the difference of the means, with the weight root ** 2 (Chan, Golub and LeVeque 1983).
         root = np.sqrt(self.n * other.n / n)
         dx = (root * (self.mean_x - other.mean_x)).astype(self.xx.dtype)
         dy = (root * (self.mean_y - other.mean_y)).astype(self.xx.dtype)
@@ -185,8 +195,8 @@ class Expansion:
         return np.concatenate([block, new]) if self.keep else new
 
     def pull_back(self, directions: np.ndarray) -> np.ndarray:
-        """Compute E directions (D, c), the directions of the view x that equal `directions` (D', c) of the expanded
-        view."""
+        """Convert `directions` (D', c) of the expanded view to directions (D, c) of the view x, which give the same
+        projections. The result is the product of E and `directions`, with E (D, D') as in `rows`."""
         size = len(self.matrix)
         return directions[:size] + self.matrix @ directions[size:] if self.keep else self.matrix @ directions
 
@@ -194,9 +204,9 @@ class Expansion:
 def _shifted_sum(
     mine: np.ndarray, theirs: np.ndarray, sign: int, left: np.ndarray, right: np.ndarray, into: np.ndarray | None
 ) -> np.ndarray:
-    """Compute mine + sign * (theirs + left right') tile by tile.
+    """Compute mine + sign * (theirs + left right') tile by tile, where left right' is an outer product.
 
-    The result is written to the array `into`, which may be `mine`, or to a new array if `into` is None.
+    The result is written to the array `into`, which may be `mine`, or to a new array if `into` is None. It is returned.
     """
     into = np.empty_like(mine) if into is None else into
     for start in range(0, len(mine), TILE):
@@ -210,12 +220,13 @@ def _shifted_sum(
 
 
 def sum_moments(parts: Iterable[Moments]) -> Moments:
-    """Return the sum of `parts`, which must have at least one item. Two parts are in memory at a time."""
+    """Return the sum of `parts`, of which there must be at least one. Each part is added to the sum of the parts before
+    it, so an iterator that reads the parts need not hold all of them in memory."""
     return reduce(add, parts)
 
 
 def mirror(upper: np.ndarray) -> np.ndarray:
-    """Make a matrix symmetric from its upper triangle, in place, tile by tile, and return it."""
+    """Copy the upper triangle of a square matrix to its lower triangle, in place, tile by tile. Return the matrix."""
     for i in range(0, len(upper), TILE):
         rows = slice(i, i + TILE)
         diagonal = upper[rows, rows]
@@ -227,12 +238,12 @@ def mirror(upper: np.ndarray) -> np.ndarray:
 
 
 def pack(symmetric: np.ndarray) -> np.ndarray:
-    """Return the upper triangle of a symmetric (n, n) matrix, row by row, (n (n + 1) / 2,)."""
+    """Return the upper triangle of a symmetric (n, n) matrix with its diagonal, row by row, as (n (n + 1) / 2,)."""
     return np.concatenate([row[i:] for i, row in enumerate(symmetric)])
 
 
 def unpack(packed: np.ndarray, n: int) -> np.ndarray:
-    """Restore the symmetric (n, n) matrix of `pack`."""
+    """Restore the symmetric (n, n) matrix from the result of `pack`, `packed` (n (n + 1) / 2,)."""
     full = np.empty((n, n), packed.dtype)
     start = 0
     for i in range(n):

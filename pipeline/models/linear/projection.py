@@ -1,4 +1,5 @@
-"""The base class of all linear models, which project each view, and the initial weights of neural models of words."""
+"""The base class of all linear models, which project each view, and WordStart, from which neural models of words take
+their initial weights."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -28,7 +29,7 @@ if TYPE_CHECKING:
     from pipeline.models.linear.moments import Moments
 
 EIGENVALUES = {"correlation": 0.0, "gong": 1.0}
-"""Form of the CCA problem -> the difference between its eigenvalues lambda and the canonical correlations rho.
+"""Form of the CCA problem -> the number that is added to a canonical correlation rho to get the eigenvalue lambda.
 
 `correlation` solves Cxy u = rho Cxx w and Cyx w = rho Cyy u, so that lambda = rho. `gong` solves the form in the
 published code of Gong et al. (MultiviewCCA), C v = lambda B v, where C has all four blocks of the covariance and B only
@@ -40,9 +41,9 @@ the diagonal blocks. There lambda = 1 + rho.
 class Directions:
     """The directions of two views: `w` (D, c) for images and `u` (d, c) for sentences, with the best columns first.
 
-    `values` (c,) has a number for each direction. A CCA solver returns the canonical correlations, to which a fitted
-    model adds the number in EIGENVALUES. Ridge regression has variances, Procrustes has covariances, and other models
-    have ones.
+    `values` (c,) has a number for each direction. In the result of a CCA solver these are the canonical correlations.
+    In a fitted model they are the eigenvalues, which are the correlations plus a number in EIGENVALUES. Ridge
+    regression has variances, Procrustes has covariances, and Wsabie and ASIF, whose columns have no order, have ones.
     """
 
     w: np.ndarray
@@ -50,19 +51,21 @@ class Directions:
     values: np.ndarray
 
     def first(self, count: int) -> "Directions":
-        """Return the first `count` directions."""
+        """Return the first `count` directions with their values, or all directions if there are fewer."""
         return Directions(self.w[:, :count], self.u[:, :count], self.values[:count])
 
 
 class Solver(Protocol):
-    """The closed-form solution of a linear model on one set of moments, for any number of ridges."""
+    """The closed-form solution of a linear model on one set of moments, which `solve` computes for any pair of
+    ridges."""
 
     def __init__(self, moments: "Moments") -> None: ...
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions, or fewer if the data have a lower rank.
+        """Compute the `dimensions` best directions, or fewer if the data have a lower rank.
 
-        Each ridge is relative to the mean variance of its view.
+        Each ridge is relative to the mean variance of its view. Some solvers ignore one or both of the ridges. Raises
+        InputError if the problem cannot be solved with these ridges, for example because a covariance is singular.
         """
         ...
 
@@ -71,10 +74,12 @@ class LinearModel:
     """A linear projection of each view.
 
     An image x becomes finish((x - mean_x) W), and a sentence y becomes finish((y - mean_y) U), where W is
-    `directions.w` (D, c), and U is `directions.u` (d, c). If the model has `maps`, x and y are the mapped views. A
-    subclass sets its `solver` and its `metric`. It also says whether its solver uses the text ridge
-    (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues (`uses_eigenvalue_power`), and whether dev
-    chooses by the mean rank (`by_mean_rank`) instead of by the recall sum.
+    `directions.w` (D, c), and U is `directions.u` (d, c). `view` and `text` normalise the stored vectors to x and y. If
+    the model has `maps`, x and y are the mapped views.
+
+    A subclass sets its `solver` and its `metric`. It also says whether its solver uses the text ridge
+    (`uses_text_ridge`), whether `finish` uses the power of the eigenvalues (`uses_eigenvalue_power`), and whether
+    settings are chosen on dev by the mean rank (`by_mean_rank`) instead of by the recall sum.
     """
 
     solver: ClassVar[type[Solver]]
@@ -107,9 +112,9 @@ class LinearModel:
         self._projections: Projections | None = None
 
     def to(self, device: "torch.device") -> Self:
-        """Embed on `device` with PyTorch from now on, and return this model.
+        """Embed on `device` with PyTorch from now on, and return this model, not a copy.
 
-        Does nothing if a feature map needs NumPy.
+        If a feature map needs NumPy, the model is not changed and still embeds on the CPU.
         """
         if self.maps.can_use_gpu():
             from pipeline.models.linear.device import ProjectedSide, Projections
@@ -121,7 +126,7 @@ class LinearModel:
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Turn projections (n, c) into embeddings (n, c). By default, the embeddings are the projections.
+        """Turn the projections `projected` (n, c) into embeddings (n, c). This base class returns the projections.
 
         `values` (c,) are the values of the directions, and `power` is the eigenvalue power.
         """
@@ -136,14 +141,16 @@ class LinearModel:
         return self.text.encoders
 
     def embed_images(self, features: Features, regions: "RegionSource | None" = None) -> np.ndarray:
-        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read."""
+        """Embed the n images of `features`, encoder -> (n, its dim), as (n, c) float32. `regions` are not read. Raises
+        IntegrityError if an encoder of the model is missing or its features have another shape."""
         if self._projections:
             return self._finish(self._projections.images(features))
         columns = mapped_columns(self.view.stack(features), self.maps.image)
         return self._finish(project(columns, self.mean_x, self.directions.w))
 
     def embed_sentences(self, sentences: "Sentences") -> np.ndarray:
-        """Embed n `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32."""
+        """Embed n `sentences`, text encoder -> (n, its dim), sparse or dense, as (n, c) float32. Raises IntegrityError
+        if a text encoder of the model is missing or its vectors have another shape."""
         y = self.text.stack(require_vectors(sentences))
         if self._projections:
             return self._finish(self._projections.sentences(y))
@@ -175,18 +182,20 @@ def unit_rows(rows: np.ndarray) -> np.ndarray:
 
 
 def column_signs(matrix: np.ndarray) -> np.ndarray:
-    """Return the sign of the entry with the greatest absolute value in each column of `matrix` (D, c), as (c,)."""
+    """Return the sign, 1 or -1, of the entry with the greatest absolute value in each column of `matrix` (D, c), as
+    (c,). Solvers multiply by it, so that the signs of directions do not depend on the machine."""
     return np.sign(matrix[np.abs(matrix).argmax(axis=0), np.arange(matrix.shape[1])])
 
 
 class UnitProjections:
-    """A base class of linear models whose embeddings are projections of unit length, compared by cosine."""
+    """A base class, besides LinearModel, of models whose embeddings are projections of unit length, compared by
+    cosine."""
 
     metric: str = "inner_product"
 
     @staticmethod
     def finish(projected: np.ndarray, values: np.ndarray, power: float) -> np.ndarray:
-        """Scale the rows of `projected` (n, c) to unit length."""
+        """Return a copy of `projected` (n, c) with rows of unit length. `values` and `power` are not used."""
         return unit_rows(projected)
 
 
@@ -194,8 +203,9 @@ class UnitProjections:
 class WordStart:
     """A fitted `ncca` and the words of its text view, from which a neural model takes its initial weights.
 
-    `terms` (V + 1, d) has one row for each word of the token vocabulary: the vector that the word adds to the vector of
-    a sentence before any normalisation. The last row is zero and belongs to the unknown word.
+    `terms` (V + 1, d) has one row for each of the V words of the token vocabulary: the vector that the word adds to the
+    vector of a sentence before any normalisation, times a factor for each text encoder that `of` explains. The last row
+    is zero and belongs to the unknown word.
     """
 
     model: LinearModel
@@ -205,14 +215,16 @@ class WordStart:
     def of(
         cls, model: LinearModel, encoders: "Mapping[str, TextEncoder]", words: Sequence[str], texts: Sequence[str]
     ) -> "WordStart":
-        """Encode the `words` by the text `encoders` of `model`, a fitted `ncca`.
+        """Encode the `words` by the text encoders of `model`, a fitted `ncca`, and return the WordStart. `encoders`
+        maps the names of these text encoders to the encoders.
 
         `words` are the V words of the token vocabulary, followed by an empty text for the unknown word. `texts` are
         training sentences.
 
-        The vector of a sentence is normalised separately in the block of each text encoder, but the sum of its words is
-        not. Therefore each block is multiplied by one factor. The ratio between the root mean square length of summed
-        words and the root mean square length of sentences, measured on `texts`, is then the same in all blocks.
+        The vector of a sentence is normalised separately in the block of each text encoder, but the sum of the vectors
+        of its words is not. Therefore the block of each text encoder but the first is multiplied by a factor. The ratio
+        between the root mean square length of summed words and the root mean square length of sentences, measured on
+        `texts`, is then the same in all blocks.
         """
         blocks = []
         factors = []
@@ -228,6 +240,6 @@ class WordStart:
 
 
 def _length(rows: Rows) -> float:
-    """Compute the root mean square length of the rows, dense or sparse."""
+    """Compute the root mean square length of `rows` (n, d), dense or sparse, or 0 if there are no rows."""
     matrix = one_matrix(rows)
     return float(np.sqrt((matrix * matrix).sum() / max(1, shape_of(matrix)[0])))

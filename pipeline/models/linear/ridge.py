@@ -1,6 +1,8 @@
 """Least-squares maps: the registered models `ridge`, `ridge-cosine` and `procrustes`, and maps between two encoders.
 
-`ridge` maps images to the principal directions of the text. `procrustes` is an orthogonal map between both views.
+`ridge` and `ridge-cosine` map images to the principal directions of the text. `procrustes` is an orthogonal map from
+the image view to the text view. A map between two encoders turns the features of one image encoder into features of
+another, so that photos need not be encoded again.
 """
 
 from collections.abc import Sequence
@@ -22,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
-    """Add `ridge` times the mean of the diagonal to the diagonal of `block` (D, D), in place, and return it."""
+    """Add `ridge` times the mean of the diagonal of `block` (D, D) to its diagonal, in place, and return `block`."""
     block[np.diag_indices_from(block)] += ridge * np.trace(block) / len(block)
     return block
 
@@ -30,9 +32,9 @@ def add_ridge(block: np.ndarray, ridge: float) -> np.ndarray:
 class RidgeSolver:
     """Solver of ridge regression on one set of moments: W = (X'X + lambda I)^-1 X'Y U (Gong et al. 2014, section 3).
 
-    U (d, c) has the top c principal directions of Y. lambda is n times the relative ridge times the mean of the
-    diagonal of the covariance Cxx, for n pairs. The values are the variances of Y along U. The entry of each column of
-    U with the greatest absolute value is positive.
+    U (d, c) has the c principal directions of Y with the greatest variance. lambda is n times the relative ridge times
+    the mean of the diagonal of the covariance Cxx, for n pairs. The values of the directions are the variances of Y
+    along U. The entry of each column of U with the greatest absolute value is positive.
     """
 
     def __init__(self, moments: Moments) -> None:
@@ -43,8 +45,8 @@ class RidgeSolver:
         self._principal: tuple[np.ndarray, np.ndarray] | None = None
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Compute the top `dimensions` directions. `text_ridge` is not used. Raises InputError if Cxx is singular at
-        `image_ridge`."""
+        """Compute the `dimensions` directions with the greatest variance of Y, or d if there are fewer. `text_ridge` is
+        not used. Raises InputError if Cxx with `image_ridge`, relative to its mean diagonal, is singular."""
         u, variances = self._principal_directions(dimensions)
         cxx = add_ridge(self.moments.xx / self.moments.n, image_ridge)
         try:
@@ -67,9 +69,9 @@ class RidgeSolver:
 class RidgeRegression(MomentsModel):
     """Ridge regression, compared by the Euclidean distance |xW - yU| (Gong et al. 2014, section 3).
 
-    W minimises |YU - XW|^2 + lambda |W|^2, where X (n, D) and Y (n, d) are the centred views, and U has the top
-    principal directions of Y. In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), and lambda follows
-    from `fit.image_ridge`.
+    W minimises |YU - XW|^2 + lambda |W|^2, where X (n, D) and Y (n, d) are the centred views, and U has the c principal
+    directions of Y with the greatest variance. In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), and
+    lambda follows from `fit.image_ridge`, as RidgeSolver describes.
     """
 
     solver = RidgeSolver
@@ -77,8 +79,8 @@ class RidgeRegression(MomentsModel):
 
 
 class CosineRidge(UnitProjections, RidgeRegression):
-    """Ridge regression from images to the text vectors, compared by the cosine of xW and yU. W and U are as in
-    RidgeRegression."""
+    """The registered model `ridge-cosine`: ridge regression from images to the text vectors, compared by the cosine of
+    xW and yU instead of their distance. W and U are as in RidgeRegression, and x and y are centred."""
 
 
 class ProcrustesSolver:
@@ -90,23 +92,25 @@ class ProcrustesSolver:
     """
 
     def __init__(self, moments: Moments) -> None:
-        """Decompose the covariance. Raises InputError for fewer than two pairs, and for views that are constant,
-        uncorrelated or not finite."""
+        """Compute the singular value decomposition of X'Y. Raises InputError for fewer than two pairs, and for views
+        that are constant, uncorrelated or not finite."""
         moments.require_correlation()
         w, values, u = scipy.linalg.svd(moments.xy / moments.n, full_matrices=False, check_finite=False)
         signs = column_signs(w)
         self._directions = Directions(w * signs, u.T * signs, values)
 
     def solve(self, image_ridge: float, text_ridge: float, dimensions: int) -> Directions:
-        """Return the `dimensions` directions with the greatest covariance. The ridges are not used."""
+        """Return the `dimensions` directions with the greatest covariance, or all if there are fewer. The ridges are
+        not used."""
         return self._directions.first(dimensions)
 
 
 class Procrustes(UnitProjections, MomentsModel):
     """The orthogonal map of images to sentences, compared by cosine similarity (Schönemann 1966).
 
-    In the code, W is `directions.w` (D, c) and U is `directions.u` (d, c). The number c is chosen on dev. If c = d,
-    which requires d <= D, the score is the cosine of the mapped image xT and the sentence y.
+    X'Y = W S U' is the singular value decomposition of the centred views. In the code, W is `directions.w` (D, c) and U
+    is `directions.u` (d, c). The number c is chosen on dev. The score is the cosine of xW and yU. If c = d, which
+    requires d <= D, this is the cosine of the mapped image xWU' and the sentence y.
     """
 
     solver = ProcrustesSolver
@@ -121,9 +125,10 @@ class Procrustes(UnitProjections, MomentsModel):
 # --- maps between encoders
 
 FOLDS = 5
-"""Number of folds of the photos. Each fold is predicted from the others to choose the ridge."""
+"""Number of folds of the photos of a map between encoders. To choose the ridge, each fold is predicted by a map that is
+fitted to the other folds."""
 RIDGES = (1e-2, 1e-1, 1.0, 10.0, 100.0)
-"""Ridges to try, relative to the mean variance of a feature."""
+"""Ridges that `fit_encoder_map` tries by default, relative to the mean variance of a feature of x."""
 MIN_PHOTOS = 50
 """Minimum number of photos from which a map between encoders is fitted. With fewer, `fit_encoder_map` raises
 InputError."""
@@ -133,11 +138,12 @@ InputError."""
 class EncoderMap:
     """A linear map from the features x of one encoder to the features y of another: y = mean_y + (x - mean_x) W.
 
-    W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y, where lambda is the relative `ridge` times n times the mean variance
-    of x. If no feature of an encoder is negative, its square roots are mapped instead of its features, because models
-    read square roots too. `roots` says for x and for y whether square roots are used. `loss` is the unexplained share
-    of the variance of y if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges
-    that were tried.
+    W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y for the n photos of the fit, where lambda is the relative `ridge`
+    times n times the mean variance of x. If no feature of an encoder is negative, the square roots of its features are
+    mapped instead, because models read square roots too. `roots` says for x and for y whether square roots are used.
+    The means, W and `loss` are then those of the square roots. `loss` is the unexplained share of the variance of y, 0
+    for a perfect map, if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges that
+    were tried.
     """
 
     weight: np.ndarray
@@ -148,7 +154,8 @@ class EncoderMap:
     loss: float
 
     def __call__(self, x: np.ndarray) -> np.ndarray:
-        """Map the features x (n, D) float32 of n photos to features of the other encoder, (n, d) float32."""
+        """Map the features x (n, D) float32 of n photos by the one encoder to features of the other encoder, (n, d)
+        float32. Square roots are taken and undone here, so both are plain features."""
         y = (_take_roots(x, self.roots[0]) - self.mean_x) @ self.weight + self.mean_y
         return np.maximum(y, 0) ** 2 if self.roots[1] else y
 
@@ -164,16 +171,18 @@ def fit_encoder_map(
 ) -> EncoderMap:
     """Fit the map from x (n, D) to y (n, d), the float32 features of the same n photos by two encoders.
 
-    `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen. If `use_roots` is
-    false, no square roots are used. `captioned` has the features (k, D) of k more photos by the encoder of x, and for
-    each of these photos the mean (k, d) of the vectors of its captions, if y and captions share a space. The map is
-    fitted to these k pairs as well.
-    Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant or uncorrelated.
+    `seed` decides the division of the photos into folds, by which one of the `ridges` is chosen: the ridge with the
+    smallest loss. The map is then fitted to all photos. If `use_roots` is false, no square roots are used. `captioned`
+    has the features (k, D) of k more photos by the encoder of x, and for each of these photos the mean (k, d) of the
+    vectors of its captions, if y and captions share a space. The map is fitted to these k pairs as well, but they do
+    not change the choice of the ridge.
+
+    Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant, uncorrelated or not finite.
     """
     if len(x) < MIN_PHOTOS:
         raise InputError(
-            f"a map between encoders needs at least {MIN_PHOTOS} photos with features of both encoders, but there are"
-            f" {len(x)}. Extract features of more photos"
+            f"A map between encoders needs at least {MIN_PHOTOS} photos with features of both encoders, but there are"
+            f" {len(x)}. Extract the features of more photos with both encoders."
         )
     roots = use_roots and bool(x.min() >= 0), use_roots and bool(y.min() >= 0)
     x = _take_roots(x, roots[0])
@@ -196,10 +205,14 @@ def fit_encoder_map(
     best = int(squared_errors.argmin())
     means = total.mean_x.astype(np.float32), total.mean_y.astype(np.float32)
     ridge = ridges[best]
-    if captioned is not None:  # Images and captions are centred separately, because their means may differ much.
+    # The features and the caption vectors of captioned photos are centred about their own means, because the mean of
+    # captions differs from the mean of images.
+    if captioned is not None:
         centred = (side - side.mean(axis=0) for side in (_take_roots(captioned[0], roots[0]), captioned[1]))
         total = _sum_pairs(x - means[0], y - means[1]) + _sum_pairs(*centred)
-        ridge *= len(x) / total.n  # The same lambda as without captions.
+        # The ridge is relative to X'X, which grows with the number of pairs. Here, lambda stays about the same as
+        # without captioned photos.
+        ridge *= len(x) / total.n
     weight = _solve_ridge(total, ridge).astype(np.float32)
     return EncoderMap(weight, *means, roots, ridges[best], float(squared_errors[best] / variance))
 
@@ -218,8 +231,9 @@ def _sum_pairs(x: np.ndarray, y: np.ndarray) -> Moments:
 
 def _solve_ridge(moments: Moments, ridge: float) -> np.ndarray:
     """Solve (X'X + lambda I) W = X'Y for W (D, d), where lambda is `ridge` times the mean of the diagonal of X'X.
+    `moments` are not changed.
 
-    Raises InputError if the views are constant or uncorrelated.
+    Raises InputError if the views are constant, uncorrelated or not finite.
     """
     moments.require_correlation()
     regularised = add_ridge(moments.xx.astype(np.float64), ridge)

@@ -1,4 +1,5 @@
-"""Chooses the photos whose captions teach a linear model the most, from the features of the photos alone."""
+"""Chooses which photos of a collection to caption first, from the features of the photos alone: photos that represent
+the collection."""
 
 import heapq
 from collections.abc import Mapping
@@ -11,15 +12,17 @@ from pipeline.errors import UsageError
 from pipeline.models.linear.projection import unit_rows
 
 DIRECTIONS = 64
-"""Number of principal directions of the features in which photos are compared."""
+"""Maximum number of principal directions of the features in which photos are compared."""
 MAX_COMPARED = 5000
-"""Maximum number of photos that are compared with each other."""
+"""Maximum number of photos that are compared with each other, unless more photos than this are chosen."""
 HELD_OUT_INTERVAL = 10
-"""One in HELD_OUT_INTERVAL of the chosen photos is drawn at random for dev, and as many for test."""
+"""One in HELD_OUT_INTERVAL of the photos to caption is drawn at random for dev, and as many for test. It is also the
+smallest number of photos that can be chosen."""
 
 
 class ChosenPhotos(NamedTuple):
-    """The rows of the photos to caption: `train` in the order of the choice, and random photos for `dev` and `test`."""
+    """The row numbers of the photos to caption for each split. `train` has the photos that represent the collection,
+    in the order in which they were chosen. `dev` and `test` have random photos."""
 
     train: np.ndarray
     dev: np.ndarray
@@ -29,19 +32,21 @@ class ChosenPhotos(NamedTuple):
 def choose_photos(
     views: Mapping[str, np.ndarray], count: int, seed: int = 0, captioned: np.ndarray | None = None
 ) -> ChosenPhotos:
-    """Choose `count` of n photos by their features `views`, encoder -> (n, D). A tenth each is for dev and for test.
+    """Choose `count` of n photos by their features `views`, encoder -> (n, D). Of these, a tenth, rounded down, is for
+    dev, a tenth for test, and the others are for train.
 
-    The features of each encoder are scaled to unit length. The photos for dev and test are random, so that they
-    represent the collection. `seed` decides them. The rows `captioned` (m,) are not chosen, and the chosen photos
-    complement them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than n - m.
+    The features of each encoder are scaled to unit length, so that all encoders count equally. The photos for dev and
+    test are drawn at random, as `seed` decides, so that they represent the collection. The photos of the rows
+    `captioned` (m,) have captions already. They are not chosen, and the photos for train are chosen to complement them.
+    Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than n - m.
     """
     features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
     known = np.zeros(0, np.int64) if captioned is None else captioned
     free = np.setdiff1d(np.arange(len(features)), known)
     if not HELD_OUT_INTERVAL <= count <= len(free):
         raise UsageError(
-            f"Cannot choose {count} of {len(free)} photos without captions. Choose at least {HELD_OUT_INTERVAL}"
-            " photos, and at most as many as there are."
+            f"Cannot choose {count} of {len(free)} photos without captions. Set the count to at least"
+            f" {HELD_OUT_INTERVAL}, and to at most the number of photos without captions, or add photos."
         )
     tenth = count // HELD_OUT_INTERVAL
     dev, test, others = np.split(np.random.default_rng(seed).permutation(free), [tenth, 2 * tenth])
@@ -58,11 +63,12 @@ def choose_representatives(
     Let z be the projections of the centred features on the DIRECTIONS leading principal directions. The sum of
     max(0, max over i in S of z_i'z_j) over all rows j says how well the chosen rows S represent the rows, which is a
     facility location problem (Cornuejols, Fisher and Nemhauser 1977). A product, in place of a cosine, prefers rows far
-    from the mean. The greedy algorithm adds the row with the greatest gain in each step. It only computes the gains of
-    rows that can be the best (Minoux 1978).
-    If there are more than MAX_COMPARED rows, a random sample is compared, which `seed` decides. The sample has
-    MAX_COMPARED rows, or `count` rows if `count` is greater. At most MAX_COMPARED rows of `known` (m, D) are compared.
-    They count as members of S from the start.
+    from the mean. The greedy algorithm adds the row with the greatest gain in each step, so the result is in the order
+    of the choice. It only computes the gains of rows that can be the best (Minoux 1978).
+
+    If there are more than MAX_COMPARED rows, only a random sample is compared and chosen from, as `seed` decides. The
+    sample has MAX_COMPARED rows, or `count` rows if `count` is greater. `known` (m, D) are the features of further
+    rows, which count as members of S from the start. If m is greater than MAX_COMPARED, a random sample of them does.
     """
     rows = np.arange(len(features))
     if len(rows) > (most := max(MAX_COMPARED, count)):

@@ -1,4 +1,5 @@
-"""The training sets of a model: stored pairs in folds, restricted to the encoders and terms that the model uses."""
+"""The training sets of a model: stored pairs in folds, restricted to the encoders and to the terms (columns of sparse
+vectors) that the model uses."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -15,16 +16,17 @@ from pipeline.models.linear.tuning import PairArrays
 from pipeline.models.linear.views import ImageView, NumberedPairBlock, PairBlock, TextView, ViewBlock, is_sparse
 
 BLOCK_IMAGES = 1024
-"""Maximum number of images per block of a second pass over the training pairs. The mapped rows of all sentences of a
-block are in memory."""
+"""Maximum number of images per block of a second pass over the training pairs. It is small, because the mapped rows of
+all sentences of a block are in memory."""
 
 
 def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.ndarray:
-    """Assign each of n images to a fold from 0 to `count` - 1, with an equal part of every split in each fold.
+    """Assign each of n images to a fold from 0 to `count` - 1. Each split is divided among the folds in parts whose
+    sizes differ by at most one.
 
     `splits` (n,) are the names of the images' splits. With the `order` `listed`, the first images of a split are fold
-    0, the next images fold 1, and so on. With `shuffled`, the folds are drawn at random from `seed`. Returns (n,)
-    integers.
+    0, the next images fold 1, and so on. With the `order` `shuffled`, the images of a split are shuffled first, as
+    `seed` decides. Returns the number of the fold of each image, (n,) int64.
     """
     folds = np.empty(len(splits), np.int64)
     rng = np.random.default_rng(seed)
@@ -40,9 +42,9 @@ def assign_folds(splits: np.ndarray, count: int, order: str, seed: int) -> np.nd
 class Restriction:
     """The part of the stored views that a model uses.
 
-    It has the features of `encoders` and the vectors of the text encoders in `text_weights`, name -> weight. The
-    vectors are multiplied by the weight, and a text encoder with the weight 0 is left out. Sparse vectors have only
-    their first `terms` columns, or all columns if `terms` is None.
+    The model uses the features of the image `encoders` and the vectors of the text encoders in `text_weights`, name ->
+    weight. The vectors of a text encoder are multiplied by its weight, and a text encoder with the weight 0 is left
+    out. Sparse vectors have only their first `terms` columns, or all columns if `terms` is None.
     """
 
     encoders: tuple[str, ...]
@@ -50,8 +52,8 @@ class Restriction:
     terms: int | None = None
 
     def cut(self, sentences: "Mapping[str, TextVectors]") -> "dict[str, TextVectors]":
-        """Return the vectors (m, dim) of the text encoders in use, each with at most `terms` columns if it is
-        sparse."""
+        """Return the vectors (m, dim) of the text encoders in use, text encoder -> vectors. Sparse vectors are cut to
+        their first `terms` columns. No vector is multiplied by a weight here."""
         return {
             name: sentences[name][:, : self.terms] if is_sparse(sentences[name]) else sentences[name]
             for name in self.text_encoders
@@ -62,17 +64,19 @@ class Restriction:
         return tuple(name for name, weight in self.text_weights.items() if weight)
 
     def pairs(self, rows: PairBlock) -> PairArrays:
-        """Return the images and the restricted sentences of a stored block, as `tune` reads them."""
+        """Return the pairs of a stored block in the form that `tune` reads, with the features of all encoders and the
+        vectors that `cut` returns."""
         return PairArrays(rows.features, self.cut(rows.sentences), rows.owners)
 
     def text(self, stored: TextView) -> TextView:
-        """Return the text view `stored` with the text encoders, weights and terms in use."""
+        """Return a copy of the text view `stored` that has only the text encoders and terms in use, with the weights in
+        `text_weights` in place of its own weights."""
         return stored.weighted(self.text_weights).select(self.text_encoders).first_terms(self.terms)
 
 
 class PairSource(Protocol):
-    """Stored pairs in folds, with the settings of their image and text views. pipeline.storage.pairs.PairSet fulfils
-    this contract."""
+    """Stored pairs in `n_folds` folds. `view` and `text` are the settings of their image view and of their text view,
+    which ImageView.from_dict and TextView.from_dict restore. pipeline.storage.pairs.PairSet fulfils this contract."""
 
     @property
     def view(self) -> Settings: ...
@@ -82,13 +86,15 @@ class PairSource(Protocol):
     def n_folds(self) -> int: ...
 
     def moments(self, folds: Sequence[int]) -> Sequence[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read stored moments. The sum of all these moments is the moments of `folds`."""
+        """Return functions that read stored moments, as the arrays of `Moments.to_arrays`. The sum of all these moments
+        is the moments of the pairs in `folds`. The list is empty if the folds have no pairs."""
         ...
 
     def blocks(
         self, folds: Sequence[int], encoders: tuple[str, ...], text_encoders: tuple[str, ...], rows: int
     ) -> Iterable[NumberedPairBlock]:
-        """Yield the pairs of `folds` in blocks of at most `rows` images."""
+        """Yield the pairs of `folds` in blocks of at most `rows` images, with the stored features of the image
+        `encoders` and the stored vectors of the `text_encoders`."""
         ...
 
 
@@ -96,8 +102,8 @@ Source = TypeVar("Source", bound=PairSource, covariant=True)
 
 
 class FoldedMoments(Generic[Source]):
-    """The moments of the folds of `source`. Each fold is read once. `scheduler` is `local` or the address of a Dask
-    scheduler, as in `map_reduce`."""
+    """The moments of the folds of `source`. A fold is read when it is first needed, and its moments then stay in
+    memory. `scheduler` is `local`, or the address of the Dask scheduler whose workers read and sum the moments."""
 
     def __init__(self, source: Source, scheduler: str = LOCAL) -> None:
         self.source = source
@@ -108,11 +114,12 @@ class FoldedMoments(Generic[Source]):
 
     @property
     def n(self) -> float:
-        """The number of pairs in the folds that have been read so far."""
+        """The number of pairs in the folds that `sum` has read so far, which is 0 before the first call."""
         return sum(fold.n for fold in self._folds.values())
 
     def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments:
-        """Sum the moments of `folds` in the restricted views. If `folds` is empty, return the moments of no pairs."""
+        """Return the moments of the pairs in `folds`, in the views that `restriction` leaves. If `folds` is empty,
+        return the moments of no pairs."""
         view, text = self.view.select(restriction.encoders), restriction.text(self.text)
         if not folds:
             return Moments.zero(view.dim, text.dim)
@@ -135,13 +142,13 @@ class FoldedMoments(Generic[Source]):
 
 
 def sum_stored(readers: Sequence[Callable[[], dict[str, np.ndarray]]], scheduler: str) -> Moments:
-    """Read moments by each of `readers`, and sum them. `scheduler` is `local` or the address of a Dask scheduler, as in
-    `map_reduce`."""
+    """Read moments by each of `readers`, of which there is at least one, and return their sum. `scheduler` is `local`,
+    or the address of a Dask scheduler. Raises UsageError if the scheduler does not answer."""
     return map_reduce(load_moments, readers, add, scheduler, absorb=Moments.absorb)
 
 
 def load_moments(read: Callable[[], dict[str, np.ndarray]]) -> Moments:
-    """Call `read`, which returns the arrays of stored moments, and return the moments."""
+    """Call `read`, which returns the arrays of `Moments.to_arrays`, and return the moments that they store."""
     return Moments.from_arrays(read())
 
 
@@ -152,8 +159,9 @@ def make_sets(
     auxiliary_folds: Sequence[int],
     restriction: Restriction,
 ) -> Sets:
-    """Return the training data of a model in the restricted views: the pairs of `target_folds` of `target`, and the
-    pairs of `auxiliary_folds` of `auxiliary` if it is given."""
+    """Return the training data of a model in the views that `restriction` leaves: the pairs in the folds `target_folds`
+    of `target`, and the pairs in the folds `auxiliary_folds` of `auxiliary`. If `auxiliary` is None, there are no
+    auxiliary pairs. Moments are summed at once, and the blocks of pairs are read when they are iterated."""
     view = target.view.select(restriction.encoders)
     text = restriction.text(target.text)
 

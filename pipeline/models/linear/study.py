@@ -1,4 +1,5 @@
-"""Studies: measurements of models that are trained on target and auxiliary sets of chosen sizes, in several draws."""
+"""Studies, which fill the tables of Gong et al. 2014: measurements of models that are trained on target and auxiliary
+sets of chosen sizes, in several draws of these sets."""
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -22,23 +23,26 @@ if TYPE_CHECKING:
 
 
 PROTOCOL = "first-sentence"
-"""The protocol by which studies are measured, as in Gong et al. 2014."""
+"""The protocol by which studies are measured: the first sentence of each test image is the gallery, as in Gong et al.
+2014."""
 SHOWN_IMAGES = 12
-"""Number of test images whose nearest sentences are kept in the result of a study, for people to read."""
+"""Maximum number of test images whose nearest sentences are kept in the result of a study as examples."""
 SHOWN_SENTENCES = 5
-"""Number of nearest sentences that are kept for each of these images."""
+"""Number of nearest sentences that are kept for each of the SHOWN_IMAGES example images."""
 
 
 @dataclass(frozen=True)
 class StudyCell:
-    """The settings of one number in a table. `model` is fitted by `training` to `target_folds` folds of target pairs.
+    """The settings of one number in a table. The registered `model` is fitted by the method `training` to
+    `target_folds` folds of target pairs.
 
-    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all remaining folds if it is None.
+    The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all available folds if it is None.
     `documents` names the entry of the section `documents` of the configuration that decides the weak texts. `encoders`
     are the image encoders. The text view has the vectors of all text encoders. Of sparse vectors, such as tf-idf, it
-    has the columns of the first `terms` words, or all columns if `terms` is None.
-    `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` keys of the
-    model's own section. The cell is measured in at most `draws` draws.
+    has only the first `terms` columns, or all columns if `terms` is None.
+
+    `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` replaces
+    keys of the model's own section. The cell is measured in at most `draws` draws, each with other folds.
     """
 
     model: str
@@ -55,24 +59,26 @@ class StudyCell:
 
     @property
     def key(self) -> str:
-        """The JSON of everything that a draw of the cell depends on."""
+        """The JSON of all fields of the cell but `draws`. Cells with equal keys share their measurements."""
         return json.dumps({name: value for name, value in asdict(self).items() if name != "draws"}, sort_keys=True)
 
 
 @dataclass(frozen=True)
 class Folds:
-    """The numbers of the folds of one draw, in the target set and in the auxiliary set."""
+    """The numbers of the folds of one draw, from 0, in the target set and in the auxiliary set."""
 
     target: tuple[int, ...]
     auxiliary: tuple[int, ...]
 
 
 def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
-    """Return the folds of the draw with the number `draw`, given that there are `count` folds.
+    """Return the folds of the draw with the number `draw`, from 0, given that there are `count` folds.
 
-    The target set has consecutive folds from `draw` on, where fold 0 follows the last fold. The auxiliary set has the
-    last folds in this order. If `overlap` is true, because target and auxiliary images are of the same splits, it has
-    only folds that the target set leaves. The auxiliary set is the same for all target sets that leave enough folds.
+    The order of the folds begins with `draw`, and fold 0 follows the last fold. The target set has the first
+    `cell.target_folds` folds in this order. The auxiliary set has the last `cell.auxiliary_folds` folds in this order,
+    or all folds if this number is None. If `overlap` is true, because target and auxiliary images are of the same
+    splits, the auxiliary set has only folds that are not in the target set, and may be smaller. The auxiliary set is
+    the same for all target sets that leave enough folds.
     """
     circle = [(draw + i) % count for i in range(count)]
     remaining = circle[cell.target_folds :] if overlap else circle
@@ -81,16 +87,18 @@ def draw_folds(cell: StudyCell, draw: int, count: int, overlap: bool) -> Folds:
 
 
 def count_draws(cell: StudyCell, count: int) -> int:
-    """Return the number of draws of a cell if there are `count` folds.
+    """Return the number of draws in which a cell is measured if there are `count` folds.
 
-    It is 1 if the cell learns from every fold. Otherwise it is `cell.draws`, but at most `count`.
+    It is 1 if every draw would have the same pairs, because the cell uses all target folds and all auxiliary folds, or
+    no auxiliary folds. Otherwise it is `cell.draws`, but at most `count`.
     """
     whole_target = cell.target_folds % count == 0
     return 1 if whole_target and (cell.training == "target" or cell.auxiliary_folds is None) else min(cell.draws, count)
 
 
 class StudyPairs(PairSource, Protocol):
-    """The stored pairs of a study, with the mean number of images in a fold and a digest of all files."""
+    """The stored pairs of a study, with the mean number of images in a fold (`fold_images`) and a digest of all their
+    files (`digest`)."""
 
     @property
     def fold_images(self) -> int: ...
@@ -104,10 +112,10 @@ class Study:
 
     `target` has the target pairs, and `auxiliary(name)` returns the pairs with the weak texts of the section
     `documents.<name>` of the configuration. `overlap` is true if target and auxiliary images come from the same splits,
-    so that the folds must be divided between them. Models are chosen on `dev` and measured on `test`. `own(model)`
-    returns the model's own section of the configuration, or None. `text_weights` has the weights to try for each text
-    encoder. `memories` has one `memory` of FitTask for all tasks with the same auxiliary pairs and the same grid.
-    `device` is as in FitTask.
+    so that the folds must be divided between them. Settings are chosen on `dev`, and models are measured on `test`.
+    `grid` and `transfer` have the values to try, unless a cell replaces them. `own(model)` returns the model's own
+    section of the configuration, or None. `text_weights` has the weights to try for each text encoder. `memories` has
+    one `memory` of FitTask for all tasks with the same views, auxiliary pairs and grid. `device` is as in FitTask.
     """
 
     target: FoldedMoments[StudyPairs]
@@ -124,7 +132,8 @@ class Study:
     memories: dict[tuple, dict] = field(default_factory=dict)
 
     def fit(self, cell: StudyCell, draw: int) -> Tuned:
-        """Fit the cell's model to the folds of one draw, and return the model that is best on dev."""
+        """Fit the cell's model to the folds of the draw with the number `draw`, once for each combination of text
+        weights, with the settings of `grid` and `transfer`. Return the model that is best on dev, with all trials."""
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)
         weak = self.auxiliary(cell.documents) if cell.training != "target" else None
         settings = self.own(cell.model)
@@ -153,10 +162,12 @@ class Study:
     def measure(self, cell: StudyCell, draw: int) -> dict[str, Any]:
         """Measure the cell in one draw.
 
-        The result has the names of the folds of training images, the CPU seconds of the fit, the trials on dev and the
-        chosen trial. For the search for the sentence of each test image, it has the recalls in percent and the rank of
-        the sentence for each image. It also has the ids of SHOWN_IMAGES images and of their nearest sentences. Folds
-        have equal names if they have the same images.
+        The result has JSON values: the fields of the cell, the names of the `folds` of training images, the CPU
+        `seconds` of the fit, the `trials` on dev and the `chosen` trial. Each test image searches for its first
+        sentence among the first sentences of all test images: `image_to_sentence` has the recalls in percent, `ranks`
+        the rank of the sentence for each image, from 1, and `answers` the ids of at most SHOWN_IMAGES images with the
+        ids of their nearest sentences. Folds of the target and the auxiliary set have equal names if they have the same
+        images.
         """
         started = process_time()
         tuned = self.fit(cell, draw)
@@ -185,8 +196,12 @@ class Study:
 def _answers(
     test: NumberedPairBlock, rows: np.ndarray, images: np.ndarray, sentences: np.ndarray, metric: str
 ) -> dict[str, list[int]]:
-    """Return the ids of the SHOWN_SENTENCES nearest sentences, nearest first, for SHOWN_IMAGES test images, image id ->
-    sentence ids. The images are at even distances in `test`."""
+    """Return the ids of the SHOWN_SENTENCES nearest sentences, nearest first, for at most SHOWN_IMAGES test images,
+    image id (as text) -> sentence ids. The images are at even distances in `test`.
+
+    `images` (n, c) and `sentences` (k, c) are embeddings, and `rows` (k,) are the rows of these sentences in `test`.
+    `metric` is `inner_product` or `euclidean`.
+    """
     shown = np.linspace(0, len(images) - 1, min(SHOWN_IMAGES, len(images))).astype(int)
     scores = images[shown] @ sentences.T
     if metric == "euclidean":
@@ -198,13 +213,14 @@ def _answers(
 def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.ndarray]], count: int) -> np.ndarray:
     """Return the ids (q, count) of the images nearest to each of `queries` (q, D) by Euclidean distance, nearest first.
 
-    There are fewer columns if there are fewer images. `blocks` yield image_id (b,) and x (b, D). One block is in memory
-    at a time.
+    If there are fewer than `count` images, the result has a column for each image. `blocks` yields the images as pairs
+    of ids (b,) and rows of the image view (b, D). One block is in memory at a time.
     """
     ids = np.zeros((len(queries), 0), np.int64)
     distances = np.zeros((len(queries), 0))
     for image_id, x in blocks:
-        apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)  # |q|^2 is the same for all
+        # The term |q|^2 of the squared distance is left out, because it is the same for all images.
+        apart = (x.astype(float) ** 2).sum(axis=1) - 2.0 * (queries @ x.T)
         ids = np.hstack([ids, np.broadcast_to(image_id, apart.shape)])
         distances = np.hstack([distances, apart])
         kept = np.argsort(distances, axis=1, kind="stable")[:, :count]
@@ -213,14 +229,15 @@ def nearest_images(queries: np.ndarray, blocks: Iterable[tuple[np.ndarray, np.nd
 
 
 PINNED = ("learning_rate", "max_norm")
-"""Settings of models that are trained by gradient descent. They are chosen when a study first measures the model, and
-kept in its other cells and draws."""
+"""Settings of models that are trained by gradient descent. A study chooses them on dev when it first measures the
+model, and keeps the chosen values in all other cells and draws of the model."""
 
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
-    """Return `cell` with the settings PINNED fixed to their values in `transfer`.
+    """Return a copy of `cell` in which each of the settings PINNED has only its value in `transfer`, so that it is not
+    chosen again. Settings that `transfer` lacks stay as they are.
 
-    `transfer` has the values that were chosen when the model was first measured. Its other cells and draws keep them.
+    `transfer` has the values that were chosen when the cell's model was first measured.
     """
     kept = {name: (transfer[name],) for name in PINNED if name in transfer}
     return replace(cell, settings={**cell.settings, **kept})

@@ -1,7 +1,7 @@
 """Training methods of linear models (Gong et al. 2014, section 4).
 
-Target pairs are images with captions. Auxiliary pairs are images with weak text, such as a title or tags. A method uses
-one of the two sets, or both.
+A target pair is an image with a caption. An auxiliary pair is an image with weak text, such as a title or tags. A
+training method uses one of the two sets of pairs, or both.
 """
 
 import itertools
@@ -34,10 +34,11 @@ if TYPE_CHECKING:
     import torch
 
 SAMPLED_ROWS = 2000
-"""Number of target images, and of sentences, drawn at random to measure sigma of the random Fourier map."""
+"""Maximum number of target images, and maximum number of sentences, that are drawn at random to measure the sigma of a
+random Fourier map."""
 FACTORS_OF_SCALE = {"unit-variance": 1.0, "published": 0.5**0.5}
-"""`transfer.scale` -> factor of the projections A and B that the Fourier map reads. `unit-sum` is not here, because its
-factor depends on the number of auxiliary pairs."""
+"""Value of `transfer.scale` -> factor by which the projections A and B are multiplied for the feature map of the
+training `sae`. `unit-sum` is not here, because its factor, n^-1/2, depends on the number n of auxiliary pairs."""
 
 
 @dataclass(frozen=True)
@@ -45,8 +46,8 @@ class Sets:
     """The training data of a model.
 
     `target` and `auxiliary` are the moments of the target pairs and of the auxiliary pairs. If there is no auxiliary
-    set, `auxiliary` is None. `target_blocks()` and `auxiliary_blocks()` yield the pairs in blocks, for models that need
-    more than moments.
+    set, `auxiliary` is None and `auxiliary_blocks()` yields nothing. `target_blocks()` and `auxiliary_blocks()` yield
+    the pairs in blocks, for models that need more than moments. Each call yields all pairs again.
     """
 
     target: Moments
@@ -59,13 +60,14 @@ class Sets:
 class FitTask:
     """The task of fitting one model: its training method, its views, its data and the grid of settings to try.
 
-    `view` and `text` are the image view and the text view. `grid` has the values of ridges, dimensions and eigenvalues
-    to try, and `transfer` the values of the axes that only some training methods use. `dev` are the pairs on which
-    settings are chosen. `progress` wraps each sequence of settings to try, for example in a progress bar. `seed`
-    decides all random numbers. `settings` is the section of the configuration that only this model has, or None.
-    `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the same auxiliary pairs and grid. A
-    second pass over the data runs on `device`, or on the CPU if it is None. If `chosen` is given, only this combination
-    of settings is fitted.
+    `training` is a name in TRAININGS. `view` and `text` are the image view and the text view. `grid` has the values of
+    ridges, dimensions and eigenvalues to try, and `transfer` the values of the axes that only some training methods
+    use. `dev` are the pairs on which settings are chosen. `progress` wraps each sequence of settings to try, for
+    example in a progress bar. `seed` decides all random numbers. `settings` is the section of the configuration that
+    only this model has, or None. `memory` caches the CCA of the auxiliary pairs, and may be shared by tasks with the
+    same views, auxiliary pairs, dev pairs and grid. A second pass over the data, which only feature maps need, runs on
+    `device`, or on the CPU if it is None. If `chosen` is given, only this combination of settings is fitted, and no
+    settings are chosen.
     """
 
     training: str
@@ -84,7 +86,7 @@ class FitTask:
 
     @property
     def own_grid(self) -> FitSettings:
-        """The grid of the task, reduced to the combination `chosen` if it is given."""
+        """The grid of the task. If `chosen` is given, each axis of the grid has only the value in `chosen`."""
         if self.chosen is None:
             return self.grid
         return self.grid.model_copy(update={axis: (getattr(self.chosen, axis),) for axis in GRID} | {"search": "grid"})
@@ -93,7 +95,7 @@ class FitTask:
     def combinations(self) -> list[Choices]:
         """All combinations, axis -> value, of the axes of `transfer` that the training method uses.
 
-        If `chosen` is given, the list has only its combination.
+        If it uses none, the list has one empty combination. If `chosen` is given, the list has only its combination.
         """
         if self.chosen:
             return [self.chosen.transfer]
@@ -103,45 +105,50 @@ class FitTask:
 
 
 class FittableModel(Protocol):
-    """A registered class of models that the stage `fit` can fit."""
+    """A registered class of models that the stage `fit` can fit by the class method `fit`."""
 
     def fit(self, task: FitTask) -> Tuned:
-        """Fit models with all settings of the task, and return the model that is best on dev."""
+        """Fit models with the settings of the task, and return the model that is best on dev with all trials."""
         ...
 
 
 def fit_best(model: FittableModel, tasks: Iterable[FitTask]) -> Tuned:
-    """Fit the class `model` to each of `tasks`, which differ in the weights of the text view.
+    """Fit the registered class `model` to each of `tasks`, of which there is at least one. They differ only in the
+    weights of the text encoders.
 
-    Return the result that is best on dev, with the trials of all tasks.
+    Return the result of the task that is best on dev, with the trials of all tasks.
     """
     return _best_of([model.fit(task) for task in tasks])
 
 
 def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
-    """Fit `model` by `task.training` with all settings of both grids, and return the best on dev.
+    """Fit `model` by the training method `task.training`, and return the result that is best on dev with all trials.
 
-    The grids are `task.grid` and the axes of `task.transfer`. Raises UsageError if the training method needs auxiliary
-    pairs and there are none.
+    For each combination of the axes of `task.transfer` that the method uses, `tune` chooses ridges, dimensions and the
+    eigenvalue power from `task.grid`. Raises UsageError if the method is unknown, or if it needs auxiliary pairs and
+    there are none. Raises InputError if the solver cannot fit a model to the pairs.
     """
     if task.training != "target" and (task.sets.auxiliary is None or not task.sets.auxiliary.n):
         raise UsageError(
-            f"training {task.training} needs auxiliary pairs, but there are none. Check that auxiliary.splits names the"
-            " right splits and that their images have a title, tags or a description, or remove the model from models"
+            f"The training {task.training} needs auxiliary pairs of a photo and its weak text, but there are none."
+            " Check that auxiliary.splits names the right splits, and that their photos have a title, tags or a"
+            " description. Otherwise remove the model from the key models."
         )
     trainer = _Trainer(model, task)
     return _best_of([trainer.tune(choices) for choices in task.combinations])
 
 
 def _best_of(tuned: Sequence[Tuned]) -> Tuned:
-    """Return the best of several results, with the trials of all results."""
+    """Return the result with the greatest merit on dev, with the trials of all results. Of equal results, the first is
+    returned."""
     best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 
 
 @dataclass(frozen=True)
 class TransferChoice:
-    """One value for each axis of `transfer`. pipeline.config.models.TransferSettings describes the axes."""
+    """One value for each axis of the section `transfer`, which pipeline.config.models.TransferSettings describes. Axes
+    that the training method does not use keep their default."""
 
     beta: float = 0
     neighbour_share: float = 0
@@ -156,8 +163,8 @@ class TransferChoice:
 
 
 class _Trainer:
-    """The training of one task with any combination of `transfer`. Values that several combinations need are computed
-    once."""
+    """The training of one task with any combination of values of the section `transfer`. The random sample, the mean
+    texts and the auxiliary CCA, which several combinations need, are computed once."""
 
     def __init__(self, model: type[LinearModel], task: FitTask) -> None:
         self.model = model
@@ -165,7 +172,8 @@ class _Trainer:
         self.sets = task.sets
 
     def tune(self, choices: Choices) -> Tuned:
-        """Choose the ridges, the dimensions and the eigenvalue power on dev for one combination of `transfer`."""
+        """Choose the ridges, the dimensions and the eigenvalue power on dev for one combination of `transfer`, axis ->
+        value. Return the best model and all trials."""
         task = self.task
         values: dict[str, Any] = {**choices}
         prepared = self.prepare(TransferChoice(**values))
@@ -183,11 +191,11 @@ class _Trainer:
                 return PreparedViews(self.sets.target)
             case "auxiliary":
                 return PreparedViews(self.auxiliary)
-            case "joint":  # CCA of the rows of X and beta F together, and the rows of Y and beta T together
+            case "joint":  # CCA of X with the rows of beta F added to it, and of Y with the rows of beta T added to it
                 return PreparedViews(self.sets.target + self.auxiliary.scaled(choice.beta**2))
             case "text-feature":
                 return self.prepare_text_feature(choice)
-            case "stacked":  # CCA of XA and YB; A and B are the projections by the CCA of F and T
+            case "stacked":  # CCA of XA and YB, where A and B are the projections by the CCA of F and T
                 a, b = self.auxiliary_projections(choice)
                 return PreparedViews(self.sets.target, expansions=(Expansion(a, keep=False), Expansion(b, keep=False)))
             case "sae-linear":
@@ -199,14 +207,16 @@ class _Trainer:
 
     @property
     def auxiliary(self) -> Moments:
-        assert self.sets.auxiliary is not None  # checked in fit_on_moments
+        assert self.sets.auxiliary is not None  # fit_on_moments has raised UsageError if there are no auxiliary pairs.
         return self.sets.auxiliary
 
     def prepare_text_feature(self, choice: TransferChoice) -> PreparedViews:
-        """Prepare CCA of [X, s T^] and Y, where T^ has for each image the mean text of its k nearest auxiliary images.
+        """Prepare CCA of [X, s T^] and Y, where T^ has for each image the mean text vector of its k nearest auxiliary
+        images.
 
-        X and Y are the views of the target pairs. The factor s makes the total variance of s T^ `neighbour_share` of
-        `choice` times the total variance of X. If `neighbour_share` is 0, the image view is X alone.
+        X and Y are the views of the target pairs, and k is `transfer.neighbours`. The factor s is chosen so that the
+        total variance of s T^ is `choice.neighbour_share` times the total variance of X. If this share is 0, the image
+        view is X alone.
         """
         if not choice.neighbour_share:
             return PreparedViews(self.sets.target)
@@ -221,8 +231,8 @@ class _Trainer:
 
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
-        """The map of an image x to T^(x), the mean text of its nearest auxiliary images, and the moments of [X, T^] and
-        Y for the target pairs."""
+        """The map from an image x to [x, T^(x)], where T^(x) is the mean text vector of the nearest auxiliary images,
+        and the moments of [X, T^] and Y for the target pairs."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
@@ -230,10 +240,11 @@ class _Trainer:
     def prepare_linear_sae(self, choice: TransferChoice) -> PreparedViews:
         """Prepare CCA of [X, XA] and [Y, YB] (Gong et al. 2014, eq. 5 without phi).
 
-        X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
-        The total variance of each new block is weight^2 times the total variance of its view. With the weight 0, the
-        new blocks are left out. With `second_beta`, the auxiliary pairs are added to the moments with the weight
-        second_beta^2. Both numbers are values in `choice`.
+        X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs. A
+        and B are scaled so that the total variance of each new block over the target pairs is weight^2 times the total
+        variance of its view. With the weight 0, the new blocks are left out. The auxiliary pairs are added to the
+        moments with the weight second_beta^2, unless `second_beta` is 0. `weight` and `second_beta` are values in
+        `choice`.
         """
         target = self.sets.target
         moments = target + self.auxiliary.scaled(choice.second_beta**2) if choice.second_beta else target
@@ -246,9 +257,10 @@ class _Trainer:
 
     def prepare_sae(self, choice: TransferChoice) -> PreparedViews:
         """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), where phi is a FourierMap, or tanh
-        for the rule `tanh`.
+        if `choice.rule` is `tanh`.
 
-        The other symbols and the weights are as in `prepare_linear_sae`.
+        X, Y, A, B, `weight` and `second_beta` are as in `prepare_linear_sae`. The moments of phi need a second pass
+        over the target pairs, and over the auxiliary pairs unless `second_beta` is 0.
         """
         if not choice.weight:
             return self.prepare_linear_sae(choice)
@@ -261,7 +273,8 @@ class _Trainer:
 
     @property
     def _embedding(self) -> Tuned:
-        """The CCA of the auxiliary pairs, whose ridges are chosen on dev."""
+        """The CCA of the auxiliary pairs, whose ridges are chosen on dev. It has the greatest of the numbers
+        `transfer.auxiliary_dimensions` of dimensions, and is kept in the task's `memory`."""
         task = self.task
         key = self.model, max(task.transfer.auxiliary_dimensions)
         if key not in task.memory:
@@ -273,8 +286,9 @@ class _Trainer:
     def auxiliary_projections(self, choice: TransferChoice) -> tuple[np.ndarray, np.ndarray]:
         """Compute the projections of images, A (D, c1), and of sentences, B (d, c1), by the CCA of the auxiliary pairs.
 
-        They are A and B of eq. 5. c1 is at most `auxiliary_dimensions`, and each column is multiplied by its eigenvalue
-        ** `auxiliary_power`. Both numbers are values in `choice`.
+        They are A and B of Gong et al. 2014, eq. 5. c1 is `auxiliary_dimensions`, or less if the auxiliary pairs have a
+        lower rank. Each column is multiplied by its eigenvalue, of the form `auxiliary_eigenvalues`, to the power
+        `auxiliary_power`. All three are values in `choice`.
         """
         directions = self._embedding.model.directions.first(choice.auxiliary_dimensions)
         correlations = directions.values - EIGENVALUES[self._embedding.chosen.eigenvalues]
@@ -282,8 +296,8 @@ class _Trainer:
         return directions.w * scale, directions.u * scale
 
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
-        """Draw the maps phi(XA) of images and phi(YB) of sentences. Both use the same random numbers to compute R and b
-        of FourierMap, but each view has its own sigma."""
+        """Draw the maps phi(XA) of images and phi(YB) of sentences, with the values in `choice`. Both use the same
+        random numbers to compute R and b of FourierMap, but each view has its own sigma."""
         target, model = self.sets.target, self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
         a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))
@@ -299,7 +313,8 @@ class _Trainer:
         """Draw the map row -> phi((row - mean) `matrix`) for one view, by the rule, bandwidth and weight in `choice`.
 
         `rows` are the sample on which sigma is measured. `squares` is the view's sum of squares about its mean over all
-        target pairs. With it, the new columns get weight^2 times the total variance of the view.
+        target pairs. It is used to scale the new columns, so that their total variance in the sample is weight^2 times
+        the total variance of the view.
         """
         offset = mean @ matrix
         if choice.rule == "tanh":
@@ -315,7 +330,8 @@ class _Trainer:
 
     @cached_property
     def _sample(self) -> tuple[Rows, Rows]:
-        """A random sample of target images and a random sample of sentences, on which sigma is measured."""
+        """A random sample of target images with sentences, and a separate random sample of sentences, on which sigma is
+        measured. Each has at most SAMPLED_ROWS rows."""
         seed = self.task.seed
         images = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 0]))
         sentences = ReservoirSample(SAMPLED_ROWS, np.random.default_rng([seed, 1]))

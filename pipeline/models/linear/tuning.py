@@ -17,15 +17,15 @@ from pipeline.models.linear.projection import EIGENVALUES, Directions, LinearMod
 from pipeline.models.linear.views import ImageView, TextView
 
 Choices = Mapping[str, float | str]
-"""The values of settings that are chosen on dev but are not axes of the grid, such as `beta`, name -> value."""
+"""The values of settings that are chosen on dev but are not axes of FitSettings, such as `beta`, name -> value."""
 
 
 @dataclass(frozen=True)
 class PairArrays:
-    """n images and their m sentences.
+    """n images and their m sentences, as stored vectors that are not yet normalised.
 
-    `features` maps an encoder to (n, dim). `sentences` maps a text encoder to (m, dim), sparse or dense. Sentence j
-    belongs to the image in row `owners[j]`.
+    `features` maps an image encoder to (n, dim). `sentences` maps a text encoder to (m, dim), sparse or dense. Sentence
+    j belongs to the image in row `owners[j]`, for `owners` (m,).
     """
 
     features: Mapping[str, np.ndarray]
@@ -38,9 +38,10 @@ class GridTrial:
     """One combination of settings and its scores on dev.
 
     `recall_sum` is the sum of recall@1, @5 and @10 of both directions of search in percent, at most 600. `mean_rank` is
-    the mean rank over both directions of search. `eigenvalues`, one of EIGENVALUES, names the eigenvalues whose power
+    the mean of the mean ranks of both directions of search, where 1 is best. It is also 1 if it was not measured, as
+    for Wsabie. `eigenvalues`, a key of EIGENVALUES, names the form of the eigenvalues, whose power `eigenvalue_power`
     scales the directions. `text_weights` has the weight of each text encoder in the text view. `transfer` has the
-    values of the axes that are not in the grid.
+    values of settings that are not axes of FitSettings. A ridge or power that the model does not use is 0.
     """
 
     image_ridge: float
@@ -56,9 +57,10 @@ class GridTrial:
     def merit(self, by_mean_rank: bool = False) -> tuple[float, float, int]:
         """Return the key by which trials are compared. The trial with the greatest key is the best.
 
-        The key has the recall sum, then the mean rank, then the number of dimensions. `by_mean_rank` exchanges the
-        first two. The mean rank decides if the recalls are equal, as they often are on a small dev split. If all ranks
-        are 1, more dimensions are better, because they can separate more images of a larger collection.
+        The key has the recall sum, then the negative mean rank, then the number of dimensions. `by_mean_rank` exchanges
+        the first two. The mean rank decides if the recalls are equal, as they often are on a small dev split. If both
+        are equal, for example because all ranks are 1, more dimensions are better, because they can separate more
+        images of a larger collection.
         """
         if by_mean_rank:
             return -self.mean_rank, self.recall_sum, self.dimensions
@@ -69,9 +71,10 @@ class GridTrial:
 class PreparedViews:
     """The training data of `tune`.
 
-    `moments` are the moments of the views after the nonlinear feature `maps`. `expansions` are linear maps of the image
-    view and of the text view, or None. If there are any, the directions are computed on the expanded views, and then
-    converted to the directions of the views that give the same projections.
+    `moments` are the moments of the views after the nonlinear feature `maps`. `expansions` are a linear map of the
+    image view and a linear map of the text view, or None. With expansions, the directions are computed on the expanded
+    views, and are then converted to directions of the views before expansion that give the same projections. A fitted
+    model therefore needs no expansions.
     """
 
     moments: Moments
@@ -79,9 +82,10 @@ class PreparedViews:
     expansions: tuple[Expansion, Expansion] | None = None
 
     def solver(self, kind: type[Solver]) -> Callable[[float, float, int], Directions]:
-        """Return a function from (image ridge, text ridge, dimensions) to the directions of the views before expansion.
+        """Create a solver of the class `kind` on the moments, and return a function from (image ridge, text ridge,
+        dimensions) to its directions. They are directions of the views before expansion.
 
-        `kind` is the class of the solver.
+        Raises InputError if the solver cannot use the moments.
         """
         if self.expansions is None:
             return kind(self.moments).solve
@@ -96,10 +100,11 @@ class PreparedViews:
 
 @dataclass(frozen=True)
 class Tuned:
-    """The result of tuning: the chosen model, its combination of settings, and all trials.
+    """The result of tuning: the chosen model, its combination of settings with its scores on dev, and all trials.
 
-    `train_correlations` (c,) and `dev_correlations` (c,) are the correlations of the pairs along each direction. A
-    large difference between them shows overfitting. `dev_correlations` is None if the model was trained on dev too.
+    `train_correlations` (c,) and `dev_correlations` (c,) are the correlations between the images and sentences of the
+    training pairs, and of the dev pairs, along each direction. A large difference between them shows overfitting.
+    `dev_correlations` is None if the model was trained on dev too.
     """
 
     model: LinearModel
@@ -110,19 +115,20 @@ class Tuned:
 
     @property
     def merit(self) -> tuple[float, float, int]:
-        """The merit of the chosen combination, by the model's own criterion."""
+        """The merit of the chosen combination on dev, by the model's own criterion. Greater is better."""
         return self.chosen.merit(self.model.by_mean_rank)
 
     def refitted(self, chosen: GridTrial) -> "Tuned":
-        """Return this result without its own scores on dev, for a model that was trained on dev too.
+        """Return a copy of this result without trials and dev correlations, for a model that was trained on dev too.
 
-        Such scores would say nothing about new photos. `chosen` is the combination that was chosen before, with its
-        scores.
+        Scores on training pairs would say nothing about new photos. `chosen` replaces the combination. It is the
+        combination that was chosen before the model saw dev, with its scores from then.
         """
         return replace(self, chosen=chosen, trials=(), dev_correlations=None)
 
     def log(self) -> dict[str, Any]:
-        """Return the choice, its criterion, all trials and the correlations as JSON values."""
+        """Return the chosen combination, the criterion of the choice, all trials and the correlations, rounded to 6
+        decimal places, as JSON values. They are stored with the model as its training log."""
         held_out = self.dev_correlations
         recalls = "sum of recall@1, @5 and @10 of both directions"
         order = ("mean rank", recalls) if self.model.by_mean_rank else (recalls, "mean rank")
@@ -138,8 +144,9 @@ class Tuned:
 def choices_at_edges(trials: Sequence[Mapping[str, Any]], chosen: Mapping[str, Any]) -> list[str]:
     """List the chosen values that are the least or the greatest of the values that were tried, as `key value`.
 
-    Values beyond them may be better. Only the keys in UNBOUNDED are listed, and never a value of 0. `trials` and
-    `chosen` are GridTrials in the form in which they are stored in JSON.
+    Values that were not tried may be better, so the caller advises to try more. Only the keys in UNBOUNDED are listed,
+    and only if at least two values were tried. A chosen value of 0 is never listed. `trials` and `chosen` are
+    GridTrials in the form in which they are stored in JSON.
     """
     edges = []
     choices = {"image_ridge": chosen["image_ridge"], "text_ridge": chosen["text_ridge"], **chosen["transfer"]}
@@ -156,7 +163,7 @@ UNBOUNDED = (
     "image_ridge", "text_ridge", "beta", "auxiliary_dimensions", "bandwidth", "neighbour_share", "learning_rate",
     "max_norm",
 )  # fmt: skip
-"""Keys of choices whose values have no upper bound."""
+"""Keys of choices whose values have no upper bound. `choices_at_edges` checks only these keys."""
 
 
 def tune(
@@ -169,9 +176,12 @@ def tune(
     progress: Callable[[Sequence], Iterable] = iter,
     transfer: Choices | None = None,
 ) -> Tuned:
-    """Fit `model` on `prepared` with the combinations of `grid`, and return the best on `dev` with all trials.
+    """Fit `model` on `prepared` with combinations of the values in `grid`, and return the model that is best on `dev`
+    with all trials.
 
-    `progress` wraps each sequence of ridge pairs, for example in a progress bar. `transfer` is recorded in the trials.
+    `grid.search` decides which pairs of ridges are tried, and each is tried with all combinations of the other values.
+    `progress` wraps each sequence of ridge pairs, for example in a progress bar. `transfer` is only recorded in the
+    trials. Raises InputError if the solver fails for one of the pairs of ridges.
     """
     solve = prepared.solver(model.solver)
     judge = _DevJudge(model, view, text, prepared, dev)
@@ -206,8 +216,8 @@ def tune(
 
 
 class Shape(NamedTuple):
-    """The settings that can be tried without computing directions again: the number of `dimensions`, and the `power` to
-    which the `eigenvalues` are raised, where `eigenvalues` is a key of EIGENVALUES."""
+    """The settings that can be tried without new directions: the number of `dimensions`, and the `power` to which the
+    eigenvalues are raised. `eigenvalues`, a key of EIGENVALUES, is the form of the eigenvalues."""
 
     dimensions: int
     power: float
@@ -215,7 +225,7 @@ class Shape(NamedTuple):
 
 
 class _DevJudge:
-    """The mapped views of the dev pairs, which are ranked by given directions."""
+    """The mapped views of the dev pairs, by which `tune` judges directions: it ranks the pairs by them."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays
@@ -228,11 +238,13 @@ class _DevJudge:
         self.mean_y = prepared.moments.mean_y.astype(np.float32)
 
     def project(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-        """Project the dev images and sentences on all directions. Return (n, c) and (m, c)."""
+        """Project the n dev images and m dev sentences on all c directions. Return (n, c) and (m, c). The projections
+        are not finished by the model."""
         return project(self.x, self.mean_x, directions.w), project(self.y, self.mean_y, directions.u)
 
     def rank(self, directions: Directions, shapes: Sequence[Shape]) -> list[Ranks]:
-        """Rank the dev pairs by `directions`, once for each of `shapes`."""
+        """Embed the dev pairs by `directions`, and rank images and sentences against each other, once for each of
+        `shapes`. Return the ranks in the order of the shapes."""
         images, sentences = self.project(directions)
         ranks = []
         for dimensions, power, eigenvalues in shapes:
@@ -245,9 +257,11 @@ class _DevJudge:
 def _next_ridges(
     grid: FitSettings, uses_text_ridge: bool, best: GridTrial | None, tried: set[tuple[float, float]]
 ) -> list[tuple[float, float]]:
-    """Return the pairs (text ridge, image ridge) to try next, given the `best` trial so far, and add them to `tried`.
+    """Return the pairs (text ridge, image ridge) to try next, given the `best` trial so far, or None before the first.
+    Add these pairs to the set `tried` in place.
 
-    The list is empty if no pair is left to try. The text ridge is always 0 if the solver does not use it.
+    The list has no pair that is in `tried` already. It is empty if no pair is left to try, which ends the search. The
+    text ridge is always 0 if the solver does not use it.
     """
     for line in _lines_of_ridges(grid, grid.text_ridge if uses_text_ridge else (0.0,), best):
         if new := [pair for pair in line if pair not in tried]:
@@ -261,9 +275,10 @@ def _lines_of_ridges(
 ) -> list[list[tuple[float, float]]]:
     """Return lists of pairs (text ridge, image ridge). The first list with an untried pair is tried next.
 
-    `grid.search` decides: `grid` tries all pairs. `walk` begins in the middle of both axes, and then tries the
-    neighbours of the best pair. `lines` begins with all image ridges at the middle text ridge, and then tries all image
-    ridges at the best text ridge, and all text ridges at the best image ridge.
+    `grid.search` decides which lists there are. `grid` gives one list of all pairs. `walk` begins with the middle of
+    both axes, and then gives the pairs whose ridges are equal or next to the ridges of the best pair. `lines` begins
+    with all image ridges at the middle text ridge, and then gives all image ridges at the best text ridge, and all text
+    ridges at the best image ridge. `best` is None at the beginning.
     """
     if grid.search == "grid":
         return [list(itertools.product(text_ridges, grid.image_ridge))]
@@ -285,14 +300,16 @@ def _middle(values: Sequence[float]) -> float:
 
 
 def _around(values: Sequence[float], value: float) -> list[float]:
-    """Return `value` and its neighbours in the sorted values."""
+    """Return `value`, which is one of `values`, with the next smaller and the next greater of `values`, if there are
+    such values, in ascending order."""
     ordered = sorted(values)
     position = ordered.index(value)
     return ordered[max(0, position - 1) : position + 2]
 
 
 def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shape]:
-    """Return the combinations of dimensions (at most `rank`), power and eigenvalues to try."""
+    """Return all combinations of dimensions, power and eigenvalues to try, for directions of which there are `rank`.
+    More dimensions are replaced by `rank`. Without `uses_eigenvalue_power`, the power is always 0."""
     dimensions = sorted({min(count, rank) for count in grid.dimensions})
     if not model.uses_eigenvalue_power:
         return [Shape(count, 0.0, "correlation") for count in dimensions]
@@ -300,8 +317,8 @@ def _shapes(model: type[LinearModel], grid: FitSettings, rank: int) -> list[Shap
 
 
 def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.ndarray:
-    """Compute the correlations (c,) of the training pairs along the directions `w` (D, c) and `u` (d, c), without
-    ridges."""
+    """Compute, from the moments of the training pairs, the correlations (c,) between images projected on `w` (D, c) and
+    sentences projected on `u` (d, c), direction by direction. No ridge is added."""
     xy = np.einsum("ic,ic->c", w, moments.xy @ u)
     xx = np.einsum("ic,ic->c", w, moments.xx @ w)
     yy = np.einsum("ic,ic->c", u, moments.yy @ u)
@@ -309,7 +326,8 @@ def training_correlations(moments: Moments, w: np.ndarray, u: np.ndarray) -> np.
 
 
 def paired_correlations(a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute the correlation of each column of `a` (n, c) with the same column of `b` (n, c). Return (c,)."""
+    """Compute the correlation over the n rows of each column of `a` (n, c) with the same column of `b` (n, c). Return
+    (c,), with 0 for a constant column."""
     a = a - a.mean(axis=0)
     b = b - b.mean(axis=0)
     scale = np.sqrt((a * a).sum(axis=0) * (b * b).sum(axis=0))

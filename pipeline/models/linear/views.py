@@ -1,8 +1,8 @@
 """The views of a linear model: the features of image encoders side by side, and the vectors of text encoders side by
 side.
 
-The vectors of each encoder are normalised separately. Image features are then copied into one array. The vectors of
-text encoders stay separate matrices, which may be sparse or dense.
+The vectors of each encoder are normalised separately. The image features of all encoders are then copied into one
+array. The vectors of text encoders stay separate matrices, each of which is sparse or dense.
 """
 
 import re
@@ -27,12 +27,13 @@ if TYPE_CHECKING:
     from typing_extensions import TypeIs
 
 Matrix = TypeVar("Matrix", bound="np.ndarray | csr_array | Tensor")
-"""A matrix (n, d) of NumPy, SciPy or PyTorch."""
+"""The type of a matrix (n, d): a dense array of NumPy, a sparse array of SciPy, or a tensor of PyTorch."""
 Other = TypeVar("Other", bound="np.ndarray | csr_array | Tensor")
 
 
 class Columns(Generic[Matrix]):
-    """A view (n, d) that consists of `matrices` (n, d_k) side by side, each dense or sparse."""
+    """A view (n, d) that consists of `matrices` (n, d_k) side by side, each dense or sparse. d is the sum of all d_k.
+    The matrices are not copied into one array."""
 
     def __init__(self, matrices: Sequence[Matrix]) -> None:
         self.matrices = tuple(matrices)
@@ -42,12 +43,13 @@ class Columns(Generic[Matrix]):
         return Columns([matrix[rows] for matrix in self.matrices])
 
     def __matmul__(self, right: "np.ndarray | Tensor") -> Any:
-        """Multiply the view by `right` (d, c), a matrix of the same library. Return (n, c)."""
+        """Multiply the view by `right` (d, c), a dense matrix of the same library. Return a dense matrix (n, c)."""
         return reduce(add, [matrix @ right[columns] for columns, matrix in spans(self)])
 
 
 Rows: TypeAlias = "np.ndarray | csr_array | Columns"
-"""The rows of a view: images (n, D), which are dense, or sentences (n, d), which are sparse, dense, or both."""
+"""The rows of a view: images (n, D), which are dense, or sentences (n, d), which are sparse, dense, or, as Columns of
+several encoders, partly sparse and partly dense."""
 
 
 def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, int]:
@@ -56,17 +58,18 @@ def shape_of(matrix: "np.ndarray | csr_array | Tensor | Columns") -> tuple[int, 
 
 
 def is_sparse(matrix: "np.ndarray | csr_array | Tensor") -> "TypeIs[csr_array]":
-    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse."""
+    """Return whether a matrix of NumPy, SciPy or PyTorch is sparse. A NumPy array is never sparse, and a matrix of
+    SciPy always is."""
     return not isinstance(matrix, np.ndarray) and getattr(matrix, "is_sparse", True)
 
 
 def matrices_of(rows: "Matrix | Columns[Matrix]") -> Sequence[Matrix]:
-    """Return the matrices of `rows` from left to right."""
+    """Return the matrices of `rows` from left to right. If `rows` is a single matrix, return only this matrix."""
     return rows.matrices if isinstance(rows, Columns) else (rows,)
 
 
 def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
-    """Yield each matrix of `rows` from left to right, together with the slice of columns that it has in the view."""
+    """Yield the matrices of `rows` from left to right, each after the slice of the columns that it has in the view."""
     start = 0
     for matrix in matrices_of(rows):
         width = shape_of(matrix)[1]
@@ -75,19 +78,22 @@ def spans(rows: "Matrix | Columns[Matrix]") -> Iterator[tuple[slice, Matrix]]:
 
 
 def side_by_side(matrices: Sequence[Matrix]) -> "Matrix | Columns[Matrix]":
-    """Join `matrices` (n, d_k) into one view (n, d). A single matrix is returned unchanged."""
+    """Join `matrices` (n, d_k) into one view (n, d) of the type Columns, without copying them. A single matrix is
+    returned unchanged."""
     return matrices[0] if len(matrices) == 1 else Columns(matrices)
 
 
 def map_matrices(rows: "Matrix | Columns[Matrix]", function: Callable[[Matrix], Other]) -> "Other | Columns[Other]":
-    """Apply `function` to each matrix of `rows`, and return the results side by side."""
+    """Apply `function` to each matrix of `rows`, and return the results side by side as Columns. If `rows` is a single
+    matrix, return the result for this matrix."""
     if isinstance(rows, Columns):
         return Columns([function(matrix) for matrix in rows.matrices])
     return function(rows)
 
 
 def stack_blocks(blocks: Sequence[Rows]) -> Rows:
-    """Stack the rows (n_k, d) of all `blocks`, block after block."""
+    """Stack the rows (n_k, d) of all `blocks`, block after block. There must be at least one block, and all blocks must
+    have the same number of matrices, with the same numbers of columns."""
     return side_by_side([_stack(matrices) for matrices in zip(*map(matrices_of, blocks), strict=True)])
 
 
@@ -97,7 +103,8 @@ def _stack(matrices: "Sequence[TextVectors]") -> "TextVectors":
 
 
 def one_matrix(rows: Rows) -> "TextVectors":
-    """Join the matrices of `rows` into one matrix (n, d). It is sparse if any of the matrices is sparse."""
+    """Join the matrices of `rows` into one matrix (n, d), which is sparse if any of the matrices is sparse. A single
+    matrix is returned unchanged."""
     matrices = matrices_of(rows)
     if len(matrices) == 1:
         return matrices[0]
@@ -108,30 +115,35 @@ def one_matrix(rows: Rows) -> "TextVectors":
 
 
 def as_sparse(rows: Rows) -> "csr_array":
-    """Join the matrices of `rows` into one sparse matrix (n, d)."""
+    """Join the matrices of `rows` into one sparse matrix (n, d), even if all of them are dense."""
     return scipy.sparse.csr_array(one_matrix(rows))
 
 
 STEPS = ("sqrt", "l2")
-"""Names of the steps of `normalise`: signed square roots, and scaling to unit length. A third kind of step is a product
-with a number, such as `times 1.5`."""
+"""Names of the steps of normalisation that `normalise` applies: signed square roots, and scaling to unit length. A third
+kind of step is a product with a number, such as `times 1.5`."""
 TIMES = "times "
-"""Beginning of the name of a step that multiplies."""
+"""Beginning of the name of a step that multiplies all values by the number after it."""
 Steps = tuple[str, ...]
 
 
 def _require_known(steps: Sequence[Steps]) -> None:
-    """Check the steps of a stored view, which may come from another machine. Raises ValueError for an unknown step."""
+    """Check the steps of normalisation of a stored view, one tuple per encoder. The file may come from another machine.
+    Raises ValueError for a step that is neither one of STEPS nor a product with a number."""
     for step in sorted({name for names in steps for name in names} - {*STEPS}):
         if not re.fullmatch(re.escape(TIMES) + r"\d{1,17}(\.\d{1,20})?(e[-+]?\d{1,2})?", step):
-            raise ValueError(f"unknown step {step}. The known steps are {', '.join(STEPS)} and {TIMES}NUMBER")
+            raise ValueError(
+                f"The stored view has the unknown step {step} of normalisation. The known steps are"
+                f" {', '.join(STEPS)} and {TIMES}NUMBER. Fit the model again with this version of jointspace."
+            )
 
 
 @dataclass(frozen=True)
 class View:
-    """The vectors of several `encoders` side by side, in this order.
+    """The description of a view: the vectors of several `encoders` side by side, in this order.
 
-    `dims` has the number of columns of each encoder. `vectors` is the name of the vectors in error messages.
+    It is the base class of ImageView and TextView, and holds no vectors itself. `dims` has the number of columns of
+    each encoder. `vectors` is the name of the vectors in error messages.
     """
 
     vectors: ClassVar[str]
@@ -143,39 +155,44 @@ class View:
         return sum(self.dims)
 
     def select_blocks(self, blocks: Mapping[str, Matrix]) -> Iterator[Matrix]:
-        """Yield the unchanged vectors (n, its dim) of each encoder of this view from `blocks`, encoder -> vectors.
+        """Yield the vectors (n, its dim) of each encoder of this view, in the view's order, unchanged from `blocks`,
+        encoder -> vectors. Other encoders in `blocks` are ignored.
 
-        Raises IntegrityError if `blocks` lacks an encoder, or if its vectors have another shape.
+        n is the number of rows of the first block. Raises IntegrityError if `blocks` lacks an encoder of this view, or
+        if the vectors of an encoder do not have the shape (n, its dim).
         """
         n = shape_of(next(iter(blocks.values())))[0] if blocks else 0
         for name, dim in zip(self.encoders, self.dims, strict=True):
             if name not in blocks:
+                given = f"Only the {self.vectors} {', '.join(blocks)} were given" if blocks else "None were given"
                 raise IntegrityError(
-                    f"the {self.vectors} {name} are missing. There are only the {self.vectors}"
-                    f" {', '.join(blocks) or 'of no encoder'}"
+                    f"The {self.vectors} {name} are missing, but the model needs them. {given}. Compute the missing"
+                    f" vectors with the encoder {name}."
                 )
             if blocks[name].shape != (n, dim):
                 raise IntegrityError(
-                    f"the {self.vectors} {name} have the shape {blocks[name].shape}, but must have the shape"
-                    f" {(n, dim)}: {n} rows of {dim} dimensions"
+                    f"The {self.vectors} {name} have the shape {blocks[name].shape}, but must have the shape"
+                    f" {(n, dim)}: {n} rows of {dim} dimensions. Compute the vectors of all rows with the encoder with"
+                    " which the model was fitted."
                 )
             yield blocks[name]
 
     def positions(self, encoders: Sequence[str]) -> list[int]:
-        """Return the positions of `encoders` among the encoders of this view, in ascending order.
+        """Return the positions, from 0, of the named `encoders` among the encoders of this view, in ascending order.
 
-        Raises IntegrityError if this view lacks one of them.
+        Raises IntegrityError if this view lacks one of the named encoders.
         """
         if missing := set(encoders) - set(self.encoders):
             raise IntegrityError(
-                f"the model does not use the {self.vectors} {min(missing)}, but only {', '.join(self.encoders)}"
+                f"The model does not use the {self.vectors} {min(missing)}, but only {', '.join(self.encoders)}. Name"
+                " only encoders of the model."
             )
         return [position for position, name in enumerate(self.encoders) if name in encoders]
 
     def columns(self, narrow: "View") -> np.ndarray:
-        """Return the indices of the columns of this view that the view `narrow` also has, in the order of `narrow`.
+        """Return the numbers (k,), in this view, of the k columns of the view `narrow`, in the order of `narrow`.
 
-        `narrow` has some of the encoders of this view, and from each of them the first columns.
+        `narrow` has some of the encoders of this view, and for each of them only its first columns, or all of them.
         """
         starts = dict(zip(self.encoders, np.cumsum([0, *self.dims[:-1]]), strict=True))
         chosen = zip(narrow.encoders, narrow.dims, strict=True)
@@ -194,7 +211,8 @@ class ImageView(View):
 
     @classmethod
     def from_dict(cls, value: Settings) -> "ImageView":
-        """Restore a view from JSON, ignoring other keys. Raises ValueError for a step that is not one of STEPS."""
+        """Restore a view from the keys `encoders`, `dims` and `steps` of JSON settings. Other keys are ignored. Raises
+        ValueError if a key is missing or not a list, or if a step is not one of STEPS."""
         steps = read_list(value, "steps")
         view = cls(tuple(read_list(value, "encoders")), tuple(read_list(value, "dims")), _to_steps(steps))
         _require_known(view.steps_of_each)
@@ -202,15 +220,16 @@ class ImageView(View):
 
     @property
     def steps_of_each(self) -> tuple[Steps, ...]:
-        """The steps of normalisation for each encoder, one tuple per encoder."""
+        """The steps of normalisation, one tuple per encoder, even if `steps` is a single tuple for all encoders."""
         if shared := [step for step in self.steps if isinstance(step, str)]:
             return (tuple(shared),) * len(self.encoders)
         return tuple(steps for steps in self.steps if not isinstance(steps, str)) or ((),) * len(self.encoders)
 
     def stack(self, features: Features) -> np.ndarray:
-        """Normalise the `features`, encoder -> (n, its dim), and put them side by side as (n, dim) float32.
+        """Normalise the `features`, encoder -> (n, its dim), and put them side by side in a new array (n, dim) float32.
 
-        Raises IntegrityError if an encoder is missing or its features have another shape.
+        The columns are in the order of the view's encoders. `features` are not changed. Raises IntegrityError if an
+        encoder of the view is missing or its features have another shape.
         """
         x = np.empty((len(next(iter(features.values()))), self.dim), np.float32)
         blocks = zip(self.select_blocks(features), self.split(x).values(), self.steps_of_each, strict=True)
@@ -219,11 +238,13 @@ class ImageView(View):
         return x
 
     def split(self, stacked: np.ndarray) -> dict[str, np.ndarray]:
-        """Return the columns of each encoder in `stacked` (n, dim) without a copy, encoder -> (n, its dim)."""
+        """Return the columns of each encoder in `stacked` (n, dim), encoder -> (n, its dim). The results are NumPy
+        views of `stacked`, not copies."""
         return dict(zip(self.encoders, np.split(stacked, np.cumsum(self.dims)[:-1], axis=1), strict=True))
 
     def select(self, encoders: Sequence[str]) -> "ImageView":
-        """Return the view of only these `encoders`, in this view's order. Raises IntegrityError if one is missing."""
+        """Return a view with only these `encoders`, in the order of this view. Raises IntegrityError if this view lacks
+        one of them."""
         kept = self.positions(encoders)
         names = tuple(self.encoders[position] for position in kept)
         dims = tuple(self.dims[position] for position in kept)
@@ -232,13 +253,14 @@ class ImageView(View):
 
 
 def _to_steps(steps: Sequence[str | Sequence[str]]) -> Steps | tuple[Steps, ...]:
-    """Convert `steps` from JSON, one list for all encoders or one list per encoder, to tuples."""
+    """Convert `steps` from JSON to tuples. `steps` is one list of names for all encoders, or a list of such lists, one
+    per encoder."""
     names = tuple(step for step in steps if isinstance(step, str))
     return names or tuple(tuple(step) for step in steps)
 
 
 def normalise(x: np.ndarray, steps: Sequence[str]) -> np.ndarray:
-    """Apply `steps` to the rows of x (n, d), in place and in this order, and return x.
+    """Apply `steps` to the rows of x (n, d), float32 or float64, in place and in this order, and return x.
 
     `sqrt` takes the root of the absolute value and keeps the sign. `l2` scales rows to unit length, except rows of
     zeros. `times F` multiplies all values by the number F.
@@ -275,9 +297,10 @@ class TextView(View):
 
     @classmethod
     def of(cls, sentences: "Mapping[str, TextVectors]", steps: Mapping[str, Sequence[str]] | None = None) -> "TextView":
-        """Return the view of `sentences`, text encoder -> (n, its dim). `steps` maps an encoder to its steps.
+        """Return the description of a view for the vectors `sentences`, text encoder -> (n, its dim), whose encoders,
+        dimensions and sparsity it takes over. `steps` maps an encoder to its steps of normalisation.
 
-        An encoder that `steps` lacks is not normalised. All weights are 1.
+        The vectors of an encoder that `steps` lacks are not normalised. All weights are 1.
         """
         dims = tuple(shape_of(block)[1] for block in sentences.values())
         sparse = tuple(is_sparse(block) for block in sentences.values())
@@ -286,7 +309,8 @@ class TextView(View):
 
     @classmethod
     def from_dict(cls, value: Settings) -> "TextView":
-        """Restore a view from JSON, ignoring other keys. Raises ValueError for a step that is not one of STEPS."""
+        """Restore a view from the result of `to_dict`, read from JSON. Other keys are ignored. Raises ValueError if a
+        key is missing or not a list, or if a step is not one of STEPS."""
         steps = tuple(map(tuple, read_list(value, "steps")))
         _require_known(steps)
         return cls(**{**{entry.name: tuple(read_list(value, entry.name)) for entry in fields(cls)}, "steps": steps})
@@ -302,43 +326,48 @@ class TextView(View):
     def stack(self, sentences: "Mapping[str, TextVectors]") -> Rows:
         """Normalise and weight `sentences`, text encoder -> (n, its dim), and put them side by side as (n, dim).
 
-        Sparse vectors stay sparse. Raises IntegrityError if an encoder is missing or its vectors have another shape.
+        For several encoders the result is Columns. Sparse vectors stay sparse. `sentences` are not changed. Raises
+        IntegrityError if an encoder of the view is missing or its vectors have another shape.
         """
         blocks = zip(self.select_blocks(sentences), self.steps, self.weights, strict=True)
         return side_by_side([_normalise_block(block, steps, weight) for block, steps, weight in blocks])
 
     def select(self, encoders: Sequence[str]) -> "TextView":
-        """Return the view of only these `encoders`, in this view's order. Raises IntegrityError if one is missing."""
+        """Return a view with only these `encoders`, in the order of this view. Raises IntegrityError if this view lacks
+        one of them."""
         kept = self.positions(encoders)
         return TextView(*(tuple(value[i] for i in kept) for value in vars(self).values()))
 
     def weighted(self, weights: Mapping[str, float]) -> "TextView":
-        """Return this view with the `weights`, encoder -> weight, and without the encoders whose weight is 0.
+        """Return a copy of this view whose weights are replaced by `weights`, encoder -> weight. It lacks the encoders
+        whose new weight is 0.
 
-        An encoder that `weights` lacks has the weight 1.
+        An encoder that `weights` lacks gets the weight 1, whatever its weight was.
         """
         view = self.select([name for name in self.encoders if weights.get(name, 1.0)])
         return replace(view, weights=tuple(float(weights.get(name, 1.0)) for name in view.encoders))
 
     @property
     def unnormalised(self) -> "TextView":
-        """A copy of this view that does not normalise vectors."""
+        """A copy of this view that does not normalise vectors, but still multiplies them by the weights."""
         return replace(self, steps=((),) * len(self.encoders))
 
     def first_terms(self, terms: int | None) -> "TextView":
-        """Return this view with only the first `terms` columns of each sparse encoder. None keeps all columns."""
+        """Return this view with at most the first `terms` columns of each sparse encoder. Dense encoders keep all
+        columns. If `terms` is None, all encoders do."""
         if terms is None:
             return self
         dims = (min(dim, terms) if is_sparse else dim for dim, is_sparse in zip(self.dims, self.sparse, strict=True))
         return replace(self, dims=tuple(dims))
 
     def factors(self) -> np.ndarray:
-        """Return the weight of each column (dim,), which is the weight of its encoder."""
+        """Return the factor of each column of the view (dim,), which is the weight of the column's encoder."""
         return np.repeat(self.weights, self.dims)
 
 
 def _normalise_block(block: "TextVectors", steps: Sequence[str], weight: float) -> "TextVectors":
-    """Normalise the vectors (n, d) of one encoder by `steps`, and multiply them by `weight`."""
+    """Normalise the vectors `block` (n, d) of one encoder by `steps`, and multiply them by `weight`. `block` is not
+    changed, and is returned itself if there is nothing to do."""
     if is_sparse(block):
         for step in steps:
             if step in STEPS:
@@ -360,19 +389,19 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 
 
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
-    """Return all combinations, text encoder -> weight, of the weights in `tried`, text encoder -> weights to try.
+    """Return a list of all combinations, text encoder -> weight, of the weights in `tried`, text encoder -> weights.
 
-    The combination in which all weights are 0 is left out.
+    A combination in which all weights are 0 is left out, because it would use no text encoder.
     """
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]
 
 
 class PairBlock(Protocol):
-    """A block of n stored images with m sentences.
+    """A block of n stored images with m sentences, whose vectors are not yet normalised.
 
-    `features` maps an encoder to (n, dim), and `sentences` maps a text encoder to (m, dim). Sentence j belongs to the
-    image in row `owners[j]` (m,).
+    `features` maps an image encoder to (n, dim), and `sentences` maps a text encoder to (m, dim). Sentence j belongs to
+    the image in row `owners[j]` of the block, for `owners` (m,).
     """
 
     @property
@@ -384,7 +413,7 @@ class PairBlock(Protocol):
 
 
 class NumberedPairBlock(PairBlock, Protocol):
-    """A block that also has the ids of its images (n,) and of its sentences (m,)."""
+    """A PairBlock that also has the ids of its images, `image_id` (n,), and of its sentences, `sentence_id` (m,)."""
 
     @property
     def image_id(self) -> np.ndarray: ...
@@ -395,9 +424,9 @@ class NumberedPairBlock(PairBlock, Protocol):
 @dataclass(frozen=True)
 class ViewBlock:
     """A block of b images, as rows `x` (b, D) float32 of the image view, with m sentences, as rows `y` (m, d) of the
-    text view.
+    text view. Both are already normalised.
 
-    Sentence j belongs to the image in row `owners[j]` (m,).
+    Sentence j belongs to the image in row `owners[j]` of x, for `owners` (m,).
     """
 
     x: np.ndarray
@@ -405,7 +434,8 @@ class ViewBlock:
     owners: np.ndarray
 
     def images(self, rows: slice) -> "ViewBlock":
-        """Return the images of the slice `rows`, which has a start and a stop, with their sentences."""
+        """Return a block with the images of the slice `rows`, which has a start and a stop, and with the sentences of
+        these images. The owners are counted from the start of the slice."""
         if rows == slice(0, len(self.x)):
             return self
         inside = (self.owners >= rows.start) & (self.owners < rows.stop)
@@ -413,7 +443,11 @@ class ViewBlock:
 
 
 def sum_by_owner(y: Rows, owners: np.ndarray, n: int) -> Rows:
-    """Sum the sentences y (m, d) that belong to the same image `owners[j]`. Return (n, d), one row for each image."""
+    """Sum the vectors y (m, d) of the sentences of each of n images. Sentence j belongs to image `owners[j]`.
+
+    Return (n, d), with zeros for an image without sentences. If sentence i is the only sentence of image i for all i,
+    return `y` itself.
+    """
     if len(owners) == n and (owners == np.arange(n)).all():
         return y
     left = owner_matrix(owners, n)

@@ -1,6 +1,6 @@
 """Wsabie, a ranking loss over sampled negatives (Gong et al. 2014, eq. 3 and 4): `wsabie-sgd` and `wsabie-adagrad`.
 
-The learning rate and alpha, the greatest squared length of a column of weights, are chosen on dev.
+The learning rate and alpha are chosen on dev. alpha is the greatest squared length that a column of W or U may have.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,13 +21,13 @@ from pipeline.models.linear.tuning import GridTrial, Tuned, paired_correlations,
 from pipeline.models.linear.views import as_sparse, shape_of
 
 TINY = np.finfo(np.float32).tiny
-"""Number added to AdaGrad's squares, so that they are not zero before the first gradient."""
+"""Number that is added to AdaGrad's sums of squares before their root is a divisor, so that it is never zero."""
 CHECKED_ROWS = 256
-"""Number of images that are read at once to check that they are finite."""
+"""Number of images that are read at once when `train` checks that all features are finite."""
 SCORE_INTERVAL = 2
-"""Number of epochs from one score on dev to the next."""
+"""Number of epochs from one score on dev to the next, while settings are chosen."""
 PATIENCE = 5
-"""Number of scores on dev without an improvement after which training stops."""
+"""Number of scores on dev in a row without an improvement after which training stops."""
 Images = np.ndarray | DiskRows
 """Image rows (n, D), in memory or on disk."""
 Sentences = sparse.csr_array | DiskRows
@@ -36,12 +36,12 @@ Sentences = sparse.csr_array | DiskRows
 
 @dataclass(frozen=True)
 class WsabieSchedule:
-    """The settings of `train`.
+    """The settings of one training by `train`.
 
-    `max_norm` is alpha of eq. 4, and `dimensions` is the number c of columns of the weights. `adaptive` chooses AdaGrad
-    instead of SGD. An epoch visits each pair once, and a step has `batch` pairs. At most `max_samples` sentences of
-    other images (negatives) are sampled for a pair in a step. If none of them violates the margin, the pair changes
-    nothing.
+    `max_norm` is alpha of eq. 4, and `dimensions` is the number c of columns of W and U. If `adaptive` is true, AdaGrad
+    is used instead of SGD. An epoch visits each pair once in random order, and a step has `batch` pairs. In a step, at
+    most `max_samples` sentences are sampled, and those of other images are the negatives of a pair. If none of them
+    violates the margin, the pair changes nothing.
     """
 
     epochs: int
@@ -55,10 +55,12 @@ class WsabieSchedule:
 
 
 def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule) -> Iterator[Directions]:
-    """Train W (D, c) and U (d, c) by Wsabie, and yield the initial weights and then the weights after each epoch.
+    """Train W (D, c) and U (d, c) by Wsabie, and yield a copy of the initial weights and then of the weights after each
+    of `schedule.epochs` epochs.
 
-    x (n, D) are centred images and y (m, d) are sentences, both as arrays or DiskRows. Sentence j belongs to image
-    `owners[j]` (m,). Sentences need not be centred, because only y_j - y_i enters the loss.
+    x (n, D) are centred images and y (m, d) are sparse sentences, both in memory or as DiskRows. Sentence j belongs to
+    image `owners[j]`, for owners (m,), so there are m pairs. Sentences need not be centred, because only y_j - y_i
+    enters the loss.
 
     The loss is eq. 3 of Gong et al. 2014, the sum over pairs of L(r_i) max(0, 1 - x_i W U' y_i' + x_i W U' y_j'). By
     eq. 4, no column of W or U is longer than the root of alpha. For each pair, sentences of other images are sampled
@@ -75,19 +77,19 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
     d.
 
     The same seed and number of threads give the same directions. Raises InputError if all sentences belong to one
-    image, if x is not finite, or if the weights diverge.
+    image, or there are none, if x is not finite, or if the weights diverge.
     """
     if not len(owners) or (owners == owners[0]).all():
         raise InputError(
-            "The model wsabie needs training captions of at least 2 photos, because it compares each caption with"
-            " captions of other photos. Add captioned photos to the split train, or remove wsabie from models."
+            "Wsabie needs training captions of at least 2 photos, because it compares each caption with captions of"
+            " other photos. Add captioned photos to the split train, or remove the model from the key models."
         )
     for rows in np.array_split(np.arange(x.shape[0]), -(-x.shape[0] // CHECKED_ROWS)):
         if not (is_finite := np.isfinite(x[rows]).all(axis=1)).all():
             row = rows[is_finite.argmin()]
             raise InputError(
-                f"the features of training image {row} (counted from 0) are not finite. Extract the features again with"
-                " `jointspace stage extract --run RUN --force`."
+                f"Wsabie cannot be trained: the features of training image {row} (counted from 0) are not finite."
+                " Extract the features again with `jointspace stage extract --run RUN --force`."
             )
     rng = np.random.default_rng(schedule.seed)
     weights = _Weights(x.shape[1], y.shape[1] if isinstance(y, DiskRows) else shape_of(y)[1], schedule, rng)
@@ -101,7 +103,7 @@ def train(x: Images, y: Sentences, owners: np.ndarray, schedule: WsabieSchedule)
 
 
 def rank_weights(n: int) -> np.ndarray:
-    """Compute L(r) = 1 + 1/2 + ... + 1/r for r = 0 to n - 1. Return (n,) float32."""
+    """Compute the weight L(r) = 1 + 1/2 + ... + 1/r of each rank r from 0 to n - 1. Return (n,) float32. L(0) is 0."""
     return np.concatenate([[0.0], np.cumsum(1 / np.arange(1, n))]).astype(np.float32)
 
 
@@ -110,13 +112,14 @@ def find_violators(
 ) -> tuple[np.ndarray, np.ndarray]:
     """Find the first candidate that violates the margin of 1 for each of b pairs.
 
-    `scores` (b, p) are the scores of each image with p candidates, which are a random sample of sentences. `targets`
-    (b,) are the scores of the positive sentences. `own` (b, p) marks the candidates that belong to the pair's own
+    `scores` (b, p) are the scores of each pair's image with p candidates, which are a random sample of sentences.
+    `targets` (b,) are the scores of the images with the sentences of their own pairs. A candidate violates the margin
+    if its score is greater than the target minus 1. `own` (b, p) marks the candidates that belong to the pair's own
     image, which are skipped. Pair i visits the candidates in the order starts[i], starts[i] + 1, ..., and continues at
     0 after the last.
 
-    Returns the column of the first violator (b,), and the number of samples up to it (b,), which is 0 if no candidate
-    violates the margin.
+    Returns the column of the first violator (b,), and the number of samples up to it (b,), which counts the violator
+    but no skipped candidate. The number is 0, and the column has no meaning, if no candidate violates the margin.
     """
     size = scores.shape[1]
     turn = (np.arange(size) - starts[:, None]) % size
@@ -129,7 +132,8 @@ def find_violators(
 
 @dataclass(frozen=True)
 class Gradient:
-    """The gradient of eq. 3 on a batch: `w` (D, c) for W, and `u` (k, c) for the rows `words` (k,) of U.
+    """The gradient of the loss (eq. 3) on a batch: `w` (D, c) for W, and `u` (k, c) for the k rows of U with the
+    numbers `words` (k,), which are the words of the batch.
 
     The gradient of all other rows of U is zero.
     """
@@ -142,10 +146,11 @@ class Gradient:
 def differentiate(
     projected: np.ndarray, x: np.ndarray, difference: sparse.csr_array, rank_weight: np.ndarray, u: np.ndarray
 ) -> Gradient:
-    """Compute the gradient of the sum of rank_weight_i (1 + x_i W U' (y_j - y_i)') over b violating pairs (eq. 3).
+    """Compute the gradient of the sum of rank_weight_i (1 + x_i W U' (y_j - y_i)') over b pairs i with a violator y_j
+    (eq. 3).
 
-    `x` (b, D) are the images, `projected` (b, c) is xW, and `difference` (b, d) is y_j - y_i. `rank_weight` (b,) is
-    L(r_i), and `u` is U (d, c).
+    `x` (b, D) are the images of the pairs, `projected` (b, c) is xW, and `difference` (b, d) is y_j - y_i.
+    `rank_weight` (b,) has the weight of each pair, such as L(r_i), and `u` is U (d, c). Nothing is changed in place.
     """
     words, columns = np.unique(difference.indices, return_inverse=True)
     compact = sparse.csr_array((difference.data, columns, difference.indptr), shape=(len(x), len(words)))
@@ -157,10 +162,11 @@ def _step(
     weights: "_Weights", x: Images, y: Sentences, owners: np.ndarray, pairs: np.ndarray,
     rank_weight: np.ndarray, rng: np.random.Generator,
 ) -> None:  # fmt: skip
-    """Update the weights by one batch of pairs, whose sentences are the rows `pairs` (b,) of y.
+    """Update `weights` in place by one step with a batch of b pairs, whose sentences are the rows `pairs` (b,) of y.
 
-    The violators of all b pairs are found in the same sample of sentences. `rank_weight` (m,) is the result of
-    `rank_weights`.
+    The violators of all b pairs are found in the same random sample of sentences, which each pair visits from a random
+    start of its own.
+    `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights diverge.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
     images, positive = x[owners[pairs]], y[pairs]
@@ -177,7 +183,8 @@ def _step(
 
 
 class _Weights:
-    """W and U, their update rule, and the constraint of eq. 4."""
+    """The weights W and U during a training, with their update rule (SGD or AdaGrad) and the constraint of eq. 4. They
+    are drawn at random and shortened when the object is created."""
 
     def __init__(self, dim_x: int, dim_y: int, schedule: WsabieSchedule, rng: np.random.Generator) -> None:
         self.schedule = schedule
@@ -186,7 +193,8 @@ class _Weights:
         self._shorten()
 
     def step(self, gradient: Gradient) -> None:
-        """Take one step against `gradient`, then apply eq. 4. Raises InputError if the weights diverge."""
+        """Change W and U by one step of SGD or AdaGrad against `gradient`, and then shorten columns that are longer
+        than eq. 4 allows. Raises InputError if the weights diverge."""
         rate = np.float32(self.schedule.learning_rate)
         step_w, step_u = gradient.w, gradient.u
         if self._squares:
@@ -200,22 +208,23 @@ class _Weights:
         self._shorten()
 
     def _shorten(self) -> None:
-        """Project every column of W and U onto the ball of squared radius alpha.
+        """Shorten every column of W and U whose squared length is greater than alpha to the squared length alpha, in
+        place.
 
-        Raises InputError if a column is not finite.
+        Raises InputError if a column is not finite, which means that the training has diverged.
         """
         for matrix in (self.w, self.u):
             squared = np.einsum("ic,ic->c", matrix, matrix)
             if not np.isfinite(squared).all():
                 raise InputError(
-                    f"Wsabie diverged at the learning rate {self.schedule.learning_rate:g}. Lower learning_rate, or"
-                    " scale the features to unit length (normalise: [l2])"
+                    f"Wsabie diverged at the learning rate {self.schedule.learning_rate:g}: its weights are not finite."
+                    " Lower learning_rate, or scale the features to unit length (normalise: [l2])."
                 )
             if (squared > self.schedule.max_norm).any():
                 matrix *= np.sqrt(self.schedule.max_norm / np.maximum(squared, self.schedule.max_norm))
 
     def directions(self) -> Directions:
-        """Return a copy of W and U as directions, whose values are 1."""
+        """Return a copy of W and U as Directions, whose values are all 1."""
         return Directions(self.w.copy(), self.u.copy(), np.ones(self.schedule.dimensions, np.float32))
 
 
@@ -223,7 +232,8 @@ class WsabieSGD(UnitProjections, LinearModel):
     """Wsabie by stochastic gradient descent, compared by cosine similarity (Gong et al. 2014, eq. 3 and 4).
 
     In the code, W is `directions.w` (D, c), U is `directions.u` (d, c), alpha is `max_norm`, and c is `dimensions`.
-    Training centres only the images. Embedding centres both views.
+    Training centres only the images, because the mean of the sentences cancels in the loss. Embedding centres both
+    views.
     """
 
     adaptive: ClassVar[bool] = False
@@ -231,10 +241,10 @@ class WsabieSGD(UnitProjections, LinearModel):
     @classmethod
     def fit(cls, task: FitTask) -> Tuned:
         """Choose the learning rate on dev with the middle value of alpha, and then alpha with this learning rate.
+        Return the model with the best recall sum on dev, and all trials.
 
-        Each training stops early if its score on dev does not improve.
-        If `task.chosen` is given, only this combination is trained, for the number of epochs that was best when it was
-        chosen.
+        Each training stops early if its score on dev does not improve. If `task.chosen` is given, only this combination
+        is trained, for the number of epochs that was best when it was chosen. Raises InputError as `train` does.
         """
         search = _Search(cls, task)
         settings = task.settings
@@ -255,8 +265,8 @@ class WsabieSGD(UnitProjections, LinearModel):
 
 
 class _Attempt(NamedTuple):
-    """The result of a training with one learning rate and one alpha: the settings with their score on dev (`trial`),
-    and the directions of the best epoch."""
+    """The result of one training: its learning rate, alpha and best epoch with the score on dev (`trial`), and the
+    `directions` after the best epoch."""
 
     trial: GridTrial
     directions: Directions
@@ -267,7 +277,8 @@ def _best(attempts: Sequence[_Attempt]) -> _Attempt:
 
 
 class _Search:
-    """The search for the learning rate and alpha of one task, with its training pairs and dev views."""
+    """The search for the learning rate and alpha of one task. It writes the training pairs to temporary files, from
+    which every training reads them, and holds the views of the dev pairs in memory."""
 
     def __init__(self, model: type[WsabieSGD], task: FitTask) -> None:
         self.model = model
@@ -280,19 +291,22 @@ class _Search:
         self.dev_y = as_sparse(task.text.stack(task.dev.sentences))
 
     def embed_dev(self, directions: Directions) -> tuple[np.ndarray, np.ndarray]:
-        """Project the dev images and sentences. Return (n, c) and (m, c)."""
+        """Project the n dev images and m dev sentences on `directions`. Return (n, c) and (m, c), not scaled to unit
+        length."""
         return project([self.dev_x], self.mean_x, directions.w), project([self.dev_y], self.mean_y, directions.u)
 
     def score(self, directions: Directions) -> float:
-        """Compute the sum of recall@1, @5 and @10 of both directions of search on dev, in percent."""
+        """Embed dev by `directions`, and compute the sum of recall@1, @5 and @10 of both directions of search, in
+        percent, at most 600."""
         images, sentences = self.embed_dev(directions)
         return recall_sum(count_ranks(unit_rows(images), unit_rows(sentences), self.task.dev.owners, self.model.metric))
 
     def attempt(self, rate: float, norm: float, epochs: int, interval: int) -> _Attempt:
-        """Train with the learning rate `rate` and alpha `norm` for at most `epochs` epochs.
+        """Train from new random weights with the learning rate `rate` and alpha `norm` for at most `epochs` epochs.
+        Return the directions with the best score on dev.
 
         The directions are scored on dev every `interval` epochs, and after the last epoch. Training stops after
-        PATIENCE scores without an improvement.
+        PATIENCE scores in a row without an improvement. Raises InputError as `train` does.
         """
         task, settings = self.task, self.task.settings
         schedule = WsabieSchedule(
@@ -317,7 +331,8 @@ class _Search:
         return _Attempt(trial, best_directions)
 
     def finish(self, attempts: Sequence[_Attempt]) -> Tuned:
-        """Return the model of the best attempt, with the trials of all attempts."""
+        """Return the model of the attempt with the greatest recall sum on dev, with the trials of all attempts. Of
+        equal attempts, the first is chosen."""
         task = self.task
         best, directions = _best(attempts)
         images, sentences = self.embed_dev(directions)
@@ -331,16 +346,19 @@ class _Search:
 
 
 class WsabieAdaGrad(WsabieSGD):
-    """Wsabie with the steps of AdaGrad instead of SGD (Gong et al. 2014, section 3). The rest is as in WsabieSGD."""
+    """The registered model `wsabie-adagrad`: Wsabie with the steps of AdaGrad instead of SGD (Gong et al. 2014, section
+    3). The rest is as in WsabieSGD."""
 
     adaptive = True
 
 
 def _gather(task: FitTask, mean_x: np.ndarray) -> tuple[DiskRows, DiskRows, np.ndarray]:
-    """Write all target pairs to temporary files, because each step reads random pairs. `mean_x` (D,) is the mean image.
+    """Write all target pairs of `task` to temporary files, because each step of a training reads random pairs. `mean_x`
+    (D,) is the mean image, which is subtracted from the images.
 
-    Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Only the owners and the
-    positions of the rows are in memory.
+    Returns the centred images (n, D), the sparse sentences (m, d) and the owners (m,). Sentence j belongs to image
+    owners[j]. Only the owners and the positions of the rows are in memory. Text vectors of dense encoders become
+    sparse too.
     """
     images = DiskRows(task.view.dim)
     sentences = DiskRows(task.text.dim, is_sparse=True)
