@@ -249,7 +249,8 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Place the things one after another. A thing is left out if no spot is found where it hides no other thing."""
+    """Return `scene`, which is empty, with the `candidates` added one after another. A candidate that `_add` cannot
+    place is left out."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -259,7 +260,8 @@ def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -
 
 
 def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """Return `scene` with `thing` at a random spot where it hides nothing. If none is found, return `scene`."""
+    """Return `scene` with `thing` at a random spot for which `_all_in_sight` is true. Return `scene` unchanged if no
+    such spot is found in ATTEMPTS attempts, or if the scene would have more than MAX_FIGURES figures."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
             grown = _place(scene, thing, rng)

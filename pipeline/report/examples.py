@@ -200,7 +200,8 @@ def compare_generators(
     pick: Callable[[np.ndarray], Sequence[Row]],
     picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
-    """Choose photos for which all generators have generated captions, and show the best caption of each generator.
+    """Choose at most MAX_GENERATED_PHOTOS whole photos for which all generators have generated captions, evenly spaced
+    in the order of their ids. Return each photo with the best caption of each generator.
 
     `descriptions` are the JSON objects that `describe` writes, one per generator. `pick(ids)` returns the rows of
     images by their ids, and `picture(row)` the picture for a row.

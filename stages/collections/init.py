@@ -175,7 +175,8 @@ def command(
         raise InputError(f"no configuration was written. Run {remedy} above.")
     if seen["refused"]:
         remedy = (
-            f"Repair them, or raise collection.reject_limit in {path}. Then: jointspace run {shlex.quote(str(path))}"
+            f"Repair these files or lines, or raise collection.reject_limit in {path}. Then run:"
+            f" jointspace run {shlex.quote(str(path))}"
         )
         raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}. {remedy}")
 

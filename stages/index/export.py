@@ -42,7 +42,7 @@ def command(
 
         with hold(recipe):
             export_recipe(index_folder, recipe)
-        log.info("the recipe is in %s", recipe)
+        log.info("The program that embeds queries is in %s", recipe)
     if kind is not None and output is not None:
         from pipeline.run.reading.exports import export
 

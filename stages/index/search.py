@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_VALUE_CHARACTERS = 80
-"""Number of characters of a column's value that a line shows. The option --json prints the whole value."""
+"""Maximum number of characters of a column's value in a line of the table. The option --json prints the whole value."""
 EXAMPLE = 'jointspace search INDEX "a red bus"'
-"""The command that messages show as an example."""
+"""The example of a command in messages about the arguments and options."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESAMPLES = 1000
-"""Number of resamples of the queries for the intervals."""
+"""Number of resamples of the queries from which a 95% interval is computed."""
 DEPTH = 1000
 """Number of results of each query that are measured, as in the tracks of TREC."""
 QUERIES_AT_ONCE = 64
