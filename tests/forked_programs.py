@@ -80,7 +80,8 @@ def _complete(
 
 
 def fork(run: Callable[[], int]) -> int:
-    """Start a child process that calls `run` and exits with its result. Return the id of the child."""
+    """Start a child process that calls `run` and exits with its result, or with 70 after an error. Return the id of the
+    child process."""
     if child := os.fork():
         return child
     code = 70
@@ -149,7 +150,8 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that fork_client.py asks for, and send it the exit code."""
+    """Run the command that fork_client.py asks for at the socket `asked`, send the exit code to fork_client.py, and
+    return it."""
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more

@@ -91,7 +91,8 @@ MADE = {
     if not stage.sharded
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
-"""Targets of rules, as patterns."""
+"""Commit records of the stages without shards. `{RUN}` stands for the folder of the run, and `{model}` and other names
+in braces for names that a stage needs."""
 CONFIGURATIONS_ON_PAGES = [
     values for _, language, text in ALL_CODE if language == "yaml" and not named_places(values := yaml.safe_load(text))
 ]

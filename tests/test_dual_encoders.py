@@ -38,7 +38,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 60 photos without captions, with all stages of the dual encoder."""
+    """Make a run of 60 photos without captions, and call all of its stages with a dual encoder."""
     tmp_path = tmp_path_factory.mktemp("alone")
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
@@ -124,8 +124,10 @@ def test_photos_without_captions_get_a_line_by_captions_that_a_user_writes(run: 
 
 
 def write_captioned_photos(folder: Path, captioned: int, dev: int = 0) -> None:
-    """Draw 40 photos for training or without captions, and `dev` photos of each of dev and test. The first `captioned`
-    photos have captions. With `dev`, a list names the split of each photo."""
+    """Draw 40 photos and write captions for the first `captioned` photos.
+
+    If `dev` is not 0, draw `dev` more photos for each of dev and test, and write a list with the split of each photo.
+    """
     names = draw(folder, 40 + 2 * dev, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:captioned])
     (folder / "captions.tsv").write_text("".join(captions))

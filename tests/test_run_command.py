@@ -48,7 +48,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Return the processes whose working directory is `folder`."""
+    """Return the ids of the processes whose working directory is `folder`."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):

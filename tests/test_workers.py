@@ -143,7 +143,8 @@ def paint(number: int) -> np.ndarray:
 
 
 def paint_or_die(number: int) -> dict[str, object]:
-    """Return arrays that do not all fit into a slot for every fifth item, and end the process for item 20."""
+    """Return the arrays of item `number`. The arrays of every fifth item do not all fit into a slot. Item 20 ends the
+    process instead."""
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"number": number, "arrays": [paint(number)[:7], paint(number)] * (1 + (number % 5 == 0))}

@@ -54,7 +54,7 @@ def explain(
         path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # parts with a bracket are union branches
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})
-        last = str(fault["loc"][-1])  # it is not in the path if the user's key has a bracket
+        last = str(fault["loc"][-1])  # A key of the user that has a bracket is not in `path`.
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
             problems[f"unknown key {key or last}. {suggest(last, legal, 'The legal keys are')}", ""] = []

@@ -1,4 +1,4 @@
-"""A run with all results that the report shows."""
+"""Fixtures for the tests of the report: a run with the results that the report shows, and a copy of this run."""
 
 import shutil
 from pathlib import Path

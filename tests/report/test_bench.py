@@ -20,7 +20,8 @@ from pipeline.storage.shards import shard_path
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    """Two noisy linear views of a hidden vector, with 60 pairs in each split."""
+    """Make a bench of two encoders, whose vectors are noisy linear views of the same hidden vectors, with 60 pairs in
+    each split."""
     rng = np.random.default_rng(0)
     maps = rng.standard_normal((2, 6, 12))
     splits = {}

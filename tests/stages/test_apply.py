@@ -170,7 +170,7 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     assert "0 of 39 photos" in caplog.text and open_index(index).card.images.count == 50
     caplog.clear()
     run_command("verify", index)
-    assert " 0 wrong" in caplog.text
+    assert " 0 files cannot be used" in caplog.text
     vectors = index / "added/00-photos/embeddings/ncca/shard-00000.h5"
     vectors.write_bytes(vectors.read_bytes()[:-1])
     with pytest.raises(IntegrityError, match=f"1 file of {index} cannot be used"):

@@ -47,7 +47,8 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """Write features of the images in reverse order. Image i has the row [i, 2 i], with its path in another folder."""
+    """Write features of the images in reverse order. The features of image i are [i, 2 i], and the name of this row is
+    the path of the image, but in another folder."""
     paths = Manifest(made / "manifest").images["path"].to_pylist()
     ids = np.arange(COUNT)[::-1]
     np.save(tmp_path / "f.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))

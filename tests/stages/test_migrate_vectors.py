@@ -19,9 +19,10 @@ SAMPLE = 120
 """Number of new vectors."""
 RNG = np.random.default_rng(0)
 NEW = RNG.normal(size=(COUNT, 8)).astype("f4")
-"""Vectors of all rows by the new encoder, of which the first SAMPLE rows of `CHOSEN` are given."""
+"""Vectors of all rows by the new encoder. The tests give only the rows in CHOSEN to `migrate`, unless a test says
+otherwise."""
 OLD = (NEW @ np.linalg.qr(RNG.normal(size=(12, 8)))[0].T).astype("f4")
-"""Vectors of the old encoder: the new ones in a space of more dimensions, with the same angles."""
+"""Vectors of all rows by the old encoder: the vectors of NEW in a space of more dimensions, with the same angles."""
 CHOSEN = RNG.permutation(COUNT)[:SAMPLE]
 NAMES = [f"photo-{row:03d}.jpg" for row in range(COUNT)]
 
