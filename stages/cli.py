@@ -113,7 +113,7 @@ class Jointspace(Catalogue):
         if name in FORMER:
             args = _translate(name, args[1:])
         elif name in STAGES:
-            log.warning("jointspace %s is called jointspace stage %s now", name, name)
+            log.warning("jointspace %s is called jointspace stage %s now. Use the new name.", name, name)
         return super().resolve_command(ctx, args)
 
 
@@ -140,7 +140,8 @@ def _translate(former: str, args: list[str]) -> list[str]:
         kept = [word for option, value in given if option in renamed for word in (renamed[option], value)]
         first = [value for option, value in given if option == "--index"]
         translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
-    log.warning("%s is called %s now", former, shlex.join(["jointspace", *translated]))
+    command = shlex.join(["jointspace", *translated])
+    log.warning("%s is called %s now. The former name works until the next release.", former, command)
     return translated
 
 

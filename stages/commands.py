@@ -100,10 +100,10 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
         elif name not in former:
             rest.append(word)
         elif former[name]:
-            log.warning("%s is called %s now", name, former[name])
+            log.warning("%s is called %s now. Use the new name.", name, former[name])
             rest.append(former[name] + equals + value)
         else:
-            log.warning("%s is an argument now: %s", name, usage)
+            log.warning("%s is an argument now: %s. Leave the option out.", name, usage)
             first.append(value if equals else next(words, ""))
     return [*first, *rest]
 
@@ -252,7 +252,10 @@ def command_of(stage: "Stage") -> click.Command:
                 kept += run_stage(run, stage, job, again=again, **options)
         if kept:
             outputs = counted(kept, "shard" if stage.sharded else "output")
-            log.info("%s: kept %s made from the same inputs. --force makes them again.", stage.command, outputs)
+            log.info(
+                "%s: The inputs of %s are unchanged, so this work was skipped. To do it again, add --force.",
+                stage.command, outputs,
+            )  # fmt: skip
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     arguments = [click.argument(name, required=False) for name in stage.names]

@@ -85,7 +85,7 @@ def test_photos_without_captions_are_indexed_and_found(run: Path, tmp_path: Path
         assert copies and all(copy.read_bytes() == original for copy in copies)
     (changed,) = (tmp_path / "applied").glob("**/text_encoders/dual-text/library/config.json")
     content = changed.read_text()
-    changed.unlink()  # it is a hard link to the file of the first index
+    changed.unlink()  # It is a hard link to the file of the first index, which must not change.
     changed.write_text(content.replace("clip", "evil", 1))
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")
@@ -153,7 +153,7 @@ def run_with_clip(folder: Path) -> Path:
     jobs = _jobs(declared(), Run(run))
     for stage, names in sorted(
         jobs, key=lambda job: job[0].name != "ingest"
-    ):  # Every stage with shards needs the list.
+    ):  # `ingest` comes first, because every stage with shards needs the manifest.
         run_stage(Run(run), stage, names)
     return run
 

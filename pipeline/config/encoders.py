@@ -587,7 +587,7 @@ class ImportedTextsEntry(PrecomputedKeys, TextEntry):
     kind: Literal["imported"] | ImportPath = key(...)
 
 
-# --- the unions
+# --- the types of entries, of which pydantic chooses one by the kind of the entry
 
 AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 

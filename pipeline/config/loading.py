@@ -50,7 +50,7 @@ def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
     ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
     """
     if id(node) not in counts:
-        counts[id(node)] = 0  # an alias that leads back to this node finds 0
+        counts[id(node)] = 0  # While the nodes below are counted, an alias that leads back to this node finds 0.
         children = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         below = (count_nodes(child, counts) for child in children if not isinstance(node, yaml.ScalarNode))
         counts[id(node)] = 1 + sum(below)

@@ -51,7 +51,8 @@ def explain(
     ]
     problems: dict[tuple[str, str], list[str]] = {}
     for fault in stated or faults:
-        path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # parts with a bracket are union branches
+        # A part with a bracket is no key. It names a type of entry that pydantic tried, such as [NetworkEntry].
+        path = [str(part) for part in fault["loc"] if "[" not in str(part)]
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})
         last = str(fault["loc"][-1])  # A key of the user that has a bracket is not in `path`.

@@ -123,7 +123,7 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
-        log.info("%s: %s skipped, because they were removed before", change.home, counted(gone, "photo"))
+        log.info("%s: %s skipped, because they were removed from the index before", change.home, counted(gone, "photo"))
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:
@@ -131,7 +131,7 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s skipped, because the index already has their photos with other captions",
+            "%s: %s skipped, because the index already has their photos with other captions. They cannot be found.",
             change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 
@@ -175,11 +175,15 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 log.warning(
-                    "%d photos of %s are in this index twice now. `jointspace remove` removes one of each.",
+                    "%d photos of %s are in this index twice now. Remove one of each with `jointspace remove`.",
                     repeated, shard.folder,
                 )  # fmt: skip
             if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(index)):
-                log.warning("%d photos of %s were removed before and are back. Remove them again.", back, shard.folder)
+                log.warning(
+                    "%d photos of %s were removed before and are back. If they must not be found, remove them again"
+                    " with `jointspace remove`.",
+                    back, shard.folder,
+                )  # fmt: skip
     return total, new
 
 

@@ -36,7 +36,7 @@ def command(
     if (kind is None) != (output is None) or (output is None and recipe is None):
         raise UsageError("Pass --to and --output for the vectors, or --recipe, or all three.")
     if (code or dims) and kind != "faiss":
-        raise UsageError("The options --type and --dims need --to faiss.")
+        raise UsageError("The options --type and --dims need --to faiss. Add --to faiss, or leave them out.")
     if recipe is not None:
         from pipeline.run.reading.recipe import export_recipe
 

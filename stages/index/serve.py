@@ -144,7 +144,10 @@ def serve(options: ServeOptions) -> None:
         settings.serve.max_requests,
     )
     if limits.top > limits.max_top:
-        raise UsageError(f"--top-k is {limits.top}, but a request can have at most {limits.max_top} results.")
+        raise UsageError(
+            f"--top-k or the key serve.top is {limits.top}, but a request can have at most {limits.max_top} results."
+            " Lower the number."
+        )
     if options.review and (options.host != ServeOptions.host or options.allowed):
         raise UsageError("--review writes a file, so no other machine may reach it. Leave out --host and --allow-host.")
     named = _name_all(options.folders)

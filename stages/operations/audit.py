@@ -114,7 +114,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     if run.layout.report.path.exists():
         try:
             run_stage(Run(root), declared()["report"], again=True)
-        except IntegrityError as error:  # such as an index that `remove` has changed
+        except IntegrityError as error:  # raised, for example, if `remove` has changed an index of the run
             rerun = shlex.join(["jointspace", "run", str(run.layout.config)])
             log.warning("The report does not show the findings yet: %s Make the report with `%s`.", error, rerun)
         else:

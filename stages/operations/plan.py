@@ -198,7 +198,8 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
                 pictures += reader.load([view], photograph)
         if not pictures:
             raise InputError(
-                f"None of {len(sample.photographs)} sampled photos can be decoded. Run `jointspace doctor`."
+                f"None of {len(sample.photographs)} sampled photos can be decoded. Check that the files are whole, and"
+                " check the libraries with `jointspace doctor`."
             )
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes

@@ -112,7 +112,7 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
         if found:
             listed = " or ".join(shlex.join(["jointspace", "run", str(path)]) for path in found)
             raise UsageError(f"Give a configuration: {listed}. For the demo, run: jointspace demo")
-        log.warning("`jointspace run` without a configuration is called `jointspace demo` now")
+        log.warning("`jointspace run` without a configuration is called `jointspace demo` now. Use the new name.")
     run_workflow(config_path, further, cores, as_json)
 
 
@@ -258,7 +258,7 @@ def run_workflow(
         if changes:
             publish_text(changed, yaml.safe_dump(changes))
             files.append(changed)
-        words += further  # before --configfile, which accepts any number of values
+        words += further  # After --configfile, Snakemake would take the user's targets for further files.
         words += ["--configfile", *map(str, files)] if files else []
         try:
             code = _watch(words, output, shown=bool(further))

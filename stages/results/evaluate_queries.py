@@ -150,7 +150,7 @@ def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
                 " as `jointspace search` prints them, or their ids, such as id:12."
             )
         log.warning(
-            "%s: judged photos that are unknown, and count as not found: %d of %d, such as %s",
+            "%s: judged photos that are unknown, and count as not found: %d of %d, such as %s. Correct these names.",
             index.folder, len(unknown), len(names), printable(example),
         )  # fmt: skip
     judged: Qrels = {}

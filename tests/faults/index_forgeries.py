@@ -356,7 +356,7 @@ def _remap_dimensions(index: faiss.Index) -> None:
     """Add a transform that reads components far beyond the vectors."""
     remap = faiss.RemapDimensionsTransform(index.d, index.d, True)
     faiss.copy_array_to_vector(np.full(index.d, 1 << 30, np.int32), remap.map)
-    remap.this.disown()  # The index deletes the transform.
+    remap.this.disown()  # From now on, `index` owns the transform and deletes it.
     index.prepend_transform(remap)
 
 

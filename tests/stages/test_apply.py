@@ -199,7 +199,7 @@ def test_a_stage_says_that_its_outputs_were_kept(
     caplog.set_level("INFO")
     run = shutil.copytree(applied / "out", tmp_path / "out")
     run_command("stage", "ingest", "--run", run)
-    assert "ingest: kept 1 output made from the same inputs. --force makes them again." in caplog.text
+    assert "ingest: The inputs of 1 output are unchanged, so this work was skipped. To do it again" in caplog.text
 
 
 def test_refused_photos_leave_nothing_behind(
@@ -289,7 +289,7 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert "2 photos skipped, because they were removed before" in caplog.text
+    assert "2 photos skipped, because they were removed from the index before" in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")

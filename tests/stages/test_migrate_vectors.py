@@ -71,7 +71,8 @@ def test_captions_are_a_third_view_with_several_captions_per_photo() -> None:
     means = np.array([unit(texts[owners == row]).mean(axis=0) for row in described])
     views = [(noisy[CHOSEN], unit(NEW[CHOSEN])), (noisy[described], means)]
     x, y = (np.concatenate([view[side] - view[side].mean(axis=0) for view in views]) for side in (0, 1))
-    scale = np.square(x).sum() / len(x) * SAMPLE / x.shape[1]  # lambda is relative to the mean variance of all rows
+    # The ridge is a multiple of this scale: the mean square of the values in x, times SAMPLE photos.
+    scale = np.square(x).sum() / len(x) * SAMPLE / x.shape[1]
     expected = np.linalg.solve(x.T @ x + migration.gallery_map.ridge * scale * np.eye(12), x.T @ y)
     np.testing.assert_allclose(migration.gallery_map.weight, expected, atol=1e-4)
     left, _, right = np.linalg.svd(y.T @ x, full_matrices=False)
