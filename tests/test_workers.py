@@ -52,7 +52,11 @@ KEPT: list[bytes] = []
 
 
 def keep_megabytes(log: Path, megabytes: int) -> int:
-    """Take memory under a limit of 100 MB above the memory of a new process, and write each call to `log`."""
+    """Take some memory, keep it until the process ends, and return its size. The begin and end are written to `log`.
+
+    A process can take 100 MB more than it has at its first call. While an item of 130 MB has begun only once, each call
+    waits, for at most a second, so that a second try of this item can begin beside it.
+    """
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (100 << 20)

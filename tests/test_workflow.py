@@ -193,7 +193,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
 
 
 def wait_for_orphans(group: int) -> None:
-    """Wait until a process group has no process left."""
+    """Wait until a process group has no process left. The test fails if one is left after 120 seconds."""
     deadline = time.monotonic() + 120
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline:

@@ -44,10 +44,11 @@ class UniqueKeys(SafeLoader):
 
 
 def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Return the number of keys and values below `node`, with each alias counted as often as it is used.
+    """Return the number of nodes of YAML in `node`: itself, and all keys and values below it. What an alias stands for
+    is counted each time the alias is used.
 
-    `counts` keeps the count of each visited node by its id, so that each node of the file is only counted once. Raises
-    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
+    `counts` keeps the count of each visited node by its id, so that no node of the file is visited twice. Raises
+    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES nodes.
     """
     if id(node) not in counts:
         counts[id(node)] = 0  # While the nodes below are counted, an alias that leads back to this node finds 0.

@@ -250,7 +250,7 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
     """Return `scene`, which is empty, with the `candidates` added one after another. A candidate that `_add` cannot
-    place is left out."""
+    place is left out. If it is the first one, all candidates become small and single, and the scene is begun again."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)

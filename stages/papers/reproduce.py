@@ -194,8 +194,11 @@ def _word_models(config: "Config") -> list[str]:
 
 
 def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
-    """Return, for the label of each system, its relations: (name, Frobenius norm of its matrix in each training, number
-    of training words that have the relation)."""
+    """Return, for the label of each system whose models have a matrix per relation, its relations: (name, Frobenius
+    norm of its matrix in each training, number of training words that have the relation).
+
+    A relation whose norm is not finite in one of the trainings is left out.
+    """
     import numpy as np
 
     from pipeline.config.stored import restore

@@ -125,7 +125,7 @@ def test_an_index_is_not_written_over_another(colours: Path, applied: Path, tmp_
 
 @pytest.fixture(scope="module")
 def joined(colours: Path, applied: Path) -> Path:
-    """Make a copy of the index to which the index of the 24 photos has been added."""
+    """Copy the index of 40 photos, add the index of the other 24 photos to the copy, and return the copy's folder."""
     run_command("add", colours / "bundle", applied / "out", "--copy-to", applied / "joined")
     return applied / "joined"
 

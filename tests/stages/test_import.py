@@ -151,7 +151,10 @@ MAKER = {"name": "maker", "kind": "averaged"}
 
 
 def configure_texts(made: Path, *more: dict, **own: str) -> None:
-    """Configure the imported text encoder `precomputed`. Its files are in the parent folder of the run."""
+    """Configure the run `made` to import the text encoder `precomputed` from files in the run's parent folder.
+
+    `own` are further keys of its entry, and `more` are further parts of the configuration.
+    """
     entry = {"name": "precomputed", "kind": "imported", "path": "s.npy", **own}
     write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
 
