@@ -96,7 +96,8 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
-    """Set the input, the output, the errors, the folder and the environment of this process."""
+    """Give this process another folder, other environment variables, and `files` (descriptors) as its standard input,
+    output and errors."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
@@ -127,7 +128,7 @@ def run_snakemake(arguments: list[str]) -> int:
 
 
 def call_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in this process. The parent of this process runs the jobs."""
+    """Run Snakemake in this process and return its exit code. The parent of this process runs the jobs."""
     from snakemake import cli
     from snakemake.shell import shell
 
@@ -164,7 +165,7 @@ def answer(asked: socket.socket) -> int:
 
 
 def call_jointspace(arguments: list[str]) -> int:
-    """Run a command of jointspace in this process."""
+    """Run a command of jointspace in this process and return its exit code."""
     from pipeline.compute import runtime
     from stages.cli import main
 
@@ -189,7 +190,7 @@ def limit_threads(count: int | None = 1) -> None:
 
 
 def call_script(arguments: list[str]) -> int:
-    """Run a Python script in this process."""
+    """Run a Python script in this process and return its exit code."""
     from pipeline.compute import runtime
 
     limit_threads()

@@ -157,7 +157,7 @@ class SyntheticRegions:
 
 
 def grow(view: str, tokens: Tokens) -> Trees:
-    """Make trees over sentences of four words a b c d.
+    """Make trees of the form `view` over sentences of four words a b c d.
 
     In dependency trees, b and c depend on a, and d depends on c. Phrase trees are (S (NP a) (X (NP b) c d)).
     """

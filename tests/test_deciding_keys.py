@@ -75,7 +75,8 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Yield other values of the type of a key. Not all of them are valid."""
+    """Yield values other than `value` for a key with the type `annotation`. Not all of them are valid. For a type that
+    is not handled below, such as a mapping, there are none."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)

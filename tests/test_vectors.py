@@ -84,7 +84,8 @@ def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def begin(folder: Path, data: Path) -> Path:
-    """Make the folder of a run with the configuration that `init` writes."""
+    """Make the folder of a run with the configuration that `init` writes for the vectors in `data`, and shorter
+    searches. Return the folder."""
     run_command("init", data, "--output", folder / "found.yaml")
     values = yaml.safe_load((folder / "found.yaml").read_text())
     assert values["models"] == ["zero-shot", "ncca"]

@@ -87,7 +87,7 @@ def compute_forever() -> None:
 
 
 def compute_or_wait(item: int) -> int:
-    """Use more CPU time than the limit for item 7, and only wait for item 3."""
+    """Return the item. Item 7 would need more CPU time than the limit, and item 3 only waits for a second."""
     with processor_limit(0.3, f"took too long: {item}"):
         if item == 7:
             compute_forever()
@@ -224,7 +224,7 @@ def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
 
 
 def start(program: str, folder: Path) -> subprocess.Popen:
-    """Start a program that can import this module."""
+    """Write the source code `program` to a file in `folder` and start it. It can import this module and the project."""
     (folder / "parent.py").write_text(program)
     path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
     return subprocess.Popen(

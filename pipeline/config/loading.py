@@ -134,9 +134,8 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
 
 
 def _name_models(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each mapping in `models` by its name, and move the mapping to `variants`.
-
-    A mapping with `members` is moved to `ensembles` instead.
+    """Return a copy of the configuration in which each mapping in `models` is replaced by its name, and is moved to
+    `variants`. A mapping with `members` is moved to `ensembles` instead.
     """
     full = dict(values)
     models = full.get("models")
@@ -156,7 +155,7 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each variant that has `seeds` by one variant per seed.
+    """Return a copy of the configuration in which each variant that has `seeds` is replaced by one variant per seed.
 
     In all lists that name the variant, the names of the variants for its seeds replace its name.
     """
@@ -197,7 +196,10 @@ def _seeds(variant: object) -> list[int]:
 def _replace_names(
     values: Mapping[str, object], path: tuple[str, ...], names: Mapping[str, list[str]]
 ) -> dict[str, object]:
-    """Replace each name in the list at `path` by the list of names that `names` has for it."""
+    """Return a copy of `values` in which the list at `path`, if there is one, has other names in place of some names.
+
+    `names` maps a name to the names that take its place. Names that are not in it stay.
+    """
     full = dict(values)
     inner = full.get(path[0])
     if len(path) > 1 and isinstance(inner, Mapping):
@@ -210,7 +212,7 @@ def _replace_names(
 
 
 def _inherit(values: Mapping[str, object]) -> dict[str, object]:
-    """Copy shared defaults into the sections that inherit them.
+    """Return a copy of the configuration with shared defaults in the sections that inherit them.
 
     Trained models inherit from `train_defaults`, generators from `language_defaults`, and tf-idf encoders from `text`.
     """

@@ -38,7 +38,7 @@ Node = Phrase | Word
 
 
 def phrase(label: str, *parts: tuple[str, Node]) -> Phrase:
-    """Make a phrase of (relation, child) pairs. Exactly one relation is HEAD."""
+    """Make a phrase with a label such as NP, from (relation, child) pairs. Exactly one relation must be HEAD."""
     relations, children = zip(*parts, strict=True)
     return Phrase(label, relations, children)
 

@@ -378,7 +378,7 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
 def _read_box_texts(
     run: Run, boxes: "Sequence[ShownBox]", analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return a list of reference texts for each box. A text is a list of words.
+    """Return a list of reference texts for each box. `analyze` makes the list of words of each text.
 
     They are the texts that people wrote for the box or, if the configuration names no file with such texts, noun
     phrases of captions that name the box. A box can have none.
@@ -395,8 +395,8 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return a list of the captions that people wrote for each of the `images`. A caption is a list of words. The list
-    of an image without captions is empty."""
+    """Return, for each of the `images` of a split, a list of the captions that people wrote for it. `analyze` makes the
+    list of words of each caption. An image without captions has an empty list."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

@@ -21,5 +21,5 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(run: Path, tmp_path: Path) -> Path:
-    """Copy the run, so that a test can change the copy."""
+    """Return a copy of the run, which a test can change."""
     return shutil.copytree(run, tmp_path / "run")

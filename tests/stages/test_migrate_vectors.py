@@ -32,7 +32,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
-    """Write vectors to a .npy or Parquet file, with their names."""
+    """Write vectors to the file `path`, and return `path`. A Parquet file has the names too, and a .npy file has them
+    in a text file beside it.
+    """
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)
         return path
