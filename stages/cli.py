@@ -166,7 +166,8 @@ def stage() -> None:
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads of all libraries. [default: all cores]"
 )
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
-@click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)  # for the rules of Snakemake
+# The rules of Snakemake pass --log, so that a job writes its messages to a file. It is not in the help.
+@click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)
 @click.option(
     "--allow",
     metavar="MODULE:NAME",

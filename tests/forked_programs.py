@@ -103,7 +103,7 @@ def become(files: list[int], folder: str | Path, environment: dict[str, str]) ->
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # tempfile then looks up the folder again
+    tempfile.tempdir = None  # tempfile then looks up TMPDIR in the new environment
     sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
@@ -210,7 +210,7 @@ def preload(commands: bool) -> None:
 
     for name in IMPORTED:
         importlib.import_module(name)
-    load()  # pydantic makes its validators at their first use
+    load()  # Pydantic makes its validators at their first use. The forks inherit them.
     declared()
     for name in ("pipeline", "stages") if commands else ():
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):

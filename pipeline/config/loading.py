@@ -20,7 +20,7 @@ from pipeline.errors import UsageError, similar_name
 if TYPE_CHECKING:
     from yaml import SafeLoader
 else:
-    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
+    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster loader, if PyYAML was built with libyaml
 
 MAX_YAML_NODES = 100_000
 """Largest number of keys and values of a configuration, with its aliases expanded. A larger file is refused."""
@@ -124,7 +124,7 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
         config = Config.model_validate(full)
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
-    if found := list(dict.fromkeys(problems(config))):  # the variants for several seeds have the same problems
+    if found := list(dict.fromkeys(problems(config))):  # Variants that differ only in their seeds have equal problems.
         raise UsageError(f"{source}: {listed(found)}")
     return config
 

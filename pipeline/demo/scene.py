@@ -132,7 +132,7 @@ WIDTHS = (160, 200)  # range of the width in pixels (the aspect ratio is always 
 MAX_FIGURES = 4
 ATTEMPTS = 12  # attempts to find a spot for a thing. After them, the thing is left out of the scene
 COVERED = 0.45  # maximum share of the extent of a figure that one nearer figure may cover
-USUAL = 0.6  # share of the draws in which `pick_usual` takes the first of several options
+USUAL = 0.6  # probability that `pick_usual` takes the first of several options
 LIVELY = 3  # A kind of thing with more actions is chosen more often, but actions beyond this number do not count.
 
 Option = TypeVar("Option")

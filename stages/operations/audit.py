@@ -103,7 +103,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
         click.echo(f"{len(decisions):>7,}  pairs with a decision, which are not listed again: {decided}")
         if missing := _count_missing(run.manifest, decisions):
             pairs = counted(missing, "right or unsure pair")
-            log.warning("%s has %s that the collection no longer has. These rows have no effect.", path, pairs)
+            log.warning("%s has %s that the collection no longer has. You can delete these rows.", path, pairs)
     if exclude:
         with hold(exclude):
             publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))

@@ -151,7 +151,7 @@ def migrate(
             _migrate_files(Path(old), Path(new), texts, output)
         return
     missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
-    if missing and not config_path:  # The name of an encoder in CONFIG may contain a dot.
+    if missing and not config_path:  # With CONFIG, OLD and NEW are names of encoders, which may have a dot like files.
         raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
     if texts or output:
         raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
@@ -302,7 +302,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # so that Snakemake reacts to SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # An ignored SIGINT would be inherited.
         )  # fmt: skip
         try:
             for line in _follow(log, process):

@@ -72,7 +72,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     log.info("%d files were checked, and %d files cannot be used", found.checked, len(found.faults))
     if found.unvouched:
         log.info(
-            "Files that were not checked, because they need no checksum: %d, such as %s",
+            "Files that were not checked, because no commit record has their checksums: %d, such as %s",
             len(found.unvouched),
             found.unvouched[0],
         )
@@ -182,7 +182,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.verify import find_image, find_rejects, trace
 
     require_order(run, [image], is_run, "explain")
-    RUN.convert(run, None, None)  # refuses a configuration
+    RUN.convert(run, None, None)  # raises UsageError if `run` is a configuration file
     found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)

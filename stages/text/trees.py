@@ -176,7 +176,8 @@ def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
         written = "".join(conllu), "".join(brackets), len(texts)
         write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:MAX_LOGGED]:
-            log.warning("caption %(sentence_id)d was not parsed: %(reason)s", fallback)
+            stored = "It is stored as a chain of its words."
+            log.warning("caption %d was not parsed: %s. %s", fallback["sentence_id"], fallback["reason"], stored)
         log.info(
             "This shard has %d captions, of which %d were not parsed and are stored as chains of their words",
             len(texts),

@@ -57,7 +57,7 @@ def test_a_draw_has_distinct_pairs_and_depends_on_the_seed(bench: Bench) -> None
 
 def test_rows_have_the_mean_over_seeds_and_the_difference_from_the_first(bench: Bench) -> None:
     measured = list(compare_methods(bench, {name: METHODS[name] for name in ("procrustes", "csa")}, [30, 500], [0, 1]))
-    assert {one.pairs for one in measured} == {30, 60}  # There are only 60 pairs.
+    assert {one.pairs for one in measured} == {30, 60}  # There are only 60 pairs, so 60 replaces the number 500.
     rows = {row.name: row.cells for row in summarise(measured, Bootstrap(50, 0))}
     assert list(rows) == ["procrustes", "procrustes, hubness: auto", "csa", "csa, hubness: auto"]
     sums = {

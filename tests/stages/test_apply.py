@@ -247,9 +247,8 @@ def test_apply_refuses_to_write_an_index_that_is_locked(colours: Path, applied: 
 def test_a_locked_addition_is_refreshed_after_its_lock_is_free(joined: Path, tmp_path: Path) -> None:
     index = shutil.copytree(joined, tmp_path / "index")
     root = IndexShard(index).card.data_root
-    retell(
-        index / "added/00-out/card.json", "data_root", value=root
-    )  # The addition now repeats photos of the index itself.
+    # The addition now seems to have photos of the run's own collection, so `refresh_additions` removes it.
+    retell(index / "added/00-out/card.json", "data_root", value=root)
     thread = Thread(target=refresh_additions, args=(declared(), index))
     with hold(index / "added/00-out"):
         thread.start()
