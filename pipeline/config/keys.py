@@ -201,7 +201,7 @@ class Row(NamedTuple):
 
     path: tuple[str, ...]
     default: str | None
-    """The default as YAML. It is None for a section and for a required key."""
+    """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
     sentence: str
     title: str | None
     """The title of the group of keys that begins with this key, if it begins one."""

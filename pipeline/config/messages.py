@@ -96,7 +96,8 @@ def listed(lines: Sequence[str]) -> str:
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
     """Return `Did you mean NAME?` with the most similar legal name.
 
-    If no name is similar, return `HEADING NAME, NAME, ...` with the legal names.
+    If no name is similar, return `HEADING NAME, NAME, ...` with the first MAX_LISTED legal names, and the number of
+    further ones if there are any.
     """
     if nearest := meant(name, legal):
         return nearest.strip()

@@ -179,7 +179,8 @@ def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> 
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
-    """Return a phrase such as `at sunset` with its relation to a verb, in a list. The list is empty by day."""
+    """Return a list with a phrase such as `at sunset` and its relation to a verb. By day, the list is always empty, and
+    at other times it is empty by chance."""
     said = topic.facts.light != "day" and rng.random() < 0.45
     return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 

@@ -156,7 +156,8 @@ def render_figures(run: Run) -> str:
 def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
     """Make the tables of sections 6.6 and 6.7 of Socher et al. 2014.
 
-    Section 6.6 has the systems with one vector per caption, and section 6.7 the systems with a matrix per relation.
+    Section 6.6 has the systems whose models read words and have one vector per caption, and section 6.7 has the systems
+    with a matrix per relation.
     """
     import numpy as np
 
