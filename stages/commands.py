@@ -27,7 +27,11 @@ FILE = click.Path(path_type=Path, dir_okay=False)
 
 
 class _ConfigType(click.Path):
-    """The path of a configuration. The error for a folder names the configuration that the user probably meant."""
+    """A type of click for the path of a configuration. Raises UsageError for a folder.
+
+    The message names the configuration in the folder, or the configuration in the current folder that has the name of
+    the folder. If there is neither, the message has the command that writes a configuration.
+    """
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -46,7 +50,8 @@ class _ConfigType(click.Path):
 
 
 class _RunType(click.Path):
-    """The folder of a run. The error for a configuration file names the folder of its run."""
+    """A type of click for the folder of a run. For a configuration file, it raises UsageError, whose message names the
+    folder of the run with this configuration."""
 
     def convert(
         self, value: str | os.PathLike[str], param: click.Parameter | None, ctx: click.Context | None
@@ -81,10 +86,10 @@ class Command(click.Command):
 
 
 def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage: str) -> list[str]:
-    """Return the arguments of a command with the new names of options. Arguments after `--` are kept.
+    """Return the arguments of a command with the new names of options. Arguments after `--` are not changed.
 
-    `former` maps a former name to the new one, or to "" if the value of the option is the first argument now. `usage`
-    is the usage line of the command, for the warnings.
+    `former` maps the former name of an option to its new name, or to "" if the value of the option is the first
+    argument now. Each former name causes a warning. `usage` is the usage line of the command, for these warnings.
     """
     first, rest = [], []
     words = iter(args)
@@ -95,10 +100,10 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
         elif name not in former:
             rest.append(word)
         elif former[name]:
-            log.warning("%s is called %s now", name, former[name])
+            log.warning("%s is called %s now. Use the new name.", name, former[name])
             rest.append(former[name] + equals + value)
         else:
-            log.warning("%s is an argument now: %s", name, usage)
+            log.warning("%s is an argument now: %s. Leave the option out.", name, usage)
             first.append(value if equals else next(words, ""))
     return [*first, *rest]
 
@@ -128,20 +133,20 @@ copy_option = click.option(
     help="Change a copy of INDEX in this new folder instead of INDEX. Unchanged files are hard links.",
 )  # fmt: skip
 STAGE_FORMER = {"--again": "--force", "--config": "--set-config"}
-"""Former names of the options of stages."""
+"""Former name of an option of stages -> its present name."""
 
 
 def output(what: str) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Return a decorator that adds the option `--output` to a command, which locks this folder while it runs. `what` is
-    the help text of the option."""
+    """Return a decorator that adds the option `--output` to a command, and locks the folder that the user gives while
+    the command runs. `what` is the help text of the option."""
     option = click.option("-o", "--output", type=FOLDER, required=True, metavar="FOLDER", help=what)
     return lambda function: option(lock_output(function))
 
 
 def lock_output(function: Callable[..., None]) -> Callable[..., None]:
-    """Decorate a command so that it locks the file or folder `output`.
+    """Decorate the function of a command so that it locks the file or folder `output` while it runs.
 
-    A second command with the same output fails, and its message names the first one.
+    A second command with the same output fails, and its message names the first command.
     """
 
     @wraps(function)
@@ -247,7 +252,10 @@ def command_of(stage: "Stage") -> click.Command:
                 kept += run_stage(run, stage, job, again=again, **options)
         if kept:
             outputs = counted(kept, "shard" if stage.sharded else "output")
-            log.info("%s: kept %s made from the same inputs. --force makes them again.", stage.command, outputs)
+            log.info(
+                "%s: The inputs of %s are unchanged, so this work was skipped. To do it again, add --force.",
+                stage.command, outputs,
+            )  # fmt: skip
         say_next(lambda: stage.then(run, *jobs[-1]) or shlex.join(["jointspace", "run", str(run.layout.config)]))
 
     arguments = [click.argument(name, required=False) for name in stage.names]

@@ -49,7 +49,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     STATE.append(tempfile.TemporaryDirectory(prefix="jointspace-state-"))
-    # Files that were checked are remembered in this folder and not in the folder of the user.
+    # jointspace notes in this folder, and not in the user's folder, which files it has checked.
     os.environ["XDG_STATE_HOME"] = STATE[0].name
     # Otherwise pytest-xdist would start with the modules that have the most tests.
     config.option.loadscopereorder = False

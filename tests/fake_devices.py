@@ -94,7 +94,7 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def inner_of(value: Any) -> Any:
-    """Replace tensors of the simulated device by their CPU tensors, also in lists and tuples."""
+    """Return `value` with CPU tensors in place of tensors of the simulated device, also in lists and tuples."""
     if isinstance(value, FakeDeviceTensor):
         return value.inner
     return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value
@@ -127,10 +127,11 @@ def _leave_without_gradients(mode: torch.inference_mode, *error: Any) -> None:
 
 
 class FullOnce(TorchDispatchMode):
-    """A memory that is full once, at operation number `at` (from 0) of the operations that take memory.
+    """A mode of torch that simulates a memory that is full once: OutOfMemoryError is raised at operation number `at`
+    (from 0) of the operations that take memory.
 
-    `count` is the number of such operations so far. A matrix product takes memory even if its result has a place,
-    because cuBLAS needs working memory.
+    If `at` is None, no operation fails. `count` is the number of operations so far that take memory. A matrix product
+    takes memory even if its result has a place, because cuBLAS needs working memory.
     """
 
     def __init__(self, at: int | None = None) -> None:

@@ -80,7 +80,8 @@ def _complete(
 
 
 def fork(run: Callable[[], int]) -> int:
-    """Start a child process that calls `run` and exits with its result. Return the id of the child."""
+    """Start a child process that calls `run` and exits with its result, or with 70 after an error. Return the id of the
+    child process."""
     if child := os.fork():
         return child
     code = 70
@@ -95,13 +96,14 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
-    """Set the input, the output, the errors, the folder and the environment of this process."""
+    """Give this process another folder, other environment variables, and `files` (descriptors) as its standard input,
+    output and errors."""
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # tempfile then looks up the folder again
+    tempfile.tempdir = None  # tempfile then looks up TMPDIR in the new environment
     sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
@@ -126,7 +128,7 @@ def run_snakemake(arguments: list[str]) -> int:
 
 
 def call_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in this process. The parent of this process runs the jobs."""
+    """Run Snakemake in this process and return its exit code. The parent of this process runs the jobs."""
     from snakemake import cli
     from snakemake.shell import shell
 
@@ -149,7 +151,8 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that fork_client.py asks for, and send it the exit code."""
+    """Run the command that fork_client.py asks for at the socket `asked`, send the exit code to fork_client.py, and
+    return it."""
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more
@@ -162,7 +165,7 @@ def answer(asked: socket.socket) -> int:
 
 
 def call_jointspace(arguments: list[str]) -> int:
-    """Run a command of jointspace in this process."""
+    """Run a command of jointspace in this process and return its exit code."""
     from pipeline.compute import runtime
     from stages.cli import main
 
@@ -187,7 +190,7 @@ def limit_threads(count: int | None = 1) -> None:
 
 
 def call_script(arguments: list[str]) -> int:
-    """Run a Python script in this process."""
+    """Run a Python script in this process and return its exit code."""
     from pipeline.compute import runtime
 
     limit_threads()
@@ -207,7 +210,7 @@ def preload(commands: bool) -> None:
 
     for name in IMPORTED:
         importlib.import_module(name)
-    load()  # pydantic makes its validators at their first use
+    load()  # Pydantic makes its validators at their first use. The forks inherit them.
     declared()
     for name in ("pipeline", "stages") if commands else ():
         for module in pkgutil.walk_packages(importlib.import_module(name).__path__, f"{name}."):

@@ -21,7 +21,8 @@ from stages.text import encode
 def slow_encoding(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
     """Encode shards as the stage does, but slowly. Each shard leaves a file that names the process that began it.
 
-    The number of a shard is yielded when the next shard is committed.
+    Each process also writes its GPUs and its numbers of threads into the folder `told` of the run. If the run has a
+    file `refused`, shard 2 raises UsageError. The number of a shard is yielded when the next shard is committed.
     """
     begun = run.root / "begun"
     begun.mkdir(exist_ok=True)

@@ -38,7 +38,7 @@ def make_grid(
 
 
 def text_view(dim: int, sparse: bool = True) -> TextView:
-    """Return the view of one text encoder, `tfidf`, without any steps."""
+    """Return the view of one text encoder, `tfidf`, whose vectors are not transformed."""
     return TextView(("tfidf",), (dim,), (sparse,), ((),), (1.0,))
 
 

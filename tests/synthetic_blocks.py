@@ -78,7 +78,10 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """Extract the regions of one part of the run, which is one shard, and return the shard."""
+    """Extract the regions of one part of the run, which is one shard, and return the shard.
+
+    `changes` are keys of the section `section` that are changed first. With `again`, finished work is repeated.
+    """
     configure(run, section, **changes)
     run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)
     return RegionShard(shard_path(run / "regions" / encoder, part))

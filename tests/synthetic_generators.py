@@ -64,7 +64,8 @@ def link_run(run: Path, folder: Path, *without: str) -> Path:
 
 
 def describe(run: Path, name: str, subject: str, *more: object) -> dict:
-    """Generate captions of a split, or of its boxes, by the generator `name`, and return the stored result."""
+    """Generate captions of a split, or of its boxes, with the generator `name`, and return the stored result. The
+    generator is trained first if it is missing."""
     make_stage("describe", run, train(run, name).name, subject, *more)
     folder = run / f"descriptions/{name}.{subject}"
     assert "<html" in (folder / "index.html").read_text() and (folder / "descriptions.txt").read_text().strip()

@@ -30,7 +30,8 @@ OTHER = [30.0, 5.0, 50.0, 35.0]
 
 
 def add_fragments(run: Path, row: str, score: dict) -> None:
-    """Write the embeddings `embeddings/<row>`, and a model `models/<row>` that is untrained and did not make them.
+    """Write the embeddings `embeddings/<row>`, whose items are compared by the ScoreRule with the fields `score`, and a
+    model `models/<row>` that is untrained and did not make them.
 
     The model reads words with the vocabulary of the terms, unless the run has tokens.
     """

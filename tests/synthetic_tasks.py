@@ -57,7 +57,7 @@ OWN = {
     "fragments": SETS,
     "projector": {"layers": 2, "hidden": 24, "structure": 1.0},
 }  # fmt: skip
-"""Settings that only these models have."""
+"""Registered model -> the settings that only this model has."""
 
 
 # --- models that `fit` makes
@@ -157,7 +157,7 @@ class SyntheticRegions:
 
 
 def grow(view: str, tokens: Tokens) -> Trees:
-    """Make trees over sentences of four words a b c d.
+    """Make trees of the form `view` over sentences of four words a b c d.
 
     In dependency trees, b and c depend on a, and d depends on c. Phrase trees are (S (NP a) (X (NP b) c d)).
     """
@@ -244,8 +244,8 @@ def through_a_file(checkpoint: Checkpoint, folder: Path) -> Checkpoint:
 
 
 def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Draw dependency trees in which any word may depend on any other. Words are numbers below `words`, and labels are
-    below `labels`.
+    """Draw a dependency tree for each of the `lengths`, in which any word may depend on any other word. Words are
+    numbers from 0 to `words`, and labels are numbers from 0 to `labels`.
     """
     trees = []
     for length in lengths:
@@ -258,7 +258,8 @@ def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, 
 
 
 def draw_phrases(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Draw phrase trees whose phrases have one to four parts."""
+    """Draw a phrase tree for each of the `lengths`, the numbers of words. A phrase has one to four parts. Words and
+    labels are as in `draw_dependencies`."""
     trees = []
     for length in lengths:
         above, inner = [-1] * length, list(range(length))

@@ -157,7 +157,8 @@ def _import_cycles() -> set[frozenset[str]]:
 
 
 def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
-    """Return all modules that `start` imports, directly or through other modules."""
+    """Return all modules that `start` imports, directly or through other modules. `needed` maps a module to the modules
+    that it imports directly."""
     found: set[str] = set()
     queue = [start]
     while queue:

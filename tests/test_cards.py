@@ -34,7 +34,7 @@ def test_each_job_has_its_own_gpu(tmp_path: Path) -> None:
         late = hold(2)
         time.sleep(0.5)
         assert late.poll() is None
-        jobs[0].kill()  # a killed process frees its lock too, but the late process needs two GPUs
+        jobs[0].kill()  # A killed process frees its GPU too. The late process needs one more, which jobs[1] frees.
         jobs[0].wait()
         jobs[1].communicate("")
         assert len(set(late.stdout.readline().split())) == 2

@@ -75,7 +75,8 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Yield other values of the type of a key. Not all of them are valid."""
+    """Yield values other than `value` for a key with the type `annotation`. Not all of them are valid. For a type that
+    is not handled below, such as a mapping, there are none."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)
@@ -97,7 +98,7 @@ def others(annotation: Any, value: Any) -> Iterator[Any]:
 def deciding_settings(stage: Stage, config: Config) -> str:
     """Return the settings on which the jobs of a stage depend, as one text."""
     found: dict[str, Any] = {str(names): stage.keys(config, *names) for names in stage.choices(config)}
-    if stage.name == "reproduce":  # It only makes tables, and records a digest of the whole configuration.
+    if stage.name == "reproduce":  # This stage only makes tables, and records a digest of the whole configuration.
         found = {"name": config.name, "splits": config.describe.splits, **config.reproduce.model_dump()}
     return json.dumps(found, sort_keys=True, default=str)
 
@@ -109,7 +110,8 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """Stages that depended on the last key are checked first, since keys of one section follow each other."""
+        """Return whether a stage depends on the changed key. The stage that depended on the last key is checked first,
+        because keys of one section follow each other."""
         changed = next((stage for stage in stages if deciding_settings(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)

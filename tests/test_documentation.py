@@ -91,7 +91,8 @@ MADE = {
     if not stage.sharded
     for one in stage.outputs(Layout(Path("{RUN}")), *(f"{{{name}}}" for name in stage.names))
 }
-"""Targets of rules, as patterns."""
+"""Commit records of the stages without shards. `{RUN}` stands for the folder of the run, and `{model}` and other names
+in braces for names that a stage needs."""
 CONFIGURATIONS_ON_PAGES = [
     values for _, language, text in ALL_CODE if language == "yaml" and not named_places(values := yaml.safe_load(text))
 ]
@@ -152,7 +153,10 @@ def check_pip(words: list[str], whole: bool) -> None:
 
 
 def check_python(words: list[str], whole: bool) -> None:
-    """Check that the module or file exists and that the options occur in it."""
+    """Check that the module after `-m` exists, or that the file exists and all options occur in it.
+
+    A file whose name is a placeholder is not checked.
+    """
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
     elif not PLACEHOLDER.search(words[0]):

@@ -38,7 +38,7 @@ CONFIG = {
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run of 60 photos without captions, with all stages of the dual encoder."""
+    """Make a run of 60 photos without captions, and call all of its stages with a dual encoder."""
     tmp_path = tmp_path_factory.mktemp("alone")
     run = tmp_path / "results/alone"
     run.mkdir(parents=True)
@@ -85,7 +85,7 @@ def test_photos_without_captions_are_indexed_and_found(run: Path, tmp_path: Path
         assert copies and all(copy.read_bytes() == original for copy in copies)
     (changed,) = (tmp_path / "applied").glob("**/text_encoders/dual-text/library/config.json")
     content = changed.read_text()
-    changed.unlink()  # it is a hard link to the file of the first index
+    changed.unlink()  # It is a hard link to the file of the first index, which must not change.
     changed.write_text(content.replace("clip", "evil", 1))
     with pytest.raises(IntegrityError, match="changed"):
         jointspace.load(tmp_path / "applied").search("a red picture")
@@ -124,8 +124,10 @@ def test_photos_without_captions_get_a_line_by_captions_that_a_user_writes(run: 
 
 
 def write_captioned_photos(folder: Path, captioned: int, dev: int = 0) -> None:
-    """Draw 40 photos for training or without captions, and `dev` photos of each of dev and test. The first `captioned`
-    photos have captions. With `dev`, a list names the split of each photo."""
+    """Draw 40 photos and write captions for the first `captioned` photos.
+
+    If `dev` is not 0, draw `dev` more photos for each of dev and test, and write a list with the split of each photo.
+    """
     names = draw(folder, 40 + 2 * dev, 0)
     captions = (f"{name}\t0\ta {name.partition('-')[0]} picture\n" for name in names[:captioned])
     (folder / "captions.tsv").write_text("".join(captions))
@@ -151,7 +153,7 @@ def run_with_clip(folder: Path) -> Path:
     jobs = _jobs(declared(), Run(run))
     for stage, names in sorted(
         jobs, key=lambda job: job[0].name != "ingest"
-    ):  # Every stage with shards needs the list.
+    ):  # `ingest` comes first, because every stage with shards needs the manifest.
         run_stage(Run(run), stage, names)
     return run
 

@@ -80,7 +80,9 @@ PARTS = {
 
 @pytest.fixture
 def mine(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
-    """Write the module into a folder in which Python finds it. No code of users is allowed yet."""
+    """Write the module `mine.py` into a folder in which Python finds it, and yield the folder. No code of users is
+    allowed yet.
+    """
     (tmp_path / "mine.py").write_text(MINE)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(ALLOWED, "")

@@ -47,7 +47,7 @@ def test_rehearsal_on_a_cpu_runs_every_part(tmp_path: Path) -> None:
     assert all(line["agrees"] for line in results.values() if "agrees" in line)
     assert results["extract resnet50", "shards 3 to 12"]["cosine"] > 0.999
     assert results["OpenCV, resized by torch", "2 processes"]["value"] > 0
-    # This file needs simplemma.
+    # This file needs simplemma, which ABSENT hides from the benchmark.
     assert results["pytest -m gpu", ""]["not_run"] == ["tests/generate/test_language_devices.py"]
     output = (tmp_path / "out/table.txt").read_text()
     rows, sentences = (text.splitlines() for text in output.split("\n\n"))

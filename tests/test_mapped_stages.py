@@ -30,7 +30,8 @@ CLUSTER = {"scheduler": "local", "cluster": {"workers": 2}}
 
 
 def encoded(run: Path, how: dict, again: bool = True, stage: Stage = slow_encoding) -> dict[str, bytes]:
-    """Return the shards of sentences and their commit records, made with the configuration `how`."""
+    """Make the shards of sentences with the configuration `how`, and return the bytes of their files and commit
+    records. With `again`, shards that exist are made anew."""
     write_config(run, how)
     runner.run_stage(Run(run), stage, ("tfidf",), again=again)
     return {path.name: path.read_bytes() for path in sorted((run / "text/tfidf").glob("shard-*"))}

@@ -98,7 +98,7 @@ def make_case(name: str) -> Case:
 
 @cache
 def fitted(name: str) -> Any:
-    """Fit the model `NAME` or `NAME, TRAINING`."""
+    """Fit the model `NAME` or `NAME, TRAINING`, and return the model with the parameters that were chosen."""
     name, _, training = name.partition(", ")
     return model_spec(name).load().fit(make_fit_task(name, training or "target")[0])
 

@@ -45,7 +45,7 @@ def test_all_missing_inputs_are_named_in_one_error(tmp_path: Path, monkeypatch: 
     assert "vectors.npy" not in said
     weights = f"reads {tmp_path / 'w.safetensors'}, which does not exist. Put the file there, or correct weights_root"
     assert weights in said and "The encoder library needs timm. Install it with `pip install" in said
-    (tmp_path / "photos/vectors.npy.txt").touch()  # the names may be here too
+    (tmp_path / "photos/vectors.npy.txt").touch()  # The names of the vectors may be in this file instead.
     with pytest.raises(UsageError) as caught:
         require_all(run_of(tmp_path, **{**OWN, "encoders": encoders}), declared())
     assert "vectors" not in str(caught.value)
@@ -75,7 +75,7 @@ def test_the_demo_is_not_written_into_a_folder_of_the_user(tmp_path: Path) -> No
     ("models", "evaluated", "splits", "missing"),
     [
         (["ncca"], ["dev", "test"], ["train", "dev", "test", "gallery"], None),
-        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # no split has captions for learning or evaluation
+        (["ncca"], ["dev", "test"], ["gallery", "weak"], None),  # Without captions, no model is made or evaluated.
         (["ncca"], ["dev", "test"], ["train", "dev"], "test"),
         (["ncca"], ["test"], ["train", "test"], "dev"),  # parameters are chosen on dev
         (["ncca"], ["train"], ["dev"], "train"),

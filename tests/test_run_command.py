@@ -48,7 +48,7 @@ def run(folder: Path, *arguments: str) -> subprocess.CompletedProcess:
 
 
 def processes_in(folder: Path) -> list[str]:
-    """Return the processes whose working directory is `folder`."""
+    """Return the ids of the processes whose working directory is `folder`."""
     found = []
     for pid in filter(str.isdigit, os.listdir("/proc")):
         with suppress(OSError):
@@ -61,7 +61,8 @@ def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: P
     noted as complete.
     """
     process = subprocess.Popen(
-        command("mine.yaml", "--cores", "1", "--", "results/mine/text/encoders/tfidf/model.json"),  # of Snakemake
+        # The last word is a target of Snakemake.
+        command("mine.yaml", "--cores", "1", "--", "results/mine/text/encoders/tfidf/model.json"),
         cwd=folder, env=environment(), stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
     )  # fmt: skip
@@ -73,13 +74,13 @@ def test_ctrl_c_ends_all_processes_and_a_failed_stage_gives_its_reason(folder: P
     assert said.splitlines()[-1] == "jointspace: Interrupted. The same command continues the run."
     assert process.returncode == 130
     assert "rule ingest" in said and "rule prepare_encoder" not in said
-    while processes_in(folder):  # processes that were killed with it end soon
+    while processes_in(folder):  # The processes that the command has killed may need a moment to end.
         time.sleep(0.05)
     for number in range(5):
         (folder / f"photos/broken-{number}.jpg").write_text("no photograph")
     done = forked_programs.jointspace(
         folder, "run", "mine.yaml", "--cores", "1"
-    )  # the folder is not locked, and the run continues
+    )  # The interrupted Snakemake has unlocked the folder, so the run continues.
     assert done.returncode == 3 and done.stdout == ""
     (said,) = done.stderr.splitlines()
     assert said.startswith("jointspace: ingest: 5 of 45 photos are rejected, which is more than the share of")

@@ -23,7 +23,8 @@ STAGES = declared()
 def decoders_of_processes(
     monkeypatch: pytest.MonkeyPatch, cores: int, gpus: int, shards: int = 100, decode_workers: int | None = None
 ) -> list[int]:
-    """Return the number of decoders of each process that makes shards of `extract` on a machine."""
+    """Return the number of decoders of each process that makes `shards` shards of `extract`, on a machine with `cores`
+    cores and `gpus` GPUs. `decode_workers` is the value of the key in `extract`."""
     settings = load().model_dump()
     settings["extract"]["decode_workers"] = decode_workers
     run = Run(Path("nowhere"), Config(**settings))

@@ -27,7 +27,8 @@ GRID = {"dimensions": [6], "image_ridge": [0.01], "text_ridge": [0.01], "eigenva
 def planted() -> SimpleNamespace:
     """Make synthetic pairs: `images` (120, 24) and `texts` (120, 24) that share six values.
 
-    `names` are the names of the images, which are paths here, and `words` are the captions.
+    `names` are the names of the images, which are addresses and absolute paths. `paths` are the paths that a manifest
+    has for them, and `words` are the captions.
     """
     rng = np.random.default_rng(0)
     shared = rng.normal(size=(PAIRS, 6))
@@ -83,7 +84,8 @@ def write_parquet(folder: Path, planted: SimpleNamespace) -> None:
 
 
 def begin(folder: Path, data: Path) -> Path:
-    """Make the folder of a run with the configuration that `init` writes."""
+    """Make the folder of a run with the configuration that `init` writes for the vectors in `data`, and shorter
+    searches. Return the folder."""
     run_command("init", data, "--output", folder / "found.yaml")
     values = yaml.safe_load((folder / "found.yaml").read_text())
     assert values["models"] == ["zero-shot", "ncca"]

@@ -52,7 +52,11 @@ KEPT: list[bytes] = []
 
 
 def keep_megabytes(log: Path, megabytes: int) -> int:
-    """Take memory under a limit of 100 MB above the memory of a new process, and write each call to `log`."""
+    """Take some memory, keep it until the process ends, and return its size. The begin and end are written to `log`.
+
+    A process can take 100 MB more than it has at its first call. While an item of 130 MB has begun only once, each call
+    waits, for at most a second, so that a second try of this item can begin beside it.
+    """
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])
         limit = pages * resource.getpagesize() + (100 << 20)
@@ -83,7 +87,7 @@ def compute_forever() -> None:
 
 
 def compute_or_wait(item: int) -> int:
-    """Use more CPU time than the limit for item 7, and only wait for item 3."""
+    """Return the item. Item 7 would need more CPU time than the limit, and item 3 only waits for a second."""
     with processor_limit(0.3, f"took too long: {item}"):
         if item == 7:
             compute_forever()
@@ -143,7 +147,8 @@ def paint(number: int) -> np.ndarray:
 
 
 def paint_or_die(number: int) -> dict[str, object]:
-    """Return arrays that do not all fit into a slot for every fifth item, and end the process for item 20."""
+    """Return the arrays of item `number`. The arrays of every fifth item do not all fit into a slot. Item 20 ends the
+    process instead."""
     if number == 20:
         os.kill(os.getpid(), signal.SIGKILL)
     return {"number": number, "arrays": [paint(number)[:7], paint(number)] * (1 + (number % 5 == 0))}
@@ -219,7 +224,7 @@ def test_script_without_main_guard_runs_once(tmp_path: Path) -> None:
 
 
 def start(program: str, folder: Path) -> subprocess.Popen:
-    """Start a program that can import this module."""
+    """Write the source code `program` to a file in `folder` and start it. It can import this module and the project."""
     (folder / "parent.py").write_text(program)
     path = os.pathsep.join([os.path.dirname(__file__), os.path.dirname(os.path.dirname(__file__))])
     return subprocess.Popen(

@@ -91,7 +91,7 @@ def test_the_last_lines_of_a_run_say_what_it_found(run: Path) -> None:
 
 def test_the_models_have_learned_and_search_answers_in_both_directions(run: Path) -> None:
     value = json.loads((run / RESULTS / "evaluation/ncca.test.all-sentences.json").read_text())
-    assert value["sentence_to_image"]["median_rank"] < 6  # random vectors: 6.5 of 12
+    assert value["sentence_to_image"]["median_rank"] < 6  # Random vectors would give 6.5, because there are 12 photos.
 
     def search(*arguments: str) -> list[dict]:
         result = forked_programs.jointspace(run, "search", "--index", f"{RESULTS}/index/ncca", "--json", *arguments)
@@ -193,7 +193,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
 
 
 def wait_for_orphans(group: int) -> None:
-    """Wait until a process group has no process left."""
+    """Wait until a process group has no process left. The test fails if one is left after 120 seconds."""
     deadline = time.monotonic() + 120
     with contextlib.suppress(ProcessLookupError):
         while time.monotonic() < deadline:

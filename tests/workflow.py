@@ -52,7 +52,10 @@ def command(*arguments: str) -> list[str]:
 
 
 def snakemake(folder: Path, *arguments: str, check: bool = True) -> subprocess.CompletedProcess:
-    """Run the Snakefile in `folder` as a user with another configuration would."""
+    """Run the Snakefile in `folder` with two cores, as a user who adds these arguments would.
+
+    With `check`, an exit code other than 0 is an error.
+    """
     return run_as_printed(folder, "--cores", "2", *arguments, check=check)
 
 

@@ -22,7 +22,8 @@ def _name_column(value: str) -> str:
 def _join_choices(value: object) -> object:
     """Convert a list of the columns A and B to the text `A | B`, which the readers of tables expect.
 
-    They use the first of these columns that has a value. Values that are not lists of texts are returned unchanged.
+    In each row, the readers use the first of these columns that has a value. A value that is not a list of texts is
+    returned unchanged.
     """
     if not isinstance(value, list | tuple):
         return value

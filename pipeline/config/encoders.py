@@ -82,7 +82,7 @@ class EncoderEntry(Section):
         return None
 
     def without_weights(self) -> "EncoderEntry | None":
-        """Return the entry with untrained weights, or None if the kind does not support untrained weights."""
+        """Return a copy of the entry with untrained weights, or None if the kind does not support untrained weights."""
         return None
 
     def max_dim(self, word_dim: int) -> int | None:
@@ -115,7 +115,8 @@ NETWORKS = re.compile(
     r"|resnext(50_32x4d|101_32x8d|101_64x4d)|shufflenet_v2_x(0_5|1_0|1_5|2_0)|squeezenet1_[01]|swin_(v2_)?[bst]"
     r"|vgg1[1369](_bn)?|vit_([bl]_(16|32)|h_14)|wide_resnet(50|101)_2"
 )
-"""Pattern of the names of torchvision's classification networks, written here because its import takes seconds."""
+"""Pattern of the names of torchvision's classification networks. The names are listed here because the import of
+torchvision takes seconds."""
 
 NETWORKS_WITH_HIDDEN_LAYERS = ("alexnet", "vgg")
 """Prefixes of the names of networks that have the layers fc6 and fc7."""
@@ -589,7 +590,7 @@ class ImportedTextsEntry(PrecomputedKeys, TextEntry):
     kind: Literal["imported"] | ImportPath = key(...)
 
 
-# --- the unions
+# --- the types of entries, of which pydantic chooses one by the kind of the entry
 
 AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 

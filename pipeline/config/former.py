@@ -52,7 +52,8 @@ def accept_former_spelling(values: Mapping[str, object]) -> Values:
 
 
 def _rewrite(values: Values, names: tuple[str, ...], rewrite: Callable[[Values, str], Values]) -> Values:
-    """Replace each mapping in the lists under the keys `names` by `rewrite(mapping, key)`."""
+    """Return a copy of `values` in which `rewrite(mapping, key)` replaces each mapping in the lists under the keys
+    `names`."""
     full = dict(values)
     for name in names:
         entries = values.get(name)
@@ -84,7 +85,8 @@ def _text_entry(entry: Values, where: str) -> Values:
 
 
 def _rename_normalise(section: Values) -> Values:
-    """Rename the former key `normalise` of tf-idf. The key `normalise` now lists the transforms of the vectors."""
+    """Return a copy of the settings of tf-idf in which the former key `normalise` is called `unit_length`. The key
+    `normalise` now lists the transforms of the vectors."""
     return {"unit_length" if name == "normalise" else name: value for name, value in section.items()}
 
 

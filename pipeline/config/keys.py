@@ -201,7 +201,7 @@ class Row(NamedTuple):
 
     path: tuple[str, ...]
     default: str | None
-    """The default as YAML. It is None for a section and for a required key."""
+    """The default as YAML. It is None for a required key, and for a section if keys follow below it (otherwise {})."""
     sentence: str
     title: str | None
     """The title of the group of keys that begins with this key, if it begins one."""
@@ -224,7 +224,7 @@ def _rows(path: tuple[str, ...], field: FieldInfo, shown: dict[type, str], entry
 
     `shown` maps the class of each section that was yielded before to its path, and gets the new sections. For a section
     that extends a class in `shown`, only the additional keys are yielded, and the description of the section lists the
-    defaults that differ.
+    defaults that differ. `entry` says whether the key is inside a list or a mapping of sections.
     """
     if kinds := _kinds(field.annotation):
         yield Row(path, _written(field.default), field.description or "", field.title, entry)
@@ -261,7 +261,7 @@ def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: di
     """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each of their keys.
 
     Kinds share a row if the default and the description of the key are the same. The description then begins with the
-    names of these kinds, unless they are all kinds.
+    names of these kinds, unless they are all kinds. `shown` is as in `_rows`.
     """
     variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
     for kind in kinds:

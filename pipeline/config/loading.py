@@ -20,7 +20,7 @@ from pipeline.errors import UsageError, similar_name
 if TYPE_CHECKING:
     from yaml import SafeLoader
 else:
-    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # libyaml, if PyYAML was built with it
+    SafeLoader = getattr(yaml, "CSafeLoader", yaml.SafeLoader)  # the faster loader, if PyYAML was built with libyaml
 
 MAX_YAML_NODES = 100_000
 """Largest number of keys and values of a configuration, with its aliases expanded. A larger file is refused."""
@@ -44,13 +44,14 @@ class UniqueKeys(SafeLoader):
 
 
 def count_nodes(node: yaml.Node, counts: dict[int, int]) -> int:
-    """Return the number of keys and values below `node`, with each alias counted as often as it is used.
+    """Return the number of nodes of YAML in `node`: itself, and all keys and values below it. What an alias stands for
+    is counted each time the alias is used.
 
-    `counts` keeps the count of each visited node by its id, so that each node of the file is only counted once. Raises
-    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES keys and values.
+    `counts` keeps the count of each visited node by its id, so that no node of the file is visited twice. Raises
+    ValueError if an alias contains itself, or if there are more than MAX_YAML_NODES nodes.
     """
     if id(node) not in counts:
-        counts[id(node)] = 0  # an alias that leads back to this node finds 0
+        counts[id(node)] = 0  # While the nodes below are counted, an alias that leads back to this node finds 0.
         children = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
         below = (count_nodes(child, counts) for child in children if not isinstance(node, yaml.ScalarNode))
         counts[id(node)] = 1 + sum(below)
@@ -123,7 +124,7 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
         config = Config.model_validate(full)
     except ValidationError as error:
         raise UsageError(f"{source}: {explain(error, Config, values)}") from error
-    if found := list(dict.fromkeys(problems(config))):  # the variants for several seeds have the same problems
+    if found := list(dict.fromkeys(problems(config))):  # Variants that differ only in their seeds have equal problems.
         raise UsageError(f"{source}: {listed(found)}")
     return config
 
@@ -133,9 +134,8 @@ def validate(values: Mapping[str, object], source: Path | str = "configuration")
 
 
 def _name_models(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each mapping in `models` by its name, and move the mapping to `variants`.
-
-    A mapping with `members` is moved to `ensembles` instead.
+    """Return a copy of the configuration in which each mapping in `models` is replaced by its name, and is moved to
+    `variants`. A mapping with `members` is moved to `ensembles` instead.
     """
     full = dict(values)
     models = full.get("models")
@@ -155,7 +155,7 @@ def _name_models(values: Mapping[str, object]) -> dict[str, object]:
 
 
 def _spread_seeds(values: Mapping[str, object]) -> dict[str, object]:
-    """Replace each variant that has `seeds` by one variant per seed.
+    """Return a copy of the configuration in which each variant that has `seeds` is replaced by one variant per seed.
 
     In all lists that name the variant, the names of the variants for its seeds replace its name.
     """
@@ -196,7 +196,10 @@ def _seeds(variant: object) -> list[int]:
 def _replace_names(
     values: Mapping[str, object], path: tuple[str, ...], names: Mapping[str, list[str]]
 ) -> dict[str, object]:
-    """Replace each name in the list at `path` by the list of names that `names` has for it."""
+    """Return a copy of `values` in which the list at `path`, if there is one, has other names in place of some names.
+
+    `names` maps a name to the names that take its place. Names that are not in it stay.
+    """
     full = dict(values)
     inner = full.get(path[0])
     if len(path) > 1 and isinstance(inner, Mapping):
@@ -209,7 +212,7 @@ def _replace_names(
 
 
 def _inherit(values: Mapping[str, object]) -> dict[str, object]:
-    """Copy shared defaults into the sections that inherit them.
+    """Return a copy of the configuration with shared defaults in the sections that inherit them.
 
     Trained models inherit from `train_defaults`, generators from `language_defaults`, and tf-idf encoders from `text`.
     """

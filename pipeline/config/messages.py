@@ -42,19 +42,19 @@ def explain(
     user's values. A wrong value that a section inherits is only reported at the key at which the user gave it.
     """
     found = error.errors(include_url=False)
-    inside_lists = {
-        fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))
-    }  # pydantic also reports a list as too short after it has removed wrong values
+    # Pydantic does not count wrong values of a list, so it may report the list as too short, too. That is left out.
+    inside_lists = {fault["loc"][:length] for fault in found for length in range(len(fault["loc"]))}
     faults = [fault for fault in found if fault["type"] != "too_short" or fault["loc"] not in inside_lists]
     stated = [
         fault for fault in faults if given is None or fault["type"] == "missing" or _is_given(given, fault["loc"])
     ]
     problems: dict[tuple[str, str], list[str]] = {}
     for fault in stated or faults:
-        path = [str(part) for part in fault["loc"] if "[" not in str(part)]  # parts with a bracket are union branches
+        # A part with a bracket is no key. It names a type of entry that pydantic tried, such as [NetworkEntry].
+        path = [str(part) for part in fault["loc"] if "[" not in str(part)]
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})
-        last = str(fault["loc"][-1])  # it is not in the path if the user's key has a bracket
+        last = str(fault["loc"][-1])  # If the user's own key has a bracket, it is only here and not in `path`.
         if fault["type"] == "extra_forbidden":
             legal = [*_legal(schema, [str(part) for part in fault["loc"]][:-1]), *(beside if len(path) == 1 else ())]
             problems[f"unknown key {key or last}. {suggest(last, legal, 'The legal keys are')}", ""] = []
@@ -96,7 +96,8 @@ def listed(lines: Sequence[str]) -> str:
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
     """Return `Did you mean NAME?` with the most similar legal name.
 
-    If no name is similar, return `HEADING NAME, NAME, ...` with the legal names.
+    If no name is similar, return `HEADING NAME, NAME, ...` with the first MAX_LISTED legal names, and the number of
+    further ones if there are any.
     """
     if nearest := meant(name, legal):
         return nearest.strip()

@@ -29,11 +29,12 @@ from pipeline.config.section import DESCRIBED, Section
 from pipeline.errors import UsageError, meant
 
 UNIT = ("l2",)
-"""Default transforms of features in the image view."""
+"""Default transforms of the features of an image encoder that is not marked with `roots` in the registry."""
 ROOTS = ("sqrt", "l2")
-"""Default transforms of features with few negative values. On Flickr8k, signed square roots raise the sum of the
-recalls of a normalized CCA by 8 to 10 points if no feature is negative, and lower it by 1 to 7 points if half of the
-features are negative (docs/vectors.md)."""
+"""Default transforms of the features of an image encoder that is marked with `roots` in the registry, because few of
+its features are negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10
+points if no feature is negative. They lower it by 1 to 7 points if half of the features are negative (docs/vectors.md).
+"""
 
 
 def weighted(steps: tuple[str, ...], weight: float) -> tuple[str, ...]:

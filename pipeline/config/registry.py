@@ -102,7 +102,10 @@ processes inherit this variable."""
 
 
 def allow(places: Iterable[str]) -> None:
-    """Permit the import of code at these import paths from now on. They must be from the user, not from a file."""
+    """Permit the import of the code at these import paths, in this process and in processes that it starts later.
+
+    The caller must make sure that the user has named these paths, and not only a file such as a stored model.
+    """
     os.environ[ALLOWED] = ",".join(sorted({*os.environ.get(ALLOWED, "").split(","), *places} - {""}))
 
 

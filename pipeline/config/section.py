@@ -20,7 +20,7 @@ URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 
 
 def _refuse_truth(value: object) -> object:
-    """Refuse true and false, which Python treats as 1 and 0."""
+    """Return `value`, or raise an error of pydantic for true and false, which Python treats as 1 and 0."""
     if isinstance(value, bool):
         raise PydanticCustomError("float_type", "Input should be a valid number")
     return value
@@ -33,7 +33,7 @@ def _name_device(value: str) -> str:
 
 
 def _require_place(text: str) -> str:
-    """Refuse a path that cannot be used in a Snakemake rule.
+    """Return the path `text`, or raise ValueError if it is empty, is a URL, or cannot be used in a Snakemake rule.
 
     Snakemake interprets brackets, and a path that begins with a dash would be read as an option of the command.
     """

@@ -79,5 +79,5 @@ def known_form(what: str, stage: str) -> Iterator[None]:
         yield
     except MALFORMED as error:
         raise IntegrityError(
-            f"the stored {what} has a form that this version cannot read ({brief(error)}). Run {stage} again."
+            f"the stored {what} has a form that this version cannot read ({brief(error)}). Run the stage {stage} again."
         ) from error

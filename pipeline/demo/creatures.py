@@ -15,12 +15,12 @@ class Build:
     `tail(pen, look, x, y)` draw the head and the tail at the point (x, y).
     """
 
-    length: float  # half of the length of the body
-    depth: float  # half of the height of the body
-    leg: float  # length of a leg
-    thickness: float  # thickness of a leg
+    length: float  # half of the length of the body, in units of the pen
+    depth: float  # half of the height of the body, in units of the pen
+    leg: float  # length of a leg, in units of the pen
+    thickness: float  # thickness of a leg, in units of the pen
     neck: tuple[float, float]
-    collar: float  # thickness of the neck
+    collar: float  # thickness of the neck, in units of the pen
     head: Callable[[Pen, Look, float, float, bool], None]
     tail: Callable[[Pen, Look, float, float], None]
 
@@ -244,8 +244,8 @@ class Person:
 
     hip: float
     shoulder: float
-    head: float  # radius of the head
-    width: float  # half of the width of the shoulders
+    head: float  # radius of the head, in units of the pen
+    width: float  # half of the width of the shoulders, in units of the pen
     dress: bool
     hair: str
 

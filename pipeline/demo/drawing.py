@@ -180,7 +180,7 @@ def _wheel(pen: Pen, x: float, radius: float) -> None:
 
 
 def _trail(pen: Pen, action: str, back: float) -> None:
-    """Draw the dust that a moving vehicle leaves behind."""
+    """Draw the dust behind a vehicle whose `action` is `drive`. Its rear end is at x = `back`."""
     if action == "drive":
         for i, radius in enumerate((0.05, 0.075, 0.06)):
             pen.oval(back - 0.06 * i, 0.06 + 0.045 * i, radius, radius, mix(DUST, (255, 255, 255), 0.2 * i))

@@ -21,15 +21,16 @@ CAPITAL = 0.93
 FULL_STOP = 0.9
 """Probability that a caption ends with a full stop, as in Flickr8k."""
 ATTEMPTS = 5
-"""Number of captions that are written at most for each caption that is needed, until SENTENCES of them differ."""
+"""Maximum number of captions that are written for each caption that is needed. Writing ends earlier when SENTENCES
+captions differ."""
 DETAILS = (0.35, 0.75, 0.95)
 """The possible probabilities with which a size or colour is mentioned. One of them is drawn for each caption."""
 
 
 @dataclass(frozen=True)
 class Topic:
-    """The topic of a caption: the facts about the scene, one of its things, and a relation of this thing to another, if
-    it has any.
+    """The topic of a caption: the facts about the scene, one of its things, and a relation of this thing to another
+    thing, or None.
 
     `detail` is the probability with which a size or colour is mentioned.
     """
@@ -83,7 +84,7 @@ def _sample_topic(facts: Facts, rng: np.random.Generator) -> Topic:
 
 
 def _label(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog running`"""
+    """Write a caption without a place, such as `a red dog running` or `a red dog`."""
     subject = noun_phrase(topic.thing, rng, 0.95)
     if rng.random() < 0.3:
         return subject
@@ -92,7 +93,7 @@ def _label(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _fragment(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog running on the grass`"""
+    """Write a caption such as `a red dog running on the grass` or, without a verb, `a red dog on the grass`."""
     subject = noun_phrase(topic.thing, rng, topic.detail)
     if rng.random() < 0.35:
         return phrase("NP", (HEAD, subject), *map(of_noun, _adjuncts(topic, rng, moving=False)))
@@ -101,12 +102,12 @@ def _fragment(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _statement(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog runs next to a tree on the grass`"""
+    """Write a sentence such as `a red dog runs next to a tree on the grass`."""
     return _clause(topic, _adjuncts(topic, rng), rng)
 
 
 def _fronted(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`on the grass , a red dog runs next to a tree`"""
+    """Write a sentence that begins with the place, such as `on the grass , a red dog runs next to a tree`."""
     first = place_phrase(topic.facts, topic.thing, rng, moving=True)
     later = [relation_phrase(topic.facts, topic.relation, rng, topic.detail)] if topic.relation else []
     clause = _clause(topic, later, rng)
@@ -114,7 +115,7 @@ def _fronted(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`there is a red dog next to a tree`"""
+    """Write a sentence with `there is` or `there are`, such as `there is a red dog next to a tree`."""
     several = topic.thing.count > 1
     verb = Word("are", "be", "VERB", "VBP") if several else Word("is", "be", "VERB", "VBZ")
     subject = noun_phrase(topic.thing, rng, topic.detail)
@@ -123,7 +124,7 @@ def _existence(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog is next to a tree`"""
+    """Write a sentence about the topic's relation, such as `a red dog is next to a tree`."""
     assert topic.relation is not None  # FORMS requires a topic with a relation for this form.
     _, where = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
     state = phrase("VP", ("cop", words.ARE if topic.thing.count > 1 else words.IS), (HEAD, where))
@@ -131,7 +132,7 @@ def _position(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog and a boy on the grass`"""
+    """Write a caption about the topic's thing and its companion, such as `a red dog and a boy on the grass`."""
     assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     first = noun_phrase(topic.thing, rng, topic.detail)
     second = noun_phrase(topic.companion, rng, topic.detail)
@@ -139,7 +140,8 @@ def _pair(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a red dog runs while a boy sits on the grass`"""
+    """Write a sentence about the topic's thing and its companion, such as `a red dog runs while a boy sits on the
+    grass`."""
     assert topic.companion is not None  # FORMS requires a topic with a companion for this form.
     other = Topic(topic.facts, topic.companion, None, topic.detail)
     clause = phrase("SBAR", ("mark", words.WHILE), (HEAD, _clause(other, _scenery(other, rng), rng)))
@@ -147,7 +149,7 @@ def _meanwhile(topic: Topic, rng: np.random.Generator) -> Phrase:
 
 
 def _view(topic: Topic, rng: np.random.Generator) -> Phrase:
-    """`a grassy field with a red dog at sunset`"""
+    """Write a caption that begins with the place as a view, such as `a grassy field with a red dog at sunset`."""
     view = listed_noun_phrase(pick_usual(rng, words.VIEWS[topic.facts.place]).split())
     inside = noun_phrase(topic.thing, rng, topic.detail)
     if topic.companion and rng.random() < 0.4:
@@ -177,7 +179,8 @@ def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> 
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
-    """Return a phrase such as `at sunset` with its relation to a verb, in a list. The list is empty by day."""
+    """Return a list with a phrase such as `at sunset` and its relation to a verb. By day, the list is always empty, and
+    at other times it is empty by chance."""
     said = topic.facts.light != "day" and rng.random() < 0.45
     return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 

@@ -23,7 +23,8 @@ _DRAWN = (
     drawing.lamp,
 )
 DRAWINGS = {draw.__name__: draw for draw in _DRAWN}
-"""The functions that draw the other kinds of things, which are neither in `creatures.ANIMALS` nor in PEOPLE."""
+"""Kind of thing -> the function that draws it, for the kinds that are neither in `creatures.ANIMALS` nor in
+`creatures.PEOPLE`."""
 DRAFTS = {"dog": 0.27, "man": 0.6, "woman": 0.6, "boy": 0.5, "girl": 0.5, "duck": 0.03}
 """The height of the part of a swimming figure that is under water, in drawing units, for each kind that can swim."""
 
@@ -144,8 +145,8 @@ def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random
 
 
 def choose_look(colour: str, rng: np.random.Generator) -> Look:
-    """Choose a variant of the colour with the name `colour`, its darker and lighter tones, and a colour for skin, hair
-    and trousers."""
+    """Choose at random a variant of the colour with the name `colour`, and colours for skin, hair and trousers. The
+    darker and the lighter tone are derived from the variant."""
     red, green, blue = np.clip(np.array(COLOURS[colour]) + rng.integers(-12, 13, 3), 0, 255).tolist()
     main = (red, green, blue)
     return Look(

@@ -67,9 +67,9 @@ class SceneRecord:
 
 
 def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
-    """Make image number `index`, from 0, of the collection. The images with captions come before those with weak text.
+    """Make image number `index`, from 0, of the collection. Images with captions come before images with weak text.
 
-    The content of captioned image k depends only on the seed and k, and likewise that of weak image k. A larger
+    The content of captioned image k depends only on the seed and k, and so does the content of weak image k. A larger
     collection with the same seed therefore has all images of a smaller one, perhaps in another split.
     """
     weak = index >= settings.targets

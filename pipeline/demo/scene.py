@@ -132,7 +132,7 @@ WIDTHS = (160, 200)  # range of the width in pixels (the aspect ratio is always 
 MAX_FIGURES = 4
 ATTEMPTS = 12  # attempts to find a spot for a thing. After them, the thing is left out of the scene
 COVERED = 0.45  # maximum share of the extent of a figure that one nearer figure may cover
-USUAL = 0.6  # share of the draws in which `pick_usual` takes the first of several options
+USUAL = 0.6  # probability that `pick_usual` takes the first of several options
 LIVELY = 3  # A kind of thing with more actions is chosen more often, but actions beyond this number do not count.
 
 Option = TypeVar("Option")
@@ -249,7 +249,8 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
-    """Place the things one after another. A thing is left out if no spot is found where it hides no other thing."""
+    """Return `scene`, which is empty, with the `candidates` added one after another. A candidate that `_add` cannot
+    place is left out. If it is the first one, all candidates become small and single, and the scene is begun again."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)
@@ -259,7 +260,8 @@ def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -
 
 
 def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """Return `scene` with `thing` at a random spot where it hides nothing. If none is found, return `scene`."""
+    """Return `scene` with `thing` at a random spot for which `_all_in_sight` is true. Return `scene` unchanged if no
+    such spot is found in ATTEMPTS attempts, or if the scene would have more than MAX_FIGURES figures."""
     if len(scene.figures) + thing.count <= MAX_FIGURES:
         for _ in range(ATTEMPTS):
             grown = _place(scene, thing, rng)

@@ -1,6 +1,7 @@
 """The words of the demo's captions, and the trees of the captions.
 
-Each phrase marks one of its children as its head. Both the phrase tree and the dependency tree follow from this.
+Each phrase marks one of its children as its head. Both the phrase tree and the dependency tree of a caption are derived
+from its phrases.
 """
 
 from collections.abc import Iterator
@@ -37,7 +38,7 @@ Node = Phrase | Word
 
 
 def phrase(label: str, *parts: tuple[str, Node]) -> Phrase:
-    """Make a phrase of (relation, child) pairs. Exactly one relation is HEAD."""
+    """Make a phrase with a label such as NP, from (relation, child) pairs. Exactly one relation must be HEAD."""
     relations, children = zip(*parts, strict=True)
     return Phrase(label, relations, children)
 
@@ -52,7 +53,7 @@ def words(node: Node) -> Iterator[Word]:
 
 
 def capitalised(tree: Phrase) -> Phrase:
-    """Write the first word of a tree with a capital."""
+    """Return a copy of a tree whose first word begins with a capital."""
     first, *others = tree.children
     if isinstance(first, Word):
         capital = replace(first, form=first.form[0].upper() + first.form[1:])
@@ -228,7 +229,7 @@ SKY_WORDS = {
     "desert": ("over the desert", "above the hot sand"),
     "mountains": ("in the mountains/NNS", "over rocky ground"),
 }
-"""Phrases for the place of a thing in the air."""
+"""Place -> phrases that say where a thing in the air is. `listed_noun_phrase` explains the marks /NN and /NNS."""
 
 PATH_WORDS = {
     "grass": ("through the grass", "across a field", "across the lawn"),
@@ -241,7 +242,7 @@ PATH_WORDS = {
     "desert": ("across the desert", "through the sand"),
     "mountains": ("over rocky ground", "through the mountains/NNS"),
 }
-"""Phrases for the path of a thing that runs or drives."""
+"""Place -> phrases for the path of a thing that runs or drives there. Nothing runs or drives on a lake."""
 
 VIEWS = {
     "grass": ("a grassy field", "a green lawn", "a park"),

@@ -227,7 +227,8 @@ def _name_sum(columns: Columns) -> str:
 
 
 def render(found: Sequence[tables.Result], run: str, protocol: str) -> str:
-    """Render the tables as one Markdown document."""
+    """Render the tables `found` as one Markdown document. Its heading names the `run`, and its introduction says which
+    captions of an image the `protocol` counts."""
     introduction = (
         "A cell has the mean of the trainings that differ only in their seeds, or of the draws of the training images,"
         " ± their standard deviation. *Published* are the numbers of the paper. *Reproduced* are systems with the"

@@ -79,7 +79,7 @@ def render(table: Result) -> str:
 
 def render_table(table: Result) -> list[str]:
     """Return the lines of a Markdown table with the published numbers, the reproduced and the improved systems of each
-    row. What no row has is left out.
+    row. If no row has published numbers, reproduced systems or improved systems, their columns are left out.
 
     A cell has the numbers of a group of columns. Each number of a system is the mean of the trainings ± their standard
     deviation.

@@ -1,1 +1,1 @@
-"""The page that a person looks at when a run is done."""
+"""HTML pages for people, such as the report of a run and the comparison of runs: their tables, charts and photos."""

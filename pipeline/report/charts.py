@@ -39,7 +39,7 @@ PERCENTS = (0, 20, 40, 60, 80, 100)
 """Ticks of an axis in percent."""
 
 Measured = tuple[float, tuple[float, float] | None]
-"""A value and its interval, in percent."""
+"""A value and its interval (low, high), or None in place of the interval. All numbers are in percent."""
 
 
 @dataclass(frozen=True)

@@ -54,9 +54,9 @@ class Example:
 class Examples:
     """Example queries of `model` in both directions, among the images and captions of `split`.
 
-    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions with the
-    best ranks of their image. `failures` are the captions with the worst ranks of their image, the worst first. All
-    `successes`, and all `failures`, are captions of different images.
+    `by_sentence` and `by_image` are evenly spaced queries. `successes` are evenly spaced among the captions for which
+    their own image has the best ranks. `failures` are the captions for which it has the worst ranks, and never rank 1,
+    the worst first. All `successes`, and all `failures`, are captions of different images.
     """
 
     model: str
@@ -200,7 +200,8 @@ def compare_generators(
     pick: Callable[[np.ndarray], Sequence[Row]],
     picture: Callable[[Row], ReportPicture],
 ) -> list[Generated]:
-    """Choose photos for which all generators have generated captions, and show the best caption of each generator.
+    """Choose at most MAX_GENERATED_PHOTOS whole photos for which all generators have generated captions, evenly spaced
+    in the order of their ids. Return each photo with the best caption of each generator.
 
     `descriptions` are the JSON objects that `describe` writes, one per generator. `pick(ids)` returns the rows of
     images by their ids, and `picture(row)` the picture for a row.

@@ -1,6 +1,7 @@
 """HTML pages in a single file, without scripts and without fonts or images from elsewhere.
 
-The pages are the report of a run, generated captions, the comparison of runs, and the results of transfer.
+The pages are the report of a run, generated captions, the comparison of runs, the results of `bench`, and the figures
+of Gong et al.
 """
 
 from collections.abc import Sequence

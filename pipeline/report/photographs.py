@@ -143,8 +143,9 @@ class CollectionSample:
 
 
 def draw_samples(manifest: Manifest, picture: Callable[[Row], ReportPicture]) -> list[CollectionSample]:
-    """Choose evenly spaced images with captions, and evenly spaced images with weak text. Only the shards of the
-    manifest with these images are read. `picture(row)` returns the picture for a row of the images' table."""
+    """Choose at most SAMPLES images with captions, and at most SAMPLES images with weak text. Both are evenly spaced in
+    the manifest, of which only the shards with these images are read. `picture(row)` returns the picture for a row of
+    the images' table."""
     samples = []
     for name in ("sentences", "documents"):
         rows = evenly_spaced(int(manifest.bounds(name)[-1]), SAMPLES)

@@ -232,7 +232,8 @@ def _describe_decisions(path: Path, takedown: "Takedown", decided: Set[str]) -> 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
     """Check the collection with `Collection.check`, which raises InputError or RejectLimitError if it cannot be used.
 
-    If the check fails, there is no manifest, so the rejects are written to the file `report`.
+    If the check fails, there is no manifest, so the rejects are written to the file `report`. A `report` of an earlier
+    job is removed.
     """
     from pipeline.errors import JointspaceError
     from pipeline.storage.manifest import write_rejects

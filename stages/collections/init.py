@@ -172,10 +172,13 @@ def command(
             say(shlex.join(command_line))
     if path is None:
         remedy = "one of the commands" if len(commands) > 1 else "the command"
-        raise InputError(f"no configuration was written. Run {remedy} above.")
+        raise InputError(
+            f"The splits train and dev have too few captions, so no configuration was written. Run {remedy} above."
+        )
     if seen["refused"]:
         remedy = (
-            f"Repair them, or raise collection.reject_limit in {path}. Then: jointspace run {shlex.quote(str(path))}"
+            f"Repair these files or lines, or raise collection.reject_limit in {path}. Then run:"
+            f" jointspace run {shlex.quote(str(path))}"
         )
         raise RejectLimitError(f"`run` would refuse this collection: {seen['refused']}. {remedy}")
 

@@ -54,8 +54,8 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
 
     Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
 
-    Raises UsageError if `source` is neither, or if the photos of the run are inside other files. Raises IntegrityError
-    if the run has no features, or if a vector of the file is not finite.
+    Raises UsageError if `source` is neither a file nor a run, or if a photo of the run is inside another file. Raises
+    IntegrityError if the run has no features, or if a vector of the file is not finite.
     """
     import numpy as np
 

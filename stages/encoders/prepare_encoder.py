@@ -87,4 +87,5 @@ def prepare_encoder(run: StageRun, job: Job, encoder: str) -> None:
         details["coverage"] = measure_coverage(run, entry.name, made, entry.remedy)
     write_encoder(job, entry, made, details)
     log = logging.getLogger(__name__)
-    log.info("%s: %s, %d dimensions", entry.name, made.settings().get("layer", entry.kind), made.dim)
+    layer = made.settings().get("layer", entry.kind)
+    log.info("The encoder %s (%s) is ready. Its vectors have %d dimensions", entry.name, layer, made.dim)

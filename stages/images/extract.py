@@ -1,7 +1,7 @@
 """`extract`, `fit-map`, `map-features`: image features from photos, or mapped from the features of another encoder.
 
-Mapped features serve until `extract` has encoded all photos. The map is fitted on a sample of photos that both encoders
-have encoded.
+A run uses mapped features until `extract` has encoded all photos. The map is fitted on a sample of photos that both
+encoders have encoded.
 """
 
 import logging

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 REPORTED_ITERATIONS = 50
-"""Number of iterations over which the logged loss is the mean. They are the last iterations."""
+"""Number of the last iterations whose mean loss is logged at the end."""
 MAX_GRADIENT_NORM = 100
 """Maximum norm of a gradient. A gradient with a greater norm is scaled to this norm."""
 
@@ -74,7 +74,7 @@ def finetune(run: StageRun, job: Job, encoder: str) -> None:
     if (before := checkpoints.latest()) is not None:
         losses = list(before.settings["losses"])
         task.restore(before.tensors, len(losses))
-        log.info("resuming after iteration %d", len(losses))
+        log.info("The finetuning is resumed after iteration %d", len(losses))
     crops = Crops(tuning.side, tuning.context, start.spec.preprocessing.mean)
     sampler = RegionSampler(photograph_reader(run), crops, settings.seed)
     order = schedule_images(len(training), tuning.images, tuning.iterations, settings.seed)
@@ -85,7 +85,7 @@ def finetune(run: StageRun, job: Job, encoder: str) -> None:
         checkpoints.offer(lambda: (task.tensors(), {"losses": losses}))
 
     recent = losses[-REPORTED_ITERATIONS:]
-    log.info("mean loss of the last %d iterations: %.3f", len(recent), sum(recent) / len(recent))
+    log.info("The mean loss of the last %d iterations is %.3f", len(recent), sum(recent) / len(recent))
     learned = task.encoder({"origin": "finetuned", "start": start.weights["origin"], "images": len(training)})
     made_of = {"start": digest_tensors(start.tensors())}
     details = {"name": encoder, "dim": task.dim, "labels": labels, "losses": losses, "made_of": made_of}
@@ -96,8 +96,9 @@ def finetune(run: StageRun, job: Job, encoder: str) -> None:
 
 
 def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[str], list[LabelledImage]]":
-    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and the images that have these boxes.
+    """Return the sorted labels of the boxes in the splits of `finetune.splits`, and the images with such boxes.
 
+    Each image comes with its labelled boxes and their classes. A class is the number of a label, counted from 1.
     Raises UsageError if these splits have no labelled box.
     """
     import numpy as np

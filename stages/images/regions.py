@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run
 
 POOLED_IMAGES = 256
-"""Number of images whose regions are in memory while they are pooled."""
+"""Maximum number of images whose region features are in memory at a time, while they are pooled."""
 
 
 def _keys(config: "Config", encoder: str) -> Mapping[str, object]:
@@ -32,8 +32,8 @@ def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
 
 
 def _names(run: "Run", encoder: str) -> dict[str, str]:
-    """Return a digest of the names of all images if the boxes come from a file, in which images are named. Otherwise
-    return {}."""
+    """Return a digest of the names of all images if the boxes come from a file, because the file names the images.
+    Otherwise return {}."""
     regions = run.config.regions
     in_files = regions.proposals == "boxes" and regions.boxes is not None
     return {"names of images": run.manifest.names_digest} if in_files else {}
@@ -91,7 +91,7 @@ def pool_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Itera
     details = {"encoder": {"name": encoder, "sha256": stored.sha256, **stored.settings}}
     for job in jobs:
         regions = RegionShard(run.inputs.shards("regions").shard(job.number))
-        # The regions may have been extracted with an earlier configuration.
+        # The regions may have been extracted with other settings, if the configuration was changed since.
         cuts = {str(regions.path): {key: regions.details["regions"].get(key) for key in cut}, str(folder): cut}
         require_same("the regions", {path: json.dumps(keys, sort_keys=True) for path, keys in cuts.items()})
         if not np.diff(regions.offsets).all():

@@ -23,7 +23,8 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
 
 BATCH_ROWS = 1 << 16
-"""Number of captions of the added photos that are read at a time, to compare them with the captions of the index."""
+"""Maximum number of captions of the added photos that are in memory at a time, while it is counted how many of them the
+index lacks."""
 
 
 @click.command("add", cls=Command, former={"--output": "--copy-to"})
@@ -88,7 +89,7 @@ def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: 
     from stages.catalogue import declared
 
     folder = added_run(change.root, source)
-    if sample and not folder.exists():  # The features of the same photos are reused.
+    if sample and not folder.exists():  # The other index has encoded the same photos, so their features are reused.
         folder.mkdir(parents=True)
         with suppress(OSError):
             os.link(sample / RECORD, folder / RECORD)
@@ -112,8 +113,8 @@ def _count_images(shard: "IndexShard") -> int:
 
 
 def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest: "Manifest", total: int) -> None:
-    """Log how many photos of a manifest were not added, because they were removed before, and how many captions were
-    not added, because one of the `shards` already has their photo, with other captions.
+    """Log how many photos of a manifest are skipped, because they were removed from the index before, and how many
+    captions are skipped, because one of the `shards` already has their photo, with other captions.
 
     `total` is the number of photos of the manifest that were not removed from the index before.
     """
@@ -122,7 +123,7 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
-        log.info("%s: %s skipped, because they were removed before", change.home, counted(gone, "photo"))
+        log.info("%s: %s skipped, because they were removed from the index before", change.home, counted(gone, "photo"))
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:
@@ -130,7 +131,7 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s skipped, because the index already has their photos with other captions",
+            "%s: %s skipped, because the index already has their photos with other captions. They cannot be found.",
             change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 
@@ -149,7 +150,8 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
     """Link the shards of another index that have photos which this index lacks. Return the number of photos of the
     other index, and the number of new ones among them.
 
-    `removed` are hashes and paths of photos that were removed from the index. They are added again, with a warning.
+    `removed` are hashes and paths of photos that were removed from the index. If the other index has some of these
+    photos, they are added again, and a warning says so.
     """
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.index_changes import link_shard, photo_digests, photos_of
@@ -173,16 +175,20 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 log.warning(
-                    "%d photos of %s are in this index twice now. `jointspace remove` removes one of each.",
+                    "%d photos of %s are in this index twice now. Remove one of each with `jointspace remove`.",
                     repeated, shard.folder,
                 )  # fmt: skip
             if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(index)):
-                log.warning("%d photos of %s were removed before and are back. Remove them again.", back, shard.folder)
+                log.warning(
+                    "%d photos of %s were removed before and are back. If they must not be found, remove them again"
+                    " with `jointspace remove`.",
+                    back, shard.folder,
+                )  # fmt: skip
     return total, new
 
 
 def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
-    """Write an index shard of the new images of a run and their sentences.
+    """Add the images of a run that the index lacks, with their sentences, as a new index shard, if there are any.
 
     `removed` are hashes and paths of photos that were removed from the index. Return the number of images in the run's
     indexed splits that were not removed, and the number of new ones.

@@ -44,12 +44,12 @@ def command(
 
     changes = loading.read_mapping(config_path) if config_path else {}
     model = plain(open_index(index_folder, added=False).card.model, index_folder)
-    with hold(Layout(output).index(model).path):  # The lock keeps `add` and `remove` away.
+    with hold(Layout(output).index(model).path):  # `add` and `remove` cannot change the index while it is locked.
         shard = apply_index(declared(), index_folder, photographs, output, name, changes)
         prepare_text_index(output)
     assert shard is not None  # `ingest` refuses a folder without a readable photo
     count = shard.card.images.count if shard.card.images else 0
-    logging.getLogger(__name__).info("%d photos", count)
+    logging.getLogger(__name__).info("The index in %s has %d photos", output, count)
     if as_json:
         search = example_search(StoredIndex([shard]))
         click.echo(json.dumps({"bundle": str(output), "photographs": count, "search": search}))

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
 
 
 def _keys(config: "Config", index_shard: str) -> dict[str, object]:
-    """Return the keys that decide an index shard. The key `shortlist` concerns only multi-vector models."""
+    """Return the settings on which an index shard depends. The key `shortlist` concerns only multi-vector models."""
     model, number = _split(index_shard)
     unused = set() if config.model(model).spec.multi_vector else {"shortlist"}
     return {**config.index.model_dump(exclude=unused), "dev_images": config.fit.dev_images, "bundle": number}
@@ -36,14 +36,14 @@ def _reads(config: "Config", layout: Layout, index_shard: str) -> Inputs:
         "manifest": layout.manifest,
         "model": layout.model(model),
         "embeddings": layout.embeddings(model),
-        # All index shards use the inverted lists of the first shard, so that the other shards need it as an input.
+        # All index shards use the inverted lists of the first shard, so the first shard is an input of the others.
         "first": layout.index(config.bundle_names(model)[0]) if number else None,
         "vocabulary": layout.token_vocabulary if configured.spec.words and not members else None,
         "text_encoders": {name: layout.text_encoder(name) for name in text_encoders},
         # The recall of an index without captions is measured with these queries, which the encoders above embed.
         "queries": Outside("queries", Path(queries)) if text_encoders and queries else None,
         "encoders": {name: layout.encoder(name) for name in encoders},
-        # The commit records of mapped features say which photos have them. The stage does not read the features.
+        # The commit records of mapped features say which photos have mapped features. The features are not read.
         "mapped_features": feature_shards(
             [name for name in configured.encoders if name in config.extract.mapped], layout
         ),
@@ -51,7 +51,7 @@ def _reads(config: "Config", layout: Layout, index_shard: str) -> Inputs:
 
 
 def _search(run: Run, index_shard: str) -> str | None:
-    """Return the command that searches the new index."""
+    """Return the command that searches the new index shard, or None if no example of a query is found."""
     from pipeline.run.reading.results import search_command
 
     return search_command(run.layout.index(index_shard).path)
@@ -125,7 +125,8 @@ def _is_complete(run: "Run", model: str) -> bool:
 
 
 def _is_part(folder: Path, model: str) -> bool:
-    """Return whether `folder` holds an index shard of `model` that this stage wrote, so that its name is its number."""
+    """Return whether `folder` is one of several shards of an index of `model` that this stage wrote. The name of such a
+    folder is the number of the shard."""
     from pipeline.storage.card import CARD
     from pipeline.storage.files import is_regular
     from pipeline.storage.json_files import read_json

@@ -39,7 +39,7 @@ def _ask(folder: Path, path: Path, seed: int) -> None:
     """Ask for captions of photos of the index in `folder`, and add them to the table at `path`, until this table has
     MIN_DEV_IMAGES photos or the user stops. `seed` draws the photos.
 
-    Raises UsageError if the table has another header than `record_pair` writes.
+    Raises UsageError if the name of the table does not end in .csv, or if the table was not begun by `record_pair`.
     """
     from pipeline.index.calibration import MIN_DEV_IMAGES
     from pipeline.run.reading import calibration_pairs
@@ -52,7 +52,10 @@ def _ask(folder: Path, path: Path, seed: int) -> None:
     with hold(path):
         text = path.read_text("utf-8", "replace") if path.exists() else ""
         if path.suffix.lower() != ".csv" or (text and not text.startswith(calibration_pairs.HEADER)):
-            raise UsageError(f"{path} cannot be continued. With --ask, name a new CSV file, or one that it began.")
+            raise UsageError(
+                f"Captions cannot be added to {path}. With --ask, name a new file that ends in .csv, or a file that an"
+                " earlier call with --ask has written."
+            )
         described = set(calibration_pairs.match_pairs(index, calibration_pairs.read_pairs(path) if text else []))
         click.echo("Write what you would type to find each photo. Enter skips a photo, and Ctrl-D stops.")
         for photo in calibration_pairs.photos_to_describe(index, described, seed):

@@ -36,13 +36,13 @@ def command(
     if (kind is None) != (output is None) or (output is None and recipe is None):
         raise UsageError("Pass --to and --output for the vectors, or --recipe, or all three.")
     if (code or dims) and kind != "faiss":
-        raise UsageError("The options --type and --dims need --to faiss.")
+        raise UsageError("The options --type and --dims need --to faiss. Add --to faiss, or leave them out.")
     if recipe is not None:
         from pipeline.run.reading.recipe import export_recipe
 
         with hold(recipe):
             export_recipe(index_folder, recipe)
-        log.info("the recipe is in %s", recipe)
+        log.info("The program that embeds queries is in %s", recipe)
     if kind is not None and output is not None:
         from pipeline.run.reading.exports import export
 

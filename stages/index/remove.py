@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_LISTED_PHOTOS = 20
-"""Maximum number of removed photos that the command names. It counts all of them."""
+"""Maximum number of removed photos that the last message names. The number in the message counts all of them."""
 
 
 @click.command("remove", cls=Command, former={"--output": "--copy-to", "--list": "--from-file"})
@@ -209,7 +209,7 @@ def _rest(shard: "IndexShard", side: "ShardSide", index: "faiss.Index") -> "Vect
     """Return the vectors of the remaining rows of `side`, which are the images or the captions of `shard`.
 
     They are read from the FAISS `index` of this side, or from the embeddings of the run if the FAISS index stores only
-    rounded vectors.
+    rounded vectors. Raises UsageError if the FAISS index stores only rounded vectors and is not in a run.
     """
     from pipeline.config.loading import load
     from pipeline.index.build import exact_vectors

@@ -20,9 +20,9 @@ if TYPE_CHECKING:
     from pipeline.storage.stored_index import StoredIndex
 
 MAX_VALUE_CHARACTERS = 80
-"""Number of characters of a column's value that a line shows. The option --json prints the whole value."""
+"""Maximum number of characters of a column's value in a line of the table. The option --json prints the whole value."""
 EXAMPLE = 'jointspace search INDEX "a red bus"'
-"""The command that messages show as an example."""
+"""The example of a command in messages about the arguments and options."""
 
 
 @dataclass(frozen=True)
@@ -80,7 +80,7 @@ class Query:
         if self.image_path is None and (self.similar or self.text is not None):
             raise UsageError("--similar and --text need a photo. Add --image FILE.")
         if is_changed and (self.similar or self.text is not None):
-            raise UsageError("--minus and --plus exclude --similar and --text. Leave out one of the pairs.")
+            raise UsageError("--minus and --plus cannot be used together with --similar or --text. Leave out either.")
         if self.where is not None and not self.where.strip():
             raise UsageError(
                 "The condition of --where is empty. Leave --where out, or write a condition: --where 'price < 20'."
@@ -301,7 +301,7 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
 
-    gc.enable()  # the command has turned it off for a single query, but a file may have many
+    gc.enable()  # The command has turned the garbage collector off for one query, but a file may have many queries.
     sentences = [line for line in read_lines(path) if line.strip()]
     if not sentences:
         raise InputError(f"{path} has no query. Write one query per line.")

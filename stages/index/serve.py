@@ -29,14 +29,14 @@ log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
 """Length in pixels of the longer side of the photos that the page shows in its results."""
 SUMMARY = Path("evaluation", "summary.json")
-"""File of a run that lists the evaluations of its models."""
+"""Path of the list of evaluations, relative to the folder of a run."""
 HEAD_BYTES = 1 << 14
 """Maximum number of bytes in the head of a request (its address and headers), without the text of the query. A request
 with a longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
-"""Number of seconds in which running requests must end when the server is stopped. After it, they are aborted."""
+"""Number of seconds in which running requests must end when the server is stopped. Then they are aborted."""
 
 
 @dataclass(frozen=True)
@@ -144,7 +144,10 @@ def serve(options: ServeOptions) -> None:
         settings.serve.max_requests,
     )
     if limits.top > limits.max_top:
-        raise UsageError(f"--top-k is {limits.top}, but a request can have at most {limits.max_top} results.")
+        raise UsageError(
+            f"--top-k or the key serve.top is {limits.top}, but a request can have at most {limits.max_top} results."
+            " Lower the number."
+        )
     if options.review and (options.host != ServeOptions.host or options.allowed):
         raise UsageError("--review writes a file, so no other machine may reach it. Leave out --host and --allow-host.")
     named = _name_all(options.folders)
@@ -251,7 +254,8 @@ def _name_all(folders: tuple[Path, ...]) -> dict[str, Path]:
     """Return name -> folder of the indexes in `folders`. The name is the name of the model. If several indexes have
     the same model, all but the first of them also have a number, as in `ncca-2`.
 
-    Indexes whose models were evaluated come first, in the order of the recalls of the models.
+    An index comes earlier if its model has a better rank among the evaluated models of its own run. Indexes whose
+    models were not evaluated come last.
     """
     from pipeline.errors import MALFORMED, JointspaceError
     from pipeline.metrics.summary import ranking
@@ -289,7 +293,7 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` makes a small photo of the bytes of a file. `encoders` encode the photos of queries. `run` is the folder of
+    `decode` decodes the bytes of a file of a photo. `encoders` encode the photos of queries. `run` is the folder of
     the run whose parser reads the queries of a tree model, or None. `columns` has the columns of the collection that
     the page shows, or is None for all columns. If `skip_verified` is true, files that were verified before and not
     changed since are not hashed again.
@@ -344,7 +348,7 @@ def _open_describers(
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features
-        if stored.space not in sources:  # opened once, because they need much memory
+        if stored.space not in sources:  # Generators with the same space share their sources, which need much memory.
             sources[stored.space] = gather_sources(run, stored, corpus, _index_of_space(stored, galleries))
         describers[_free_name(stored.name, describers)] = Describer(
             stored.spec.name, stored.generator, sources[stored.space], features, run.config.describe.top

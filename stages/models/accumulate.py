@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from pipeline.config.names import Config
 
 STUDY = "study/"
-"""Prefix of the names of pairs whose moments are summed for each fold, for the stage `study`."""
+"""Prefix of the names of pairs whose moments are summed separately for each fold. The stage `study` reads them."""
 AUXILIARY = "auxiliary/"
 """Prefix of the names of pairs of images and weak texts."""
 
@@ -23,8 +23,11 @@ def _choices(config: "Config") -> list[tuple[str]]:
 
 
 def _encoders(config: "Config", pairs: str) -> list[str]:
-    """Return the image encoders of the run, and also the encoders of the study if it compares encoders on these
-    pairs."""
+    """Return the names of the image encoders whose features are summed for the pairs with the name `pairs`.
+
+    They are the encoders of the run. For `study/target` and `study/auxiliary/all`, on which the study compares
+    encoders, they are also the encoders that only the study uses.
+    """
     every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]
 
@@ -59,7 +62,7 @@ def _keys(config: "Config", pairs: str) -> dict[str, object]:
 
 def _reads(config: "Config", layout: Layout, pairs: str) -> Inputs:
     return {
-        # The fold of an image depends on how many images of its split there are in all shards.
+        # The fold of an image depends on the number of images of its split in all shards, not only in its own.
         "manifest": layout.manifest if pairs.startswith(STUDY) and config.study.folds > 1 else None,
         "texts": _texts(config, layout, pairs),
         "features": feature_shards(_encoders(config, pairs), layout),

@@ -23,7 +23,7 @@ def _fit_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     has_weak = configured.training != "target"
     documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
     return {
-        "manifest": layout.manifest,  # It says which images belong to dev.
+        "manifest": layout.manifest,  # The manifest says which images belong to dev.
         "target": layout.moments("target"),
         "sentences": sentence_shards(configured, layout),
         "features": feature_shards(configured.encoders, layout),
@@ -84,8 +84,8 @@ def fit(run: StageRun, job: Job, model: str) -> None:
 
 
 def _open_pairs(run: StageRun, moments: str, texts: str) -> "PairSet":
-    """Return the image-text pairs of a fit. `moments` is the name of the input with their moments, and `texts` of the
-    input with the vectors of their texts."""
+    """Return the image-text pairs of a fit. `moments` is the name of the stage's input that has their moments, and
+    `texts` is the name of the input that has the vectors of their texts."""
     from pipeline.storage.pairs import PairSet
 
     return PairSet(run.features, run.inputs.all_shards(texts), run.inputs.shards(moments).folder)
@@ -131,10 +131,10 @@ def _make_task(
 
 
 def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
-    """Log the chosen parameters and the mean correlations.
+    """Log the chosen parameters and the mean correlations, and warn about each parameter of `choices_at_edges`.
 
-    `pairs` is the number of training pairs. Also warn about a parameter whose chosen value is the least or the greatest
-    of the values that were tried.
+    `pairs` is the number of training pairs, and `dev_images` the number of dev images on which the parameters were
+    chosen.
     """
     from pipeline.models.linear.tuning import choices_at_edges
 
@@ -146,15 +146,15 @@ def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
         dev_images,
         tuned.chosen,
     )
-    log.info("mean correlation of training pairs: %.3f", tuned.train_correlations.mean())
+    log.info("The mean correlation of the training pairs is %.3f", tuned.train_correlations.mean())
     if edges := choices_at_edges(training_log["trials"], training_log["chosen"]):
         log.warning(
-            "%s: the best value on dev is the last of its grid: %s. Add further values to the grid",
+            "%s: the value that is best on dev is at the end of its grid: %s. Add values beyond it to the grid.",
             model,
             " and ".join(edges),
         )
     if tuned.dev_correlations is not None:
-        log.info("mean correlation of dev pairs: %.3f", tuned.dev_correlations.mean())
+        log.info("The mean correlation of the dev pairs is %.3f", tuned.dev_correlations.mean())
 
 
 def _adopt_reads(config: "Config", layout: Layout, model: str) -> Inputs:

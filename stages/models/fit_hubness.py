@@ -20,11 +20,13 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 MAX_MULTI_VECTOR_BANK = 2000
-"""Maximum number of images, and of captions, in the bank of a multi-vector model, whose items need more memory."""
+"""Maximum number of images, of captions and of queries in the bank of a multi-vector model. Its items need more memory
+than single vectors."""
 
 
 def _plain(config: "Config", model: str) -> str:
-    """Return the name of the model without correction whose scores the model `model` corrects."""
+    """Return the name of the uncorrected model to which the corrected model `model` belongs, such as `ncca` for
+    `ncca-csls`."""
     plain = config.uncorrected(model)
     assert plain is not None
     return plain
@@ -84,12 +86,12 @@ def fit_hubness(run: StageRun, job: Job, model: str) -> None:
         log["criterion"] = "sum of recall@1, @5 and @10 of a direction on dev; of both for csls"
     details = {**stored.details, "model": model, "refits": refits, "training_log": log}
     run.write_model(job, HubCorrected(mapping, HubnessCorrection(bank, terms)), details)
-    logging.getLogger(__name__).info("%s: %s", model, log["chosen"])
+    logging.getLogger(__name__).info("%s has a correction with these parameters: %s", model, log["chosen"])
 
 
 def _draw_bank(run: StageRun, embeddings: "Embeddings", model: "JointModel", splits: tuple[str, ...]) -> "Bank":
-    """Return a bank: images and captions that are drawn at random from the splits, and the queries of
-    `hubness.queries`."""
+    """Return the bank of a correction: embedded images and captions that are drawn at random from the splits, and the
+    queries of the file `hubness.queries`, if the configuration names one. `model` embeds the queries."""
     import numpy as np
 
     from pipeline.models.linear.hubness import Bank

@@ -103,7 +103,7 @@ def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     from pipeline.text.trees import LabelTable, pack_trees
     from pipeline.text.vocabulary import encode_tokens
 
-    mapping = cast("PhraseModel", restore_model(run, model)[0])  # `phrase_splits` lists only such models
+    mapping = cast("PhraseModel", restore_model(run, model)[0])  # `phrase_splits` lists only models that embed phrases
     vocabulary, _ = read_token_vocabulary(run)
     pairs = run.pairs(split)
     sentences = read_sentence_trees(run, make_analyzer(vocabulary.settings), pairs.sentence_id)
@@ -127,7 +127,7 @@ def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     details = {"model": model, "split": split, "dim": vectors.shape[1]}
     write_phrases(job.path, regions, pa.table(phrase_table), provenance=job.provenance, details=details)
     logging.getLogger(__name__).info(
-        "embedded %d noun phrases of %d captions in the split %s", len(spoken), len(sentences), split
+        "%d noun phrases of %d captions in the split %s were embedded", len(spoken), len(sentences), split
     )
 
 
@@ -202,6 +202,7 @@ def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     measured, ranks = measure_phrases(phrases, regions, gold, least_overlap, bootstrap)
     write_measured(job.path, {**about, **measured}, "ranks", ranks, job.provenance)
     log.info(
-        "%s: %.1f %% of %d noun phrases that the label of a box names get the right region, and %.1f %% by chance",
+        "%s: the best region in the photo is right for %.1f %% of the %d noun phrases that a label of a box names. By"
+        " chance, a region would be right for %.1f %%.",
         model, measured["correspondence"]["right"], measured["n_named"], measured["correspondence"]["chance"],
     )  # fmt: skip

@@ -92,7 +92,7 @@ def train(run: StageRun, job: Job, model: str) -> None:
     if has_choice and (source := base or (run.model(first) if first else None)):
         rates = (source.details["training_log"]["chosen"]["learning_rate"],)
     if base:
-        # Refit for dev's best number of epochs. Dev is training data now, so there is no early stopping.
+        # A refit trains for as many epochs as were best on dev. Dev is training data now, so it cannot stop a training.
         settings = settings.model_copy(update={"epochs": base.details["training_log"]["best_epoch"] + 1, "patience": 0})
     sentences = open_sentences(run, model)
     training = _open_pairs(run, model, "train", "dev") if base else _open_pairs(run, model, "train")
@@ -148,15 +148,16 @@ def train(run: StageRun, job: Job, model: str) -> None:
 
 
 class OpenedPairs(NamedTuple):
-    """The images of some splits with the ids of their sentences (`rows`), their features by encoder and, if the model
-    needs them, their regions."""
+    """The pairs of some splits. `rows` has the ids of the images and captions, `features` the features of the images by
+    encoder, and `regions` the regions of the images, or None if the model reads no regions."""
 
     rows: "SplitPairs"
     features: "dict[str, FeatureRows]"
     regions: "RegionRows | None"
 
     def take(self, sentences: "Sentences") -> "TrainingPairs":
-        """Return the pairs for training or dev, with the `sentences` in the form that the model reads."""
+        """Return the pairs in the form in which training reads them. `sentences` has the captions of the run, in the
+        form that the model reads. Only the captions of these pairs are taken from it."""
         from pipeline.models.neural.task import TrainingPairs
 
         rows = self.rows
@@ -207,8 +208,8 @@ def _read_noun_phrase(run: StageRun) -> int:
 
 
 def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
-    """Return the word vectors (V + 1, d) from which training starts, for the V words of the token vocabulary and for
-    unknown words. They come from a file, were learned on the corpus, or are random."""
+    """Return the word vectors (V + 1, d) from which training starts, for the V words of the token vocabulary and, in
+    the last row, for unknown words. They come from a file, were learned on the corpus, or are random."""
     from pipeline.models.neural.networks import INITIAL_RANGE
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
@@ -225,7 +226,7 @@ def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
 
 def _read_start(run: StageRun, model: str) -> "JointModel | WordStart":
     """Return the model from which the training of `model` starts. If `model` reads words and starts from a linear model
-    of vectors, return the linear model with its vectors of all words of the token vocabulary."""
+    of vectors, return a WordStart: the linear model with a vector for each word of the token vocabulary."""
     from pipeline.models.linear.projection import LinearModel, WordStart
     from pipeline.models.neural.word_towers import SCALE_SAMPLE
     from pipeline.run.reading.texts import open_text_encoder, read_token_vocabulary

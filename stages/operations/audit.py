@@ -42,10 +42,11 @@ TITLES = {
 }
 """Kind of finding -> the comment above its lines in a takedown list."""
 FALSE_DISCOVERY_RATE = 0.1
-"""Default of --rate: largest estimated share of right captions among the captions that the takedown list leaves out."""
+"""Default of --rate: largest estimated share of right captions among the captions that the takedown list leaves out.
+Findings up to this share are called reliable in the table of findings, whatever --rate is."""
 MIN_LISTED_CAPTIONS = 50
-"""Minimum number of photos, and of single captions, that are listed. The items with the lowest scores are listed, even
-if fewer are probably wrong."""
+"""Minimum number of photos, and of single captions, in the table of findings. The items with the lowest scores are
+listed, even if fewer are probably wrong."""
 
 
 @click.command("audit")
@@ -102,7 +103,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
         click.echo(f"{len(decisions):>7,}  pairs with a decision, which are not listed again: {decided}")
         if missing := _count_missing(run.manifest, decisions):
             pairs = counted(missing, "right or unsure pair")
-            log.warning("%s has %s that the collection no longer has.", path, pairs)
+            log.warning("%s has %s that the collection no longer has. You can delete these rows.", path, pairs)
     if exclude:
         with hold(exclude):
             publish_text(exclude, "".join(f"{line}\n" for line in _exclusions(_probable(table, decisions), rate)))
@@ -113,7 +114,7 @@ def command(root: Path, exclude: Path | None, rate: float) -> None:
     if run.layout.report.path.exists():
         try:
             run_stage(Run(root), declared()["report"], again=True)
-        except IntegrityError as error:  # such as an index that `remove` has changed
+        except IntegrityError as error:  # raised, for example, if `remove` has changed an index of the run
             rerun = shlex.join(["jointspace", "run", str(run.layout.config)])
             log.warning("The report does not show the findings yet: %s Make the report with `%s`.", error, rerun)
         else:
@@ -179,10 +180,11 @@ def audit(run: StageRun, job: Job) -> None:
 
 
 def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
-    """Find the pairs of near-duplicates. Features and thumbnails are read block by block.
+    """Find the pairs of near-duplicates: photos with near features of the first image encoder, whose grey thumbnails
+    have a correlation of at least MIN_COPY_CORRELATION.
 
-    Return the image_ids (p, 2) of each pair, the lower id first, and the correlations (p,) of their grey thumbnails.
-    The pairs are sorted by correlation, the greatest first.
+    Return the image_ids (p, 2) of each pair, the lower id first, and the correlations (p,). The pairs are sorted by
+    correlation, the greatest first. Features and thumbnails are read block by block.
     """
     import numpy as np
 
@@ -316,7 +318,9 @@ def _captions_of(finding: Mapping[str, Any], owners: "np.ndarray") -> range:  # 
 
 def _count_missing(manifest: "Manifest", decisions: "Mapping[Pair, str]") -> int:
     """Count the pairs of photo and caption that were decided to be right or unsure, and are no longer in the manifest.
-    Pairs that were decided to be wrong are not counted, because `ingest` counts them."""
+
+    Pairs that were decided to be wrong are not counted, because `ingest` counts them. If all captions of a photo were
+    decided to be wrong, no pair of this photo is counted."""
     from pipeline.foreign.image_names import listed_name
     from pipeline.storage.decisions import one_line
 
@@ -345,7 +349,8 @@ def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterato
 def _exclusions(findings: Iterable[Mapping[str, Any]], rate: float) -> Iterator[str]:  # Any: rows of the table
     """Yield the lines of a takedown list. The lines of findings with a false discovery rate above `rate` are comments.
 
-    Of two near-duplicates, the list names the photo that does not keep its place by SPLITS_BY_PRIORITY.
+    Of two near-duplicates, the list names the photo whose split is later in SPLITS_BY_PRIORITY or, in the same split,
+    the photo with the greater image_id.
     """
     yield "# A run leaves out the photos on lines without #. A line PHOTO TAB CAPTION leaves out this caption only."
     yield f"# On average, at most about {100 * rate:g}% of these captions are right. This estimate assumes that each"

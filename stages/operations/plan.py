@@ -126,6 +126,7 @@ def _count_collection(run: Run, sample: int) -> Collection | None:
 def _read_collection(config: "Config", sample: int) -> Collection:
     """Read the lists of a collection that was not ingested, and count its usable photos and their captions.
 
+    A photo is usable if its record has no fault and its file exists. A collection of vectors gets an empty sample.
     Raises InputError if there is no usable photo.
     """
     from tqdm import tqdm
@@ -193,16 +194,17 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
         start = perf_counter()
         pictures = []
         for photograph in tqdm(sample.photographs, f"decode for {entry.name}", unit=" photos", disable=None):
-            with suppress(InputError):  # `ingest` will reject it
+            with suppress(InputError):  # A photo that cannot be decoded is left out, because `ingest` will reject it.
                 pictures += reader.load([view], photograph)
         if not pictures:
             raise InputError(
-                f"None of {len(sample.photographs)} sampled photos can be decoded. Run `jointspace doctor`."
+                f"None of {len(sample.photographs)} sampled photos can be decoded. Check that the files are whole, and"
+                " check the libraries with `jointspace doctor`."
             )
         processes = max(1, min(runtime.threads(), run.decoders))
         decoding = (perf_counter() - start) / processes
         batches = [pictures[first : first + run.batch_size] for first in range(0, len(pictures), run.batch_size)]
-        dim = extractor(batches[0]).shape[1]  # the first pass chooses kernels, so it is not measured
+        dim = extractor(batches[0]).shape[1]  # The first pass is slower, because it chooses kernels. It is not timed.
         start = perf_counter()
         for batch in tqdm(batches, f"encode with {entry.name}", unit=" batches", disable=None):
             extractor(batch)
@@ -212,7 +214,7 @@ def measure(run: Run, sample: Sample) -> "Iterator[tuple[str, Speed]]":
 
 
 def own_photographs(run: Run, count: int) -> Sample:
-    """Return a sample of `count` photos of the run, evenly spaced."""
+    """Return a sample of at most `count` photos of the run, evenly spaced in the order of the manifest."""
     from pipeline.images.preprocess import Photograph
     from pipeline.index.exact import evenly_spaced
 
@@ -264,6 +266,6 @@ def doctor(config_path: Path | None, folder: Path | None, as_json: bool) -> None
         remedy = f" -> {finding.remedy}" if finding.remedy else ""
         say(f"{finding.mark:4} {finding.what:14} {finding.found}{remedy}")
     if missing:
-        click.echo(f"missing: {', '.join(missing)}", err=True)
+        click.echo(f"missing: {', '.join(missing)}. The lines above that begin with MISS say what to do.", err=True)
         sys.exit(1)
     click.echo("All required libraries are installed.")

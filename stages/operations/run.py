@@ -54,7 +54,8 @@ STATUS = re.compile(r"non-zero exit status (\d+)")
 POLL_SECONDS = 0.2
 """Number of seconds between two reads of the file with Snakemake's output."""
 SHUTDOWN_SECONDS = 60
-"""Number of seconds in which Snakemake and its jobs must end after they were interrupted. Then they are killed."""
+"""Number of seconds in which Snakemake must end after it was interrupted. After this time, Snakemake and its jobs are
+killed."""
 
 
 class _WorkflowCommand(Command):
@@ -111,7 +112,7 @@ def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, a
         if found:
             listed = " or ".join(shlex.join(["jointspace", "run", str(path)]) for path in found)
             raise UsageError(f"Give a configuration: {listed}. For the demo, run: jointspace demo")
-        log.warning("`jointspace run` without a configuration is called `jointspace demo` now")
+        log.warning("`jointspace run` without a configuration is called `jointspace demo` now. Use the new name.")
     run_workflow(config_path, further, cores, as_json)
 
 
@@ -150,7 +151,7 @@ def migrate(
             _migrate_files(Path(old), Path(new), texts, output)
         return
     missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
-    if missing and not config_path:  # The name of an encoder in CONFIG may contain a dot.
+    if missing and not config_path:  # With CONFIG, OLD and NEW are names of encoders, which may have a dot like files.
         raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
     if texts or output:
         raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
@@ -182,7 +183,11 @@ def migrate(
 
 
 def _migrate_files(old: Path, new: Path, texts: Path | None, output: Path) -> None:
-    """Migrate files of vectors to the new folder `output`, after printing how much recall is kept."""
+    """Map the vectors in the file `old` to the space of the vectors in the file `new`, print how much recall is kept,
+    and write the results to the new folder `output`.
+
+    `texts` is a file of caption vectors by the new encoder, or None. Raises UsageError if `output` exists.
+    """
     from pipeline.run.reading.migration import MigrationTask
 
     if os.path.lexists(output):
@@ -204,7 +209,8 @@ def _run_command(config_path: Path | None) -> str:
 
 
 class RunFailure(JointspaceError):
-    """A run that has failed. Its exit code is the exit code of the failed stage."""
+    """Error of a run that has failed or was interrupted. Its exit code is the exit code of the failed stage, or of
+    Snakemake if no stage failed, or 130 after an interrupt."""
 
     def __init__(self, message: str, exit_code: int) -> None:
         super().__init__(message)
@@ -220,9 +226,10 @@ def run_workflow(
 ) -> None:
     """Run the workflow with the configuration in `config_path`, or the demo if it is None, and print the results.
 
-    `changes` override keys of the configuration. `further` are options and targets of Snakemake. With `as_json`, the
-    results are one JSON object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails,
-    and RejectLimitError if the run is complete but `ingest` has left warnings.
+    `changes` override keys of the configuration. `further` are options and targets of Snakemake. If there are any, the
+    output of Snakemake is shown in place of the results. With `as_json`, the results are always printed, as one JSON
+    object. Raises UsageError if the collection or an extra is missing, RunFailure if a job fails or the run is
+    interrupted, and RejectLimitError if the run is complete but `ingest` has left warnings.
     """
     import yaml
 
@@ -251,7 +258,7 @@ def run_workflow(
         if changes:
             publish_text(changed, yaml.safe_dump(changes))
             files.append(changed)
-        words += further  # before --configfile, which accepts any number of values
+        words += further  # After --configfile, Snakemake would take the user's targets for further files.
         words += ["--configfile", *map(str, files)] if files else []
         try:
             code = _watch(words, output, shown=bool(further))
@@ -295,7 +302,7 @@ def _watch(words: list[str], log: Path, shown: bool) -> int:
     with open(log, "wb") as output, closing(_Progress(log.parent / "benchmarks", shown)) as progress:
         process = subprocess.Popen(
             words, stdout=output, stderr=subprocess.STDOUT, stdin=subprocess.DEVNULL, start_new_session=True,
-            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # so that Snakemake reacts to SIGINT
+            preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # An ignored SIGINT would be inherited.
         )  # fmt: skip
         try:
             for line in _follow(log, process):
@@ -364,7 +371,8 @@ def _follow(log: Path, process: "subprocess.Popen") -> "Iterator[str]":
 
 
 def _end(process: "subprocess.Popen", number: int) -> None:
-    """Send the signal `number` to a process and its children, and wait for their end. Kill them if they do not end."""
+    """Send the signal `number` to a process and its children, and wait until the process has ended. Kill all of them if
+    it has not ended after SHUTDOWN_SECONDS, or if the user interrupts the waiting."""
     with suppress(ProcessLookupError):
         os.killpg(process.pid, number)
         try:

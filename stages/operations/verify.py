@@ -52,7 +52,7 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         _add_unsearchable(run, found)
     try:
         _set_former_apart(opened, found)
-    except JointspaceError:  # the run has no configuration that can be read
+    except JointspaceError:  # The run has no configuration that can be read.
         opened = None
 
     for path, orphan in found.temporaries.items():
@@ -69,12 +69,18 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
         for line in lines:
             click.echo(printable(line))
     log = logging.getLogger(__name__)
-    log.info("%d files checked, %d wrong", found.checked, len(found.faults))
+    log.info("%d files were checked, and %d files cannot be used", found.checked, len(found.faults))
     if found.unvouched:
-        log.info("without a checksum: %d, such as %s", len(found.unvouched), found.unvouched[0])
+        log.info(
+            "Files that were not checked, because no commit record has their checksums: %d, such as %s",
+            len(found.unvouched),
+            found.unvouched[0],
+        )
     if found.unfinished:
         log.info(
-            "unfinished, checked when its stage resumes: %d, such as %s", len(found.unfinished), found.unfinished[0]
+            "Files of unfinished stages, which are checked when the stage resumes: %d, such as %s",
+            len(found.unfinished),
+            found.unfinished[0],
         )
     if found.faults:
         targets = list(dict.fromkeys(fault.target.relative_to(run) for fault in found.faults if fault.target))
@@ -85,7 +91,8 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
 
 
 def _add_unsearchable(run: Path, found: "Examination") -> None:
-    """Add an index to the faults in `found` if `search` refuses it although its files match the index card."""
+    """Add each index shard of the run that `search` refuses, although its files match its index card, to the faults in
+    `found`."""
     from pipeline.index.search import Searcher
     from pipeline.storage.card import CARD
     from pipeline.storage.index_folder import ADDED
@@ -108,9 +115,10 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move the artefacts of an earlier configuration from `found.faults` to `found.former`.
 
-    They are artefacts that the run's configuration no longer names and whose inputs have changed. If such an artefact
-    is missing, or is an index, it is removed from the faults but not listed in `found.former`. Such an index can still
-    be searched. Raises JointspaceError if the configuration cannot be read.
+    They are artefacts that are missing or whose inputs have changed, and that the run's configuration no longer names.
+    In a run of `apply`, which rebuilds missing artefacts, the configuration may name them. An artefact that is missing,
+    or is an index, which can still be searched, is removed from the faults but not listed in `found.former`. Raises
+    JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD
@@ -174,7 +182,7 @@ def explain(run: Path, image: str, as_json: bool) -> None:
     from pipeline.storage.verify import find_image, find_rejects, trace
 
     require_order(run, [image], is_run, "explain")
-    RUN.convert(run, None, None)  # refuses a configuration
+    RUN.convert(run, None, None)  # raises UsageError if `run` is a configuration file
     found, left_out = [], run / "rejects.jsonl"  # `left_out` exists only if the whole collection was refused.
     if (manifest_file := Layout(run).manifest.commit).exists():
         manifest = Manifest(manifest_file.parent)

@@ -113,8 +113,9 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
     """Describe how a result was measured, in the form of the key `run` of a result.
 
     `configuration` is the digest of the resolved configuration, `data` the digest of the images and captions, and
-    `seeds` the seeds of each system. `commit` is the commit of the checkout, and `clean` says whether no file in it was
-    changed. Both are None outside of a checkout. `seconds` is the sum of the wall seconds of all jobs.
+    `seeds` the seeds of each system. `commit` is the commit of the checkout, and `clean` says whether none of its
+    tracked files was changed. Both are None outside of a checkout. `seconds` is the sum of the wall seconds of all
+    jobs.
     """
     from importlib.metadata import version
 
@@ -155,7 +156,8 @@ def render_figures(run: Run) -> str:
 def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
     """Make the tables of sections 6.6 and 6.7 of Socher et al. 2014.
 
-    Section 6.6 has the systems with one vector per caption, and section 6.7 the systems with a matrix per relation.
+    Section 6.6 has the systems whose models read words and have one vector per caption, and section 6.7 has the systems
+    with a matrix per relation.
     """
     import numpy as np
 
@@ -193,8 +195,11 @@ def _word_models(config: "Config") -> list[str]:
 
 
 def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[tuple[str, list[float], int]]]:
-    """Return, for the label of each system, its relations: (name, Frobenius norm of its matrix in each training, number
-    of training words that have the relation)."""
+    """Return, for the label of each system whose models have a matrix per relation, its relations: (name, Frobenius
+    norm of its matrix in each training, number of training words that have the relation).
+
+    A relation whose norm is not finite in one of the trainings is left out.
+    """
     import numpy as np
 
     from pipeline.config.stored import restore

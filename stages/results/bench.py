@@ -78,7 +78,10 @@ def command(
                 writer.writerow(line)
                 file.flush()
                 measured.append(one)
-                log.info("%(method)s, hubness %(hubness)s, %(pairs)d pairs, seed %(seed)d: %(sum).1f", line)
+                log.info(
+                    "%(method)s, hubness %(hubness)s, %(pairs)d pairs, seed %(seed)d: the sum of recalls is %(sum).1f",
+                    line,
+                )
     except KeyboardInterrupt:
         if measured:
             log.warning("%s has the %d finished measurements. %s", path, len(measured), remedy)
@@ -97,10 +100,12 @@ def command(
 
 
 def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -> "Bench":
-    """Read the vectors of train, dev and test by the given encoders. If no image encoder is given, all image encoders
-    of the run are read, and likewise the text encoders. If a text encoder has several weights, its first is used.
+    """Read the stored vectors of train, dev and test. Without names in `encoders`, all image encoders of the run are
+    read, and without names in `text_encoders`, all of its text encoders. If a text encoder has several weights, its
+    first is used.
 
-    Raises UsageError for an unknown encoder, and InputError if a split has no captions.
+    Train has one row for each caption, with the features of its photo. Dev has the first caption of each photo, and
+    test has all captions. Raises UsageError for an unknown encoder, and InputError if a split has no captions.
     """
     import numpy as np
 

@@ -32,13 +32,14 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 SNIPPETS_OF = ("train", "dev")
-"""Splits whose aligned snippets generators learn from."""
+"""Splits whose captions, or whose snippets that are aligned with regions, `train-generator` reads."""
 BLOCK_SENTENCES = 1024
 """Number of sentences whose word vectors are in memory at a time."""
 DESCRIBED_IMAGES = 256
 """Number of images or boxes whose captions are generated in one step."""
 MAX_SHOWN_IMAGES = 200
-"""Maximum number of images or boxes on the page of generated captions. The other files list all of them."""
+"""Maximum number of images or boxes on the page of generated captions. The files descriptions.json and descriptions.txt
+beside it list all of them."""
 
 
 def _training_keys(config: "Config", generator: str) -> dict[str, object]:
@@ -126,7 +127,7 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
             "training_log": learned.log,
         }
         run.write_model(job, learned.generator, details)
-    log.info("%s on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
+    log.info("%s was trained on %d sentences: %s", generator, learned.log["sentences"], learned.log["chosen"])
 
 
 def _read_snippets(
@@ -363,17 +364,25 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
     arrays = {"images": image_id, **vars(statistics)} if statistics else {}
     write_measured(job.path, value, "statistics", arrays, job.provenance)
     measured = "".join(f"{name} {value[name]:.1f}, " for name in METRICS if value[name] is not None)
-    log.info("%s on %s of %s: %s%.1f %% copied", *about.values(), measured, value["copied"])
+    log.info(
+        "%s on %s of %s: %s%.1f %% of the captions have the words of a training caption",
+        *about.values(),
+        measured,
+        value["copied"],
+    )
     for reason in dict.fromkeys(judgement.not_measured.values()):
         names = [name for name, why in judgement.not_measured.items() if why == reason]
-        log.info("not measured: %s (%s)", ", ".join(names), reason)
+        log.info("These measures were not computed: %s (%s)", ", ".join(names), reason)
 
 
 def _read_box_texts(
     run: Run, boxes: "Sequence[ShownBox]", analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return the reference texts of each box, each as a list of words: the texts that people wrote for the box or, if
-    the configuration names no such texts, noun phrases that name it."""
+    """Return a list of reference texts for each box. `analyze` makes the list of words of each text.
+
+    They are the texts that people wrote for the box or, if the configuration names no file with such texts, noun
+    phrases of captions that name the box. A box can have none.
+    """
     from pipeline.run.reading.regions import read_naming_phrases, read_region_texts
 
     path = region_texts_path(run.config)
@@ -386,7 +395,8 @@ def _read_box_texts(
 def _list_sentences(
     run: Run, images: "Sequence[ShownImage]", people: "DescribedImages", split: str, analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return the captions that people wrote for each of the `images`, each caption as a list of words."""
+    """Return, for each of the `images` of a split, a list of the captions that people wrote for it. `analyze` makes the
+    list of words of each caption. An image without captions has an empty list."""
     owners = run.manifest.sentence_images
     by_image: dict[int, list[list[str]]] = {}
     for sentence_id, text in zip(people.pairs[split].names, people.texts[split], strict=True):

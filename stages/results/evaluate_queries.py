@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RESAMPLES = 1000
-"""Number of resamples of the queries for the intervals."""
+"""Number of resamples of the queries from which a 95% interval is computed."""
 DEPTH = 1000
 """Number of results of each query that are measured, as in the tracks of TREC."""
 QUERIES_AT_ONCE = 64
@@ -150,7 +150,7 @@ def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
                 " as `jointspace search` prints them, or their ids, such as id:12."
             )
         log.warning(
-            "%s: judged photos that are unknown, and count as not found: %d of %d, such as %s",
+            "%s: judged photos that are unknown, and count as not found: %d of %d, such as %s. Correct these names.",
             index.folder, len(unknown), len(names), printable(example),
         )  # fmt: skip
     judged: Qrels = {}

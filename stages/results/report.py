@@ -56,7 +56,8 @@ def _by_name(line: "Callable[..., Artefact]", names: "Iterable[Names]") -> dict[
 
 
 def _is_current(root: Path, commit: Path) -> bool:
-    """Return whether an artefact exists and was made from the current versions of its inputs."""
+    """Return whether the artefact with the commit record `commit` exists in the run `root` and was made from the
+    current versions of its inputs."""
     from pipeline.storage.commit import Commits
 
     with suppress(IntegrityError):

@@ -1,6 +1,6 @@
 """Stages that learn words and word vectors from the training captions, and encode captions and weak texts.
 
-Weak texts are the titles, tags and descriptions of the collection, or texts that `simulate-documents` makes of
+Weak texts are the titles, tags and descriptions of the collection, or texts that `simulate-documents` makes from
 captions.
 """
 
@@ -22,8 +22,8 @@ WORD2VEC_KEYS = {"dim", "predicts"}
 
 
 def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
-    """Return the keys that decide the vectors of a text encoder: the form of storage and, only for encoders from a
-    library, the precision."""
+    """Return the settings on which the stored vectors of a text encoder depend: the number format in which they are
+    stored (`storage`) and, only for an encoder from another library, the precision of the computation."""
     entry = config.text_encoder(encoder)
     precision = {"precision": config.extract.precision} if entry.spec.library else {}
     return {"storage": entry.storage, **precision}
@@ -86,8 +86,9 @@ def simulate_documents(run: StageRun, job: Job, documents: str) -> None:
 def _document_reads(config: "Config", layout: Layout, documents: str, encoder: str) -> Inputs:
     if not config.text_encoder(encoder).prepared:
         raise UsageError(
-            f"The text encoder {encoder} has precomputed vectors of captions, but the run must also encode {documents}."
-            " Name the encoder that made the vectors in the key made_by of this entry."
+            f"The text encoder {encoder} has precomputed vectors of captions, but the run must also encode the weak"
+            f" texts of documents.{documents}. In the entry of {encoder} in text_encoders, set made_by to the encoder"
+            " that made the vectors."
         )
     is_simulated = config.documents[documents].simulate is not None
     return {
@@ -187,7 +188,7 @@ def train_word_vectors(run: StageRun, job: Job) -> None:
     tensors = {"words": train_vectors(sentences, vocabulary.terms, **settings, seed=config.seed)}
     details = {"sentences": len(sentences)}
     write_parameters(job.path, WORDS, tensors, settings=settings, provenance=job.provenance, details=details)
-    log.info("learned the vectors of %d words from %d sentences", len(vocabulary.terms), len(sentences))
+    log.info("The vectors of %d words were learned from %d sentences", len(vocabulary.terms), len(sentences))
 
 
 @stage(

@@ -25,30 +25,31 @@ log = logging.getLogger(__name__)
 BATCH_CAPTIONS = 64
 """Number of captions that a worker process parses at a time. If the process dies, only this batch is not parsed."""
 MAX_LOGGED = 10
-"""Maximum number of unparsed captions, and of reasons, that the log shows."""
+"""Maximum number of unparsed captions, and of reasons, that the log shows for each shard."""
 MAX_RECORDED = 1000
-"""Maximum number of unparsed captions that the commit record lists. The CoNLL-U file marks all of them."""
+"""Maximum number of unparsed captions that the commit record of a shard lists. The CoNLL-U file of the shard marks all
+of them."""
 FILE_KINDS = ("conllu", "brackets")
 """Keys of `parse` that name files with parses."""
 Engine = Callable[["ShardRows", list[str]], "Iterator[Parsed]"]
 
 
 def _treebank(config: "Config") -> dict[str, Path]:
-    """Return the files of the treebank: train, dev and test -> path.
+    """Return the paths of the three files of the treebank by the keys `train`, `dev` and `test`.
 
-    Raises UsageError if the configuration does not name all of these files.
+    Raises UsageError if the configuration does not name all three files.
     """
     named = config.parse.treebank.model_dump()
     if missing := [part for part, name in named.items() if name is None]:
         raise UsageError(
-            f"parse.treebank.{missing[0]} is null. Give it the name of a CoNLL-U file in weights_root, or name a"
-            " trained spaCy pipeline in parse.pipeline."
+            f"The key parse.treebank.{missing[0]} is null. Set it to the name of a CoNLL-U file in weights_root, or"
+            " name a trained spaCy pipeline in parse.pipeline."
         )
     return {part: Path(config.weights_root) / name for part, name in named.items()}
 
 
 def _spacy(run: Run) -> dict[str, str]:
-    """Return the version of spaCy, which is part of the provenance of parses."""
+    """Return {"spacy": version}. The version is part of the provenance of the trained parser and of the parses."""
     from pipeline.text.parsing import require_spacy
 
     return {"spacy": require_spacy().__version__}
@@ -85,7 +86,7 @@ def train_parser(run: StageRun, job: Job) -> None:
         }
         trained = train(work, words["train"], settings.parse.training.epochs, settings.seed)
         scores = {part: judge(trained, corpora[part]) for part in ("dev", "test")}
-        log.info("scores on dev and test, with the tokens of the treebank: %s", scores)
+        log.info("The parser has these scores on the dev and test files of the treebank, in percent: %s", scores)
         used = {"training": settings.parse.training.model_dump(), "seed": settings.seed, "spacy": job.digests["spacy"]}
         publish_parser(job.path, trained, {"settings": used, **scores}, job.provenance)
     finally:
@@ -93,7 +94,10 @@ def train_parser(run: StageRun, job: Job) -> None:
 
 
 def _spacy_pipeline(run: Run) -> tuple[str, str]:
-    """Return the name or path of the spaCy pipeline that parses the captions, and the digest of the pipeline."""
+    """Return the name or path of the spaCy pipeline that parses the captions, and the digest of the pipeline.
+
+    It is the pipeline of the key parse.pipeline or, if this key is null, the parser that the run has trained.
+    """
     from pipeline.storage.parsers import find_parser
     from pipeline.text.parsing import require_spacy
 
@@ -104,7 +108,8 @@ def _spacy_pipeline(run: Run) -> tuple[str, str]:
 
 
 def _files(config: "Config") -> dict[str, Path]:
-    """Return the files with parses that another program made: kind -> path."""
+    """Return the files with parses that another program made, as far as the configuration names them: `conllu` or
+    `brackets` -> path."""
     files = {kind: getattr(config.parse, kind) for kind in FILE_KINDS}
     return {kind: Path(config.data_root) / name for kind, name in files.items() if name is not None}
 
@@ -120,7 +125,8 @@ def _engine_keys(config: "Config") -> dict:
 
 def _parse_reads(config: "Config", layout: Layout) -> Inputs:
     if config.parse.engine == "files":
-        # The whole manifest is an input, because parses are matched by image names, which are not in its columns.
+        # Parses are matched by image names. The digests of the manifest's columns do not cover these names, so the
+        # whole manifest is an input.
         files = {kind: Outside(kind, path) for kind, path in _files(config).items()}
         return {"manifest": layout.manifest, "files": files}
     return {"parser": layout.parser if config.parse.pipeline is None else None}
@@ -170,9 +176,12 @@ def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
         written = "".join(conllu), "".join(brackets), len(texts)
         write_parses(job.path, *written, provenance=job.provenance, details=details)
         for fallback in fallbacks[:MAX_LOGGED]:
-            log.warning("caption %(sentence_id)d was not parsed: %(reason)s", fallback)
+            stored = "It is stored as a chain of its words."
+            log.warning("caption %d was not parsed: %s. %s", fallback["sentence_id"], fallback["reason"], stored)
         log.info(
-            "%d captions, of which %d were not parsed and are stored as chains of words", len(texts), len(fallbacks)
+            "This shard has %d captions, of which %d were not parsed and are stored as chains of their words",
+            len(texts),
+            len(fallbacks),
         )
         for reason, count in Counter(fallback["reason"].partition(":")[0] for fallback in fallbacks).most_common(
             MAX_LOGGED
@@ -213,7 +222,7 @@ def _run_spacy(run: StageRun) -> Engine:
     from pipeline.text.tree_conversions import fall_back
 
     name, _ = _spacy_pipeline(run)
-    load_parser(name)  # The parser is loaded here as well, so that an error is raised before the workers start.
+    load_parser(name)  # Worker processes load the parser, too. Here, an error is raised before they start.
 
     def engine(rows: "ShardRows", texts: list[str]) -> "Iterator[Parsed]":
         batches = [texts[at : at + BATCH_CAPTIONS] for at in range(0, len(texts), BATCH_CAPTIONS)]
@@ -227,8 +236,8 @@ def _run_spacy(run: StageRun) -> Engine:
 
 
 ENGINES = {"files": _find_in_files, "spacy": _run_spacy}
-"""Value of parse.engine -> function that opens this engine for a run. An engine is a function that yields the parses of
-the captions of a shard, in their order."""
+"""Value of parse.engine -> function that opens this engine for a run. An engine is a function of the rows and the
+captions of a shard. It yields a Parsed for each caption, in the order of the captions."""
 
 
 @stage(
@@ -293,7 +302,8 @@ def encode_trees(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
         details = {"n_misfits": misfits}
         write_sentences(job.path, TREES, arrays, job.sentence_id, owners, provenance=job.provenance, details=details)
         log.info(
-            "%d captions, of which %d are chains of words, because their words did not match the words of the parse",
+            "This shard has %d captions, of which %d are stored as chains of their words, because the words of their"
+            " parses are different",
             len(sentences),
             misfits,
         )

@@ -57,7 +57,8 @@ def json_paths(value: Any, path: tuple = ()) -> Iterator[tuple]:
 
 
 def edit_json(folder: Path, name: str, path: tuple, new: object) -> None:
-    """Replace the value at a key path of a JSON file, or remove it, and update the checksums."""
+    """Replace the value at a key path of a JSON file by `new`, or remove it if `new` is REMOVED, and update the
+    checksums."""
     value = whole = json.loads((folder / name).read_text())
     whole.pop(CHECK, None)
     for key in path[:-1]:
@@ -218,7 +219,8 @@ def lists_elsewhere(folder: Path, victim: Path) -> None:
 
 
 def unknown_type(folder: Path, victim: Path) -> None:
-    """Put a FAISS index of a type that jointspace does not use inside a transform, whose type it uses."""
+    """Replace the FAISS index by a transform of an allowed type around an index of a type that jointspace never uses.
+    `victim` is not used."""
     index = one_list_index(folder)
     inner = faiss.IndexIVFIndependentQuantizer(index.quantizer, index)
     inner.ntotal = index.ntotal
@@ -228,7 +230,7 @@ def unknown_type(folder: Path, victim: Path) -> None:
 
 
 def many_transforms(folder: Path, victim: Path) -> None:
-    """Put a FAISS index behind more transforms than an index of jointspace has."""
+    """Replace the FAISS index by one behind more transforms than jointspace allows. `victim` is not used."""
     outer = faiss.IndexPreTransform(one_list_index(folder))
     for _ in range(5):
         outer.prepend_transform(faiss.NormalizationTransform(outer.d, 2.0))
@@ -236,7 +238,10 @@ def many_transforms(folder: Path, victim: Path) -> None:
 
 
 def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Callable[[Path, Path], None]:
-    """Return a function that replaces one value of a table."""
+    """Return a function that sets the value in one row and column of the table of images or sentences.
+
+    If the table lacks the column, a column of integers is added, which is null in all other rows.
+    """
 
     def change(table: pa.Table) -> pa.Table:
         if column not in table.column_names:
@@ -263,13 +268,15 @@ def _write_large_column(folder: Path, column: str, values: pa.Array, **options: 
 
 
 def long_texts(folder: Path, victim: Path) -> None:
-    """Write a text of 4 MiB that a Parquet dictionary stores once and that 300 rows use."""
+    """Replace the table of sentences by 300 rows with the same text of 4 MiB, which a Parquet dictionary stores once.
+    `victim` is not used."""
     once = pa.array(["red " * (1 << 20)])
     _write_large_column(folder, "text", pa.DictionaryArray.from_arrays(pa.array(np.zeros(300, np.int32)), once))
 
 
 def wide_bytes(folder: Path, victim: Path) -> None:
-    """Write an additional column of 500 rows with 400,000 bytes each. The Parquet dictionary stores the value once."""
+    """Replace the table of sentences by 500 rows with one more column, of 400,000 bytes per row. All rows have the same
+    value, which a Parquet dictionary stores once. `victim` is not used."""
     once = pa.array([b"x" * 400_000], pa.binary(400_000))
     _write_large_column(folder, "own", pa.DictionaryArray.from_arrays(pa.array(np.zeros(500, np.int32)), once))
 
@@ -296,7 +303,7 @@ def _widen_refinement(index: faiss.Index) -> None:
 
 
 def _resize_transform(attribute: str, size: int = 1) -> Callable[[faiss.Index], None]:
-    """Return a function that resizes an array of the first transform."""
+    """Return a function that resizes the array `attribute` of the first transform of an index to `size` numbers."""
 
     def change(index: faiss.Index) -> None:
         transform = faiss.downcast_VectorTransform(index.chain.at(0))
@@ -356,7 +363,7 @@ def _remap_dimensions(index: faiss.Index) -> None:
     """Add a transform that reads components far beyond the vectors."""
     remap = faiss.RemapDimensionsTransform(index.d, index.d, True)
     faiss.copy_array_to_vector(np.full(index.d, 1 << 30, np.int32), remap.map)
-    remap.this.disown()  # The index deletes the transform.
+    remap.this.disown()  # From now on, `index` owns the transform and deletes it.
     index.prepend_transform(remap)
 
 

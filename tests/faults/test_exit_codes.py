@@ -42,7 +42,7 @@ def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),  # CI may start the tests with SIGINT ignored.
     )  # fmt: skip
     writer = os.open(tmp_path / "pipe", os.O_WRONLY)  # Waits until the command opens the pipe, too.
-    for _ in range(10):  # Python does not handle a signal that arrives just before a blocking read.
+    for _ in range(10):  # A signal just before a blocking read has no effect in Python, so it is sent again.
         process.send_signal(signal.SIGINT)
         with contextlib.suppress(subprocess.TimeoutExpired):
             process.wait(timeout=30)  # A signal that follows too early would interrupt the end of the command.

@@ -59,7 +59,7 @@ from pipeline.storage.stored_index import open_index
 from stages.index.serve import _open_gallery
 
 MAX_SECONDS = 20
-"""Time after which a reader of a forgery counts as hanging."""
+"""Number of seconds after which a reader of a forgery counts as hanging."""
 SAMPLED_FORGERIES = 24
 """Number of forgeries that the fast test tries for each index."""
 
@@ -177,7 +177,7 @@ def test_all_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: 
 
 
 GIGABYTE = 1 << 30
-"""Number of bytes that a command must not exceed for a forged index."""
+"""Number of bytes by which the peak memory must not grow while a command reads a forged index."""
 ALL_COMMANDS = ("search", "serve", "apply", "export", "add", "add to", "run", "remove")
 """Commands that open an index, by the keys of `arguments`."""
 FORGED_INDEXES = {
@@ -215,7 +215,8 @@ def colours(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def kilobytes(name: str) -> int:
-    """Return a memory figure of this process, such as VmSize or VmHWM, from `/proc/self/status`."""
+    """Return a memory figure of this process, such as VmSize or VmHWM, from `/proc/self/status`, in units of 1,024
+    bytes."""
     return int(Path("/proc/self/status").read_text().split(f"{name}:")[1].split()[0])
 
 
@@ -575,7 +576,7 @@ def test_verify_accepts_any_value_of_commit_on_a_card(
 
 
 def enlarge_preprocessing(folder: Path, _: Path) -> None:
-    """Set the size of photos for the first encoder of an index to a million pixels."""
+    """Set the side to which the first encoder of an index resizes photos to a million pixels."""
     name = next(iter(IndexShard(folder).card.encoders))
     edit_json(folder, "card.json", ("encoders", name, "preprocessing", "resize"), 10**6)
 

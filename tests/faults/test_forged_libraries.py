@@ -33,7 +33,7 @@ def listed(folder: Path) -> LibraryFiles:
 
 
 def write(name: str, content: str) -> Forge:
-    """Return a function that writes a file."""
+    """Return a function that writes `content` to the file `name` of a folder."""
 
     def forge(folder: Path) -> None:
         (folder / name).parent.mkdir(exist_ok=True, parents=True)
@@ -132,7 +132,9 @@ def test_a_file_that_the_commit_record_does_not_list_is_refused(folder: Path) ->
 
 
 def prepare(kind: str, modality: str, root: Path, folder: str) -> EncoderParts:
-    """Prepare the encoder in a folder under `root`, and return its parts. `modality` is image or text."""
+    """Prepare an encoder from the model in `root / folder`, and return its parts, which are stored in `root / saved`.
+    `modality` is image or text.
+    """
     section = "encoders" if modality == "image" else "text_encoders"
     config = validate({section: [{"name": "theirs", "kind": kind, "architecture": folder}]})
     entry = (config.encoder if modality == "image" else config.text_encoder)("theirs")
@@ -177,7 +179,7 @@ def store_sentence_transformer(root: Path) -> None:
 
 
 def edit_modules(number: int, **values: str) -> Forge:
-    """Return a function that sets keys of one module in `modules.json`."""
+    """Return a function that sets keys of the module at position `number` in the `modules.json` of a folder."""
 
     def forge(folder: Path) -> None:
         modules = json.loads((folder / "modules.json").read_text())

@@ -73,7 +73,8 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Fit or train the model `name` without warnings, and return its embeddings."""
+    """Fit or train the model `name` on features that `change` has changed, and return its embeddings. Warnings are not
+    shown."""
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return {"train": embed_trained, "fit": embed_fitted}[model_spec(name).made_by](name, change)

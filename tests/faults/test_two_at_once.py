@@ -312,7 +312,7 @@ def begin(barrier: object) -> None:
 
 
 def attempt_together(run: Path, name: str) -> bool:
-    """Wait until the other process is ready, too, and then make the change `name`."""
+    """Wait until the other process is ready, too, and then make the change `name`. Return whether it was made."""
     together.wait(60)
     return attempt(run, name)
 

@@ -112,7 +112,7 @@ def same_content(now: bytes, before: bytes) -> bool:
 
 
 KINDS = (*damage.ALL, "deleted", "files exchanged", "artefacts exchanged", "another's commit", "uncommitted")
-"""Kinds of damage."""
+"""Kinds of damage that `DamagedRun.damage` can do."""
 
 
 @pytest.mark.parametrize(

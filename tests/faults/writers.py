@@ -20,7 +20,8 @@ STAGES = ("ingest", "fit", "embed", "summarise", "build_index")
 
 
 def stage(name: str) -> Callable[[Path, Path, Path], None]:
-    """Return a writer that calls the stage `name` with the inputs of the finished run. Its output goes to `folder`."""
+    """Return a writer that calls the stage `name` with the inputs of the finished run. The output of the stage goes to
+    `folder`."""
 
     def write(folder: Path, run: Path, collection: Path) -> None:
         calls, _ = tiny_run.stages(collection, run)[name]

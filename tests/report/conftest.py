@@ -1,4 +1,4 @@
-"""A run with all results that the report shows."""
+"""Fixtures for the tests of the report: a run with the results that the report shows, and a copy of this run."""
 
 import shutil
 from pathlib import Path
@@ -21,5 +21,5 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def own(run: Path, tmp_path: Path) -> Path:
-    """Copy the run, so that a test can change the copy."""
+    """Return a copy of the run, which a test can change."""
     return shutil.copytree(run, tmp_path / "run")

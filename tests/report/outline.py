@@ -62,7 +62,7 @@ class Outline(HTMLParser):
         return [[" ".join(cell.split()) for cell in line] for line in found[number]]
 
     def rows(self, heading: str, number: int = 0) -> list[dict[str, str]]:
-        """Return the rows of the same table without its header, each as column name -> cell."""
+        """Return the rows of the table that `lines` returns, without its header. A row maps a column name to a cell."""
         head, *rows = self.lines(heading, number)
         return [dict(zip(head, row, strict=True)) for row in rows]
 

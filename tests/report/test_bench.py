@@ -20,7 +20,8 @@ from pipeline.storage.shards import shard_path
 
 @pytest.fixture(scope="module")
 def bench() -> Bench:
-    """Two noisy linear views of a hidden vector, with 60 pairs in each split."""
+    """Make a bench of two encoders, whose vectors are noisy linear views of the same hidden vectors, with 60 pairs in
+    each split."""
     rng = np.random.default_rng(0)
     maps = rng.standard_normal((2, 6, 12))
     splits = {}
@@ -56,7 +57,7 @@ def test_a_draw_has_distinct_pairs_and_depends_on_the_seed(bench: Bench) -> None
 
 def test_rows_have_the_mean_over_seeds_and_the_difference_from_the_first(bench: Bench) -> None:
     measured = list(compare_methods(bench, {name: METHODS[name] for name in ("procrustes", "csa")}, [30, 500], [0, 1]))
-    assert {one.pairs for one in measured} == {30, 60}  # There are only 60 pairs.
+    assert {one.pairs for one in measured} == {30, 60}  # There are only 60 pairs, so 60 replaces the number 500.
     rows = {row.name: row.cells for row in summarise(measured, Bootstrap(50, 0))}
     assert list(rows) == ["procrustes", "procrustes, hubness: auto", "csa", "csa, hubness: auto"]
     sums = {

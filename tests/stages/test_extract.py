@@ -74,13 +74,13 @@ def run(made: Path, tmp_path: Path) -> Path:
 
 
 def arguments(run: Path, part: int = 0, **changes: object) -> list[str]:
-    """Configure the run, and return the arguments of `extract` for a chunk."""
+    """Configure the run with `changes`, and return the arguments of `extract` for the shard number `part`."""
     configure(run, **changes)
     return ["small", "--run", str(run), "--part", str(part)]
 
 
 def extract(run: Path, part: int = 0, **changes: object) -> Shard:
-    """Run `extract` for a chunk of one shard, and return the shard."""
+    """Configure the run with `changes`, run `extract` for the shard number `part`, and return the shard."""
     run_command("extract", *arguments(run, part, **changes))
     return Shard(shard_path(run / "features/small", part), FEATURES)
 

@@ -34,7 +34,10 @@ IMPORTED = {"name": "precomputed", "kind": "imported", "path": "f.npy"}
 
 
 def configure(made: Path, *more: dict, **entry: str) -> None:
-    """Configure the imported encoder `precomputed`. Its files are in the parent folder of the run."""
+    """Configure the run `made` to import the encoder `precomputed` from files in the run's parent folder.
+
+    `entry` are further keys of its entry, and `more` are further parts of the configuration.
+    """
     write_config(made, {"data_root": str(made.parent), "encoders": [IMPORTED | entry]}, *more)
 
 
@@ -47,7 +50,8 @@ def made(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def source(made: Path, tmp_path: Path) -> Path:
-    """Write features of the images in reverse order. Image i has the row [i, 2 i], with its path in another folder."""
+    """Write features of the images in reverse order, and return the path of their file. The features of image i are
+    [i, 2 i], and the name of this row is the path of the image, but in another folder."""
     paths = Manifest(made / "manifest").images["path"].to_pylist()
     ids = np.arange(COUNT)[::-1]
     np.save(tmp_path / "f.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
@@ -150,21 +154,24 @@ MAKER = {"name": "maker", "kind": "averaged"}
 
 
 def configure_texts(made: Path, *more: dict, **own: str) -> None:
-    """Configure the imported text encoder `precomputed`. Its files are in the parent folder of the run."""
+    """Configure the run `made` to import the text encoder `precomputed` from files in the run's parent folder.
+
+    `own` are further keys of its entry, and `more` are further parts of the configuration.
+    """
     entry = {"name": "precomputed", "kind": "imported", "path": "s.npy", **own}
     write_config(made, {"data_root": str(made.parent), "models": ["ncca"], "text_encoders": [entry]}, *more)
 
 
 @pytest.fixture
 def captioned(made: Path) -> Path:
-    """Configure the run to import vectors of its sentences, two per image."""
+    """Configure the run to import vectors of its sentences, two per image, and return the run."""
     configure_texts(made)
     return made
 
 
 @pytest.fixture
 def texts_source(captioned: Path, tmp_path: Path) -> Path:
-    """Write vectors of the sentences in reverse order. Sentence i has the row [i, 2 i].
+    """Write vectors of the sentences in reverse order, and return the path of their file. Sentence i has [i, 2 i].
 
     Each row is named by the path of the image in another folder, and the number of the sentence in the image.
     """

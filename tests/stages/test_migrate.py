@@ -29,7 +29,7 @@ def configure(run: Path, encoder: dict, **extract: object) -> None:
 
 
 def build_index(run: Path) -> StoredIndex:
-    """Fit a model, embed the images with it, and build an index."""
+    """Fit the model `ncca`, embed the images with it, build its index, and return the index."""
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
     return open_index(build_bundle(run))

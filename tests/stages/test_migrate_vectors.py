@@ -19,9 +19,10 @@ SAMPLE = 120
 """Number of new vectors."""
 RNG = np.random.default_rng(0)
 NEW = RNG.normal(size=(COUNT, 8)).astype("f4")
-"""Vectors of all rows by the new encoder, of which the first SAMPLE rows of `CHOSEN` are given."""
+"""Vectors of all rows by the new encoder. The tests give only the rows in CHOSEN to `migrate`, unless a test says
+otherwise."""
 OLD = (NEW @ np.linalg.qr(RNG.normal(size=(12, 8)))[0].T).astype("f4")
-"""Vectors of the old encoder: the new ones in a space of more dimensions, with the same angles."""
+"""Vectors of all rows by the old encoder: the vectors of NEW in a space of more dimensions, with the same angles."""
 CHOSEN = RNG.permutation(COUNT)[:SAMPLE]
 NAMES = [f"photo-{row:03d}.jpg" for row in range(COUNT)]
 
@@ -31,7 +32,9 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 
 def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
-    """Write vectors to a .npy or Parquet file, with their names."""
+    """Write vectors to the file `path`, and return `path`. A Parquet file has the names too, and a .npy file has them
+    in a text file beside it.
+    """
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)
         return path
@@ -70,7 +73,8 @@ def test_captions_are_a_third_view_with_several_captions_per_photo() -> None:
     means = np.array([unit(texts[owners == row]).mean(axis=0) for row in described])
     views = [(noisy[CHOSEN], unit(NEW[CHOSEN])), (noisy[described], means)]
     x, y = (np.concatenate([view[side] - view[side].mean(axis=0) for view in views]) for side in (0, 1))
-    scale = np.square(x).sum() / len(x) * SAMPLE / x.shape[1]  # lambda is relative to the mean variance of all rows
+    # The ridge is a multiple of this scale: the mean square of the values in x, times SAMPLE photos.
+    scale = np.square(x).sum() / len(x) * SAMPLE / x.shape[1]
     expected = np.linalg.solve(x.T @ x + migration.gallery_map.ridge * scale * np.eye(12), x.T @ y)
     np.testing.assert_allclose(migration.gallery_map.weight, expected, atol=1e-4)
     left, _, right = np.linalg.svd(y.T @ x, full_matrices=False)

@@ -59,7 +59,8 @@ def run(tmp_path: Path) -> Path:
 
 
 def parse(run: Path, part: int = 0, **settings: object) -> Path:
-    """Parse a chunk of one shard, and return the path of the parses."""
+    """Parse the captions of the shard number `part` with `settings` in the section `parse`, and return the path of the
+    parses."""
     config(run, **settings)
     make_stage("parse", run, "--part", part)
     return run / f"text/parses/shard-{part:05d}.conllu"

@@ -26,7 +26,8 @@ ENCODER = {"name": "plain", "kind": "standard", "resize": SIDE, "crop": None, **
 
 
 def test_the_encoder_learns_only_from_the_train_split(tmp_path: Path) -> None:
-    """The images have different shapes, and some are grey. The files of the other split are deleted before."""
+    """The images have different shapes, and some are grey. The files of the dev split are deleted before the encoder is
+    prepared, so that reading one of them would fail."""
     images = tmp_path / "data/images"
     images.mkdir(parents=True)
     for i in range(COUNT):

@@ -104,7 +104,8 @@ def test_boxes_from_a_file_replace_the_boxes_of_the_manifest(run: Path) -> None:
 
 
 def test_a_detector_is_read_from_a_file(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A CPU must not compute in TF32, so this test takes away the name of its block."""
+    """A CPU must not compute in TF32. The test removes the function `tf32` from the module of the detectors, so that a
+    call of it would fail."""
     import torch
     from torchvision.models import get_model
 
@@ -183,7 +184,8 @@ def pool(run: Path, pooling: str, **changes: object) -> Shard:
 
 
 def add_pooled(run: Path, pooling: str) -> None:
-    """Configure and prepare the encoder `pooling`, which pools the regions of the encoder `plain` in this way."""
+    """Configure and prepare an encoder with the name `pooling`, which pools the regions of the encoder `plain` by
+    their mean or their maximum (`pooling`: mean or max)."""
     settings = json.loads((run / "config.yaml").read_text())
     settings["encoders"].append({"name": pooling, "architecture": "pooled", "of": "plain", "pooling": pooling})
     (run / "config.yaml").write_text(json.dumps(settings))

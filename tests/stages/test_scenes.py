@@ -81,7 +81,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def phrased(run: Path) -> Path:
-    """Add an untrained hmlstm and the phrases of the dev split that it embeds to the run."""
+    """Add an untrained model `hmlstm` to the run, and the phrases and regions of the dev split that this model has
+    embedded. Return the run."""
     vocabulary, table = (read_json(run / f"text/{name}.json") for name in ("tokens", "labels"))
     vectors = np.random.default_rng(0).standard_normal((len(vocabulary["terms"]) + 1, 8), dtype=np.float32)
     learned = {"noun_phrase": table["phrases"].index("NP")}
@@ -167,7 +168,7 @@ def test_phrases_are_ranked_and_compared_with_chance(phrased: Path, tmp_path: Pa
 
 @pytest.fixture(scope="module")
 def described(run: Path) -> Path:
-    """Add a generator to the run that has learned to describe regions by their labels."""
+    """Train a generator in the run that describes regions by their labels, as in `a dog`. Return the run."""
     manifest = Manifest(run / "manifest")
     for split in ("train", "dev"):
         segments = [

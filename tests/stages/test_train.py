@@ -108,7 +108,7 @@ def train_killed(run: Path, model: str, config: dict, steps: int) -> None:
 
 
 def train_counted(run: Path, model: str, config: dict) -> tuple[bytes, int]:
-    """Train a model, and return the bytes of its file and the number of steps."""
+    """Train a model or continue its training. Return the bytes of its file, and the number of steps in this call."""
     steps = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(Checkpoints, "offer", lambda self, make: steps.append(1))

@@ -120,8 +120,8 @@ def as_sparse(rows: Rows) -> "csr_array":
 
 
 STEPS = ("sqrt", "l2")
-"""Names of the steps of normalisation that `normalise` applies: signed square roots, and scaling to unit length. A third
-kind of step is a product with a number, such as `times 1.5`."""
+"""Names of the steps of normalisation that `normalise` applies: signed square roots, and scaling to unit length. A
+third kind of step is a product with a number, such as `times 1.5`."""
 TIMES = "times "
 """Beginning of the name of a step that multiplies all values by the number after it."""
 Steps = tuple[str, ...]
