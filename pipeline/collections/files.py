@@ -67,12 +67,12 @@ class Exclusion:
     `collection.exclude`.
 
     A pattern without a slash is compared with the name of each file and folder. A pattern with a slash is compared with
-    the path relative to the collection's root.
+    the path relative to the collection's root. Slashes at the beginning or end of a pattern do not count.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         of_paths = [pattern for pattern in patterns if "/" in pattern.strip("/")]
-        self._names = [pattern for pattern in patterns if pattern not in of_paths]
+        self._names = {pattern: pattern.strip("/") for pattern in patterns if pattern not in of_paths}
         self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
@@ -85,7 +85,7 @@ class Exclusion:
                 return f"{pattern} ({EXCLUDED_PATTERNS[pattern]})"
             if name.startswith("."):
                 return HIDDEN
-        return next((BY_PATTERN + pattern for pattern in self._names if fnmatchcase(name, pattern)), None)
+        return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
 
     def of_path(self, path: str) -> str | None:
         """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
@@ -229,6 +229,12 @@ class CollectionFolder:
         for pattern in usual:
             paths = self.glob(pattern) if pattern != "." else [self.root]
             if len(paths) > 1:
+                if paths:
+                    names = ", ".join(map(self.label, paths[:MAX_NAMED]))
+                    raise UsageError(
+                        f"{path}, which collection.files.{key} names, matches several files: {names}. Name one of them"
+                        " there."
+                    )
                 names = ", ".join(path.name for path in paths[:MAX_NAMED])
                 raise UsageError(
                     f"{self.root} has several files that match {pattern}: {names}. Name one of them in"

@@ -13,10 +13,11 @@ from synthetic_run import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect
-from pipeline.collections.files import Exclusion
+from pipeline.collections.files import CollectionFolder, Exclusion
 from pipeline.collections.formats import describe_state
+from pipeline.collections.records import Options
 from pipeline.config.loading import validate
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 
 LIST = "file\tsentence\n1.jpg\ta dog\n2.JPG\ta cat\n3.jfif\ta cow\nnowhere.jpg\ta gap\nbroken.png\ta break\n"
 SYSTEM = (
@@ -237,6 +238,19 @@ def test_star_in_pattern_does_not_match_slash() -> None:
     assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
     kept = ("raw/2020/1.jpg", "old/2020/june/small", "any/a/xb/y.png", "raw.jpg", "x/raw/1.jpg")
     assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)
+
+
+def test_slashes_around_a_name_in_a_pattern_do_not_count() -> None:
+    exclusion = Exclusion(["masks/", "/raw/*/"])
+    assert exclusion.of_path("a/masks") == "collection.exclude masks/" and exclusion.excludes("a/masks/1.jpg")
+    assert exclusion.excludes("raw/1.jpg") and not exclusion.excludes("a/raw/1.jpg")
+
+
+def test_pattern_of_several_files_is_refused_with_their_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a.tsv", "b.tsv")
+    folder = CollectionFolder(tmp_path, Options({"captions": "*.tsv"}, {}, "train"))
+    with pytest.raises(UsageError, match=r"collection\.files\.captions names, matches several files: a\.tsv, b\.tsv"):
+        folder.locate({"captions": ()})
 
 
 def test_reason_tells_exclusions_of_the_user_from_usual_exclusions() -> None:

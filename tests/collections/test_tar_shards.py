@@ -8,6 +8,8 @@ from pathlib import Path
 
 from test_formats import write_tar
 
+from pipeline.collections.formats import lists
+
 
 def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     link = tarfile.TarInfo("link.jpg")
@@ -54,6 +56,14 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
 }
 """Kind of damage -> a function of a shard and its last image that makes it, a part of the message, and the number of
 images that are still read."""
+
+
+def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather, monkeypatch) -> None:
+    monkeypatch.setattr(lists, "MAX_TEXT_BYTES", 20)
+    write_tar(tmp_path / "0.tar", [("0.jpg", photograph(0)), ("0.json", b'{"caption": "A long caption ."}')])
+    result = gather(tmp_path, "webdataset")
+    reason = "not JSON: it has 31 bytes, but only 20 are allowed"
+    assert result.rejected("documents") == [("0.tar/0.json", None, reason)]
 
 
 def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, photograph, gather) -> None:

@@ -272,7 +272,9 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
     """Yield the records of a JSON member. Its `caption` is only read if a `tally` is given."""
     try:
-        value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
+        if member.size > lists.MAX_TEXT_BYTES:
+            raise ValueError(f"it has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed")
+        value = lists.parse_json(_bytes(descriptor, member))
         if not isinstance(value, dict):
             raise ValueError('it must be an object, such as {"caption": "A dog."}')
     except ValueError as error:
