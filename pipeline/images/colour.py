@@ -122,8 +122,8 @@ def is_dark(image: Image.Image) -> bool:
 def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, str | None]:
     """Scale 16-bit colours, with or without transparency, to 8 bits, from the smallest usual range that contains them.
 
-    `upper` and `lower` have the upper and lower 8 bits of the samples. Return the image, and a note if the range is not
-    the whole range of 16 bits.
+    The range of the transparency is found separately. `upper` and `lower` have the upper and lower 8 bits of the
+    samples. Return the image, and a note if the range of the colours is not the whole range of 16 bits, or else None.
     """
     samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
     top = 0
@@ -137,7 +137,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 
 
 def find_conversion(image: Image.Image) -> Conversion:
-    """Return the conversion to sRGB by the embedded colour profile of an image."""
+    """Return the conversion to sRGB by the embedded colour profile of an image. An image without a profile needs
+    none."""
     profile = image.info.get("icc_profile")
     if not profile:
         return Conversion()

@@ -38,7 +38,7 @@ SIDEWAYS = (5, 6, 7, 8)
 IPTC_CAPTION = (2, 120)
 """The IPTC dataset that holds the description of a photo."""
 MIN_DESCRIPTION_WORDS = 3
-"""Number of words from which a description inside a file counts."""
+"""Smallest number of words of a description inside a file. A shorter description is ignored."""
 STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
 """Words in descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
 RGB = 3
@@ -92,7 +92,8 @@ def _decode_plain_jpeg(
 ) -> np.ndarray | None:
     """Decode a JPEG with torchvision's `decode_jpeg` to (height, width, 3) uint8, or return None.
 
-    The result is None unless the JPEG is in RGB, upright and in sRGB, and is needed at its whole size.
+    The result is None unless the JPEG is in RGB, upright and in sRGB, is needed at its whole size, and has at most
+    MAX_SCANS scans.
     """
     image = opening.open_image(data)
     size = image.size
@@ -202,7 +203,8 @@ def inspect(
     `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which says what is wrong,
     if the image cannot be read or decoded.
 
-    A JPEG is decoded at an eighth of its size, which reads all of its data and finds the same damage in less time.
+    A JPEG is decoded at an eighth of its size unless it is tiny, which reads all of its data and finds the same damage
+    in less time.
     """
     data = read(*location)
     # Colours are not converted, because that takes longer than decoding if the colour profile is large.
@@ -251,7 +253,8 @@ def written_description(data: bytes, limits: ImageLimits) -> str:
 
 
 def _exif_text(value: object) -> str:
-    """Return a text of EXIF without its padding, or "" if it is not a printable text."""
+    """Return a text of EXIF without its padding, or "" if it is not a printable text, or is longer than
+    MAX_EXIF_CHARACTERS."""
     text = value.partition("\0")[0].strip() if isinstance(value, str) else ""
     return text if text.isprintable() and len(text) <= MAX_EXIF_CHARACTERS else ""
 
@@ -281,8 +284,8 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def check_header(data: bytes, limits: ImageLimits) -> None:
-    """Read only the header of an image. Raises UnreadableImage as `decode` does if the bytes are not an image, or if
-    its size is outside the limits."""
+    """Check an image by reading only its header. Raises UnreadableImage as `decode` does if the bytes are not an image,
+    or if its size is outside the limits."""
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
         # Pillow's own limit of pixels is off, because the error of `check_size` also names the size.
@@ -315,7 +318,8 @@ class ImageProcess(Generic[Result]):
 
 
 def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
-    """Start a process that decodes untrusted images as `decode(data, limits)` does."""
+    """Return a callable that decodes the bytes of untrusted images in a separate process, as `decode(data, limits)`
+    does. The image has no metadata."""
     return ImageProcess(partial(_decode_alone, limits))
 
 

@@ -35,7 +35,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
 AVIF_BRANDS = frozenset({b"avif", b"avis"})
-"""Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
+"""Brands in the first box of AVIF files, which have the same container as HEIC files. Pillow decodes AVIF itself."""
 NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
 """NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. They contain the remedy, because for many images
@@ -68,8 +68,8 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio of the sides of a JPEG that is decoded smaller to the sides to which it is then resized. With a ratio
-above 1, the quality of the result depends on the resizing and not on the decoding."""
+"""Smallest ratio of the shorter side of a JPEG that is decoded smaller to the side to which it is then resized. With a
+ratio above 1, the quality of the result depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which a JPEG can be decoded smaller."""
 SCAN_MARKER = 0xDA
@@ -409,9 +409,11 @@ def open_tiff(data: bytes) -> ImageFile:
 
 
 def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
-    """Scale a decoded TIFF to 8-bit samples, and drop a fourth band without a known meaning.
+    """Scale a decoded TIFF with grey samples of more than 8 bits to 8 bits, or drop a fourth band without a known
+    meaning. Other images are returned unchanged.
 
-    Return the image, and a note if something had to be assumed.
+    Return the image, and a note for the user if the range of the samples or the meaning of the band had to be assumed,
+    or else None.
     """
     if image.mode.startswith(("I", "F")):
         stated = tags.get(GDAL_NODATA)

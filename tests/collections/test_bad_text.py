@@ -12,7 +12,8 @@ LATIN = "not UTF-8: the text is probably WINDOWS-1252 (Latin-1). Convert the fil
 OTHER = "not UTF-8: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
 BYTES = "not UTF-8: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
 EMPTY = "empty: the caption has no words. Its photo is used without it"
-FIELDS = "wrong number of fields: the row has {} between tabs, but must have {}"
+FIELDS = "wrong number of fields: the row has {} fields between tabs, but must have {}. Correct it"
+SEPARATOR = "wrong separator: the file name is followed by {}, and not by a tab. Write tabs between fields"
 NUMBER = "wrong number of the caption: the second field must be a whole number from 0, not {!r}"
 CAPTIONS = {
     "empty": (b"a.jpg\t1\t\n", EMPTY),
@@ -30,12 +31,9 @@ CAPTIONS = {
     "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", OTHER),
     "repeated": (b"a.jpg\t0\tA cat .\n", "repeated: this image has another caption of this number"),
     "no tab": (b"a.jpg\n", FIELDS.format(1, "3 or 2")),
-    "spaces": (b"a.jpg A dog .\n", "wrong separator: the file name is followed by a space, and not by a tab"),
-    "semicolons": (
-        b"a.jpg ; 1; A dog .\n",
-        "wrong separator: the file name is followed by a semicolon, and not by a tab",
-    ),
-    "quoted": (b'"a.jpg","A dog ."\n', "wrong separator: the file name is followed by a comma, and not by a tab"),
+    "spaces": (b"a.jpg A dog .\n", SEPARATOR.format("a space")),
+    "semicolons": (b"a.jpg ; 1; A dog .\n", SEPARATOR.format("a semicolon")),
+    "quoted": (b'"a.jpg","A dog ."\n', SEPARATOR.format("a comma")),
     "number alone": (
         b"a.jpg\t1\n",
         "no caption: the row has only a file name and the number 1. Write the caption after a tab",

@@ -84,7 +84,8 @@ class _Headers(io.RawIOBase):
         self.since_member += size
         if not 0 <= size <= MAX_HEADER_BYTES or self.since_member > MAX_HEADERS_BYTES:
             raise DamagedTar(
-                f"damaged: the headers at byte {self._position} are too many or too long for one member. Write it again"
+                f"damaged: the headers at byte {self._position} are too many or too long for one member. Write the"
+                " shard again"
             )
         data = os.pread(self._descriptor, size, self._position)
         self._position += len(data)
@@ -172,7 +173,8 @@ def _divide(name: str) -> tuple[str, str]:
 
 
 def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) -> Iterator[TarMember | Reject]:
-    """Yield the files in a shard, a Reject for any other member, and a Reject for damage, which ends reading."""
+    """Yield the files in a shard, a Reject for each link or device, and a Reject for damage, which ends reading.
+    Folders are skipped, and ignored members are counted in the `tally`."""
     try:
         for member in members(descriptor):
             if member.kind == "folder":
@@ -270,7 +272,8 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
-    """Yield the records of a JSON member. Its `caption` is only read if a `tally` is given."""
+    """Yield the records of a JSON member: captions, weak text and own columns. Its `caption` is only read if a `tally`
+    is given, which counts captions that are lists."""
     try:
         if member.size > lists.MAX_TEXT_BYTES:
             raise ValueError(f"it has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed")
