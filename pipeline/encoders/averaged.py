@@ -17,7 +17,7 @@ from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 LANGUAGE_SAMPLE = 10_000
-"""Number of training captions whose words decide whether the captions are English."""
+"""Largest number of training captions, from the first on, whose words decide whether the captions are English."""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -75,7 +75,8 @@ def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names.
 
     They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
-    words of the training captions are read, and the vectors of the first words, whose number is the key `words`.
+    words in the training captions are read, and also the vectors of the first words in the file, whose number is the
+    key `words`.
     """
     if entry.corpus:
         return texts.corpus()

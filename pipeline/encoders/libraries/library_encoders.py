@@ -79,7 +79,7 @@ class LibraryImages(ModuleEncoder):
     def load(folder: Path, about: Settings) -> nn.Module:
         """Read the network `body` from a folder that `save` has written and that `check_folder` has accepted.
 
-        `about` has the settings of the encoder (see the class).
+        `about` has the stored settings of the encoder, which the docstring of the class lists.
         """
 
     @classmethod
