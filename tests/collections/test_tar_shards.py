@@ -54,8 +54,8 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Kind of damage -> a function of a shard and its last image that makes it, a part of the message, and the number of
-images that are still read."""
+"""Kind of damage -> a function that damages the bytes of a shard, given its last image, a part of the expected message,
+and the number of images that are still read."""
 
 
 def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather, monkeypatch) -> None:

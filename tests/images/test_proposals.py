@@ -116,7 +116,8 @@ def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
 
 
 def test_only_a_detector_in_tf32_lets_a_gpu_round_its_products(weights: dict) -> None:
-    """The settings of torch are read while the network computes, and are the former ones afterwards."""
+    """Checks the settings of torch that allow TF32 while the network computes, with and without `in_tf32`, and that
+    they are restored afterwards."""
     network, seen = build_detector(DETECTOR, weights, "w.pt"), []
     pixels = np.array(make_image(2, (90, 70)))
 
