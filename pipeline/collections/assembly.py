@@ -99,7 +99,7 @@ class Collection:
                 raise RejectLimitError(
                     f"{count} of {given} {word} are rejected, which is more than the share of {reject_limit:g} that"
                     f" collection.reject_limit allows. The most frequent reason, for {most} of them, is: {reason}."
-                    f" {report} lists them. Repair them, or raise collection.reject_limit."
+                    f" {report} lists all of them. Repair these {word}, or raise collection.reject_limit."
                 )
 
     def _require_pairs(self, reasons: str) -> None:

@@ -53,7 +53,7 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     pipes or devices. Raises UnopenedFile if the file cannot or must not be read.
     """
     if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
-        raise UnopenedFile("outside", "its name leads out of the collection")
+        raise UnopenedFile("outside", f"{path!r} leads out of the collection. Use names that are relative to it")
     try:
         descriptor = _open(root, path, follow_links)
     except FileNotFoundError:

@@ -156,16 +156,19 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         if opening.brands(data) & opening.AVIF_BRANDS and not features.check("avif"):
-            raise UnreadableImage(opening.NEEDS_AVIF, "the installed Pillow cannot read it") from None
+            raise UnreadableImage(opening.NEEDS_AVIF, "the installed Pillow cannot read AVIF") from None
         for kind, start in FIRST_BYTES.items():
             if data.startswith(start):
-                raise UnreadableImage("damaged", f"the header of this {kind} cannot be read") from None
+                raise UnreadableImage(
+                    "damaged", f"the header of this {kind} cannot be read. Copy the file again"
+                ) from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
         known = f"{', '.join(opening.FORMATS[:-1])} or {opening.FORMATS[-1]}"
-        raise UnreadableImage("not-an-image", f"the file is not {known}, since {start}") from None
+        raise UnreadableImage("not-an-image", f"the file is not {known}, since {start}. Convert or remove it") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage(
-            "too-large", f"the photo or one of its frames exceeds {opening.PIXELS_KEY}, {limits.max_pixels}"
+            "too-large",
+            f"the photo or one of its frames has more pixels than {opening.PIXELS_KEY} allows, {limits.max_pixels}",
         ) from error
     except Exception as error:  # any other failure on hostile bytes is the image's fault
         text = f"{type(error).__name__}: {error}"

@@ -125,7 +125,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
         raise UnreadableImage(
-            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save it with smaller tiles"
+            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save the TIFF with smaller tiles"
         )
     lower = colour.lower_bytes(image)
     texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow copies texts, also those after the pixels
@@ -225,10 +225,13 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
     if short * long > limits.max_pixels:
         raise UnreadableImage("too-large", f"the photo has {shape}, but {PIXELS_KEY} allows only {limits.max_pixels}")
     if short < limits.min_side:
-        raise UnreadableImage("too-small", f"the photo has {shape}, but each side needs at least {limits.min_side}")
+        raise UnreadableImage(
+            "too-small", f"the photo has {shape}, but each side needs at least {limits.min_side} pixels"
+        )
     if long > limits.max_aspect * short:
         raise UnreadableImage(
-            "too-elongated", f"the photo has {shape}, so one side is over {limits.max_aspect:g} times the other"
+            "too-elongated",
+            f"the photo has {shape}, so one side is more than {limits.max_aspect:g} times as long as the other",
         )
 
 
@@ -390,7 +393,7 @@ def open_tiff(data: bytes) -> ImageFile:
         compression = tags.get(TiffImagePlugin.COMPRESSION, 1)
         itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)  # raises KeyError if one is missing
     except Exception as error:
-        raise UnreadableImage("damaged", "the tags of this TIFF cannot be read") from error
+        raise UnreadableImage("damaged", "the tags of this TIFF cannot be read. Save it again") from error
     if not layout.is_read() or compression not in TIFF_COMPRESSIONS:
         raise layout.refuse(f", Compression {compression}")
     try:

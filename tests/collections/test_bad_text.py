@@ -88,7 +88,7 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
         "jsonl": {
             2: LATIN,
             4: 'not a JSON object: each row must be one, such as {"file": "a.jpg"}',
-            7: "not JSON: the key 'file' is repeated",
+            7: "not JSON: the key 'file' is repeated in an object",
         },
     }
     assert {row: reason for _, row, reason in result.rejected("sentences")} == expected[kind]

@@ -62,7 +62,7 @@ def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather
     monkeypatch.setattr(lists, "MAX_TEXT_BYTES", 20)
     write_tar(tmp_path / "0.tar", [("0.jpg", photograph(0)), ("0.json", b'{"caption": "A long caption ."}')])
     result = gather(tmp_path, "webdataset")
-    reason = "not JSON: it has 31 bytes, but only 20 are allowed"
+    reason = "too long: the text has 31 bytes, but only 20 are allowed. Shorten it"
     assert result.rejected("documents") == [("0.tar/0.json", None, reason)]
 
 

@@ -377,7 +377,7 @@ def parse_json(data: bytes | str) -> Any:
             data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
         )
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
+        raise ValueError("the lists and objects in the JSON are nested too deeply") from None
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -385,7 +385,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(result) < len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"the key {repeated!r} is repeated")
+        raise ValueError(f"the key {repeated!r} is repeated in an object")
     return result
 
 

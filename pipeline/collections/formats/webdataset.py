@@ -260,8 +260,7 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
     if member.size > lists.MAX_TEXT_BYTES:
-        reason = f"too long: the text has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed"
-        yield Reject(file, None, "sentences", reason)
+        yield Reject(file, None, "sentences", _too_long(member))
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
@@ -274,12 +273,13 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
     """Yield the records of a JSON member: captions, weak text and own columns. Its `caption` is only read if a `tally`
     is given, which counts captions that are lists."""
+    if member.size > lists.MAX_TEXT_BYTES:
+        yield Reject(file, None, "documents", _too_long(member))
+        return
     try:
-        if member.size > lists.MAX_TEXT_BYTES:
-            raise ValueError(f"it has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed")
         value = lists.parse_json(_bytes(descriptor, member))
         if not isinstance(value, dict):
-            raise ValueError('it must be an object, such as {"caption": "A dog."}')
+            raise ValueError('the file must have an object, such as {"caption": "A dog."}')
     except ValueError as error:
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return
@@ -290,6 +290,10 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
     yield from lists.document(key, value, lists.DOCUMENT, file)
     if own := {name: field for name, field in value.items() if name not in ("caption", *lists.DOCUMENT)}:
         yield ColumnsRecord(key, own, file)
+
+
+def _too_long(member: TarMember) -> str:
+    return f"too long: the text has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed. Shorten it"
 
 
 def _bytes(descriptor: int, member: TarMember) -> bytes:
