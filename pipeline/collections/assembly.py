@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from pipeline.images.decode import Inspection
 
 BLOCK_IMAGES = 1 << 15
-"""Number of images whose rows in all tables are in memory at once."""
+"""Largest number of images whose rows in all tables of the manifest are in memory at once."""
 HARMLESS_REASONS = ("empty", "duplicate")
 """First words of reasons. A sentence that is rejected for such a reason does not count towards
 `collection.reject_limit`."""
@@ -66,7 +66,8 @@ class Collection:
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
     notes: Sequence[str] = ()
-    """Lines for the user about images that were read in an unusual way, and about the user's own columns."""
+    """Lines for the user about images, names and texts that were read in an unusual way, about the user's own columns,
+    and about captions that were removed or moved."""
 
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.

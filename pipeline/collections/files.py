@@ -76,7 +76,8 @@ class Exclusion:
         self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
-        """Return why a file or folder of this name is ignored in any folder, or None."""
+        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if its name is no
+        reason."""
         folded = name.lower()
         if folded in EXCLUDED_NAMES:
             return f"{name.strip()} ({EXCLUDED_NAMES[folded]})"
@@ -151,7 +152,7 @@ class CollectionFolder:
 
     @cached_property
     def matcher(self) -> NameMatcher:
-        """The matcher of names in lists to the photos."""
+        """The matcher that compares names in lists with the photos of the folder."""
         return NameMatcher(self.root)
 
     @cached_property
@@ -333,7 +334,7 @@ class CollectionFolder:
         ]
 
     def _linked(self) -> list[str]:
-        """Return the folders directly under the root that are links."""
+        """Return the names of the links directly under the root that lead to folders."""
         return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:

@@ -80,7 +80,7 @@ def assign_owners(tables: Tables) -> None:
 
 
 def unknown_keys(tables: Tables) -> list[bytes]:
-    """Return the keys of the records that belong to an image, but have no `owner`."""
+    """Return the keys of all sentences, documents, boxes and rows of own columns that have no `owner` so far."""
     keys = " UNION ".join(f"SELECT key FROM {kind} WHERE owner IS NULL" for kind in OWNED_KINDS)
     return [key for (key,) in tables.rows(keys)]
 

@@ -20,7 +20,7 @@ MAX_PRINTED_REASONS = 20
 """Largest number of reasons for ignoring files that `Tally.describe` lists. All further reasons are counted in one
 line."""
 NOT_UTF8 = "not UTF-8"
-"""The reason for rejecting bytes that are not text."""
+"""The beginning of the reason for rejecting bytes that are not text in UTF-8."""
 
 
 class ImageRecord(NamedTuple):

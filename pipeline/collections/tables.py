@@ -115,7 +115,8 @@ OUTCOMES = {
         + [("failure", pa.string()), ("seen", pa.string())]
     )
 }
-"""The result of the inspection of each image. `seen` has the own columns from the photo itself, packed."""
+"""The result of the inspection of each image. `failure` is the reason why the image cannot be used, or null. `seen` has
+the folder, the time and the camera of the photo, as OwnColumns.pack returns them."""
 REASON_HEAD = "split_part(reason, ':', 1)"
 
 
@@ -260,7 +261,7 @@ class Rejects:
         self._tables = tables
 
     def add(self, seq: int, reject: Reject) -> None:
-        """Add the reject of a reader, with the number `seq`."""
+        """Add the reject of a reader. `seq` is its number among all records in the order of reading."""
         reason = reject.reason.encode("utf-8", "backslashreplace").decode()
         ordinal = RejectPosition.RECORDS + seq
         self._tables.append("rejects", (ordinal, reject.what, reason, None, to_bytes(reject.file), reject.row))

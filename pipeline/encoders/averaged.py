@@ -53,8 +53,8 @@ class WordsEncoder(KnownTerms, TextEncoder):
 
     @staticmethod
     def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
-        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if they are
-        malformed."""
+        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if a word is not
+        a text or a vector is not finite, and KeyError if a part is missing."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
             raise ValueError("a word is not a text, or a vector contains NaN or infinity")

@@ -155,7 +155,7 @@ def extract_in_step(
 
     `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
     each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
-    group. A GPU gets the first batch of the next group before the features of the last group are awaited.
+    group. A GPU gets the first batch of a group before the features of the group before it are awaited.
     """
     pictures, before = iter(pictures), None
     for length in lengths:

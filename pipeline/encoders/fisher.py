@@ -25,8 +25,8 @@ class FisherEncoder(WordsEncoder):
     the vector is scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
 
     The mixture has K components with `weights` (K,), `means` (K, d) and `variances` (K, d), for the word vectors (V, d)
-    of V words. `prepare` first reduces word vectors of more dimensions than the key `principal` of the entry to so many
-    principal components. The vector of a text without known words is zero.
+    of V words. If the word vectors have more dimensions than the key `principal` of the entry, `prepare` first reduces
+    them to this number of principal components. The vector of a text without known words is zero.
     """
 
     kind = "fisher"

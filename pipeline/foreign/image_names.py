@@ -84,7 +84,7 @@ def escape_line_breaks(text: str) -> str:
 
 
 def restore_line_breaks(name: str) -> str:
-    """Return the name of a photo that `escape_line_breaks` has written."""
+    """Return the name of a photo with the line breaks that `escape_line_breaks` has replaced."""
     return name.replace(r"\n", "\n").replace(r"\r", "\r")
 
 

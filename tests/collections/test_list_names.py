@@ -26,8 +26,8 @@ FILES = [
     "ﬁ.jpg", "ß.jpg", "İstanbul.jpg", "a\u2028b.jpg", "a\u00a0b.jpg", "zero\u200bwidth.jpg", "007.jpg",
     "12345.jpg", "NUL.jpg", "con.jpg", "x" * 200 + ".jpg", "a#1.jpg",
 ]  # fmt: skip
-"""Names of the photos. On the disk, names at odd positions are in the Unicode form of a Mac (NFD), and names at even
-positions in the form of Windows and Linux (NFC)."""
+"""Names of the photos. On the disk, names at odd positions, from 0, are in the Unicode form of a Mac (NFD), and names
+at even positions in the form of Windows and Linux (NFC)."""
 FORMS = ("NFC", "NFD")
 ON_DISK = [unicodedata.normalize(FORMS[number % 2], name) for number, name in enumerate(FILES)]
 

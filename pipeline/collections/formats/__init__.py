@@ -151,7 +151,7 @@ def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, s
 
 
 def _is_read(name: str, form: str) -> bool:
-    """Return whether the format reads a file of this name as a photo or a text."""
+    """Return whether the format reads a file of this name as a photo or a text. A format with shards reads neither."""
     if form in SHARDS:
         return False
     return is_image(name) or (form == "text-files" and (name.lower().endswith(".txt") or bool(described_by(name))))

@@ -69,8 +69,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder.
 
     Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
-    names. Raises UsageError if the folder has none of captions.tsv, weak.tsv and a metadata table, but other lists, and
-    collection.default_split is not gallery.
+    names. Raises UsageError if the folder has none of captions.tsv, weak.tsv and a metadata table, but other lists or
+    no photos, and collection.default_split is not gallery.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
@@ -110,7 +110,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
-    """Yield the values of the user's own columns in a table, by image. Raises InputError if no column names images."""
+    """Yield the values of the user's own columns for each row of a table, or a Reject for a row without a file name.
+    Raises InputError if no column names images."""
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)

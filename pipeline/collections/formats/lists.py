@@ -40,7 +40,7 @@ DOCUMENT = ("title", "tags", "description")
 MAX_NUMBER_DIGITS = 18
 """Largest number of digits in the number of a sentence. A longer text is not the number of a sentence."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
-"""A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
+"""A quoted string of JSON or Python, with the spaces and commas before it. Lists that numpy writes have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
 """A single byte beyond ASCII between ASCII characters. Letters of Western Europe in Windows-1252 are such bytes, and
 texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
@@ -216,8 +216,8 @@ def _joined(value: object) -> str:
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the records. Each is preceded by the record of its image, which `image` makes, unless the previous record
-    belongs to the same image."""
+    """Yield the records. Each record except a Reject is preceded by the record of its image, which `image(record)`
+    makes, unless the last such record belongs to the same image."""
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:

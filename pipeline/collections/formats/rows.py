@@ -24,12 +24,12 @@ from pipeline.foreign.parquet import BATCH_PHOTOS, pc, plain_column, stored_type
 from pipeline.printable import is_unicode
 
 MAX_SAMPLED_ROWS = 10_000
-"""Number of rows that are read to find the columns of a table and their meaning."""
+"""Largest number of rows that are read to find the columns of a table and their meaning."""
 MIN_ACCENTED_LINES = 3
 """Smallest number of lines with accented letters of Windows-1252 from which a table with a header in ASCII is read in
 this encoding."""
 BATCH_ROWS = 1 << 13
-"""Number of rows of a Parquet file that are in memory at once."""
+"""Largest number of rows of a Parquet file that are in memory at once."""
 FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8

@@ -47,7 +47,7 @@ USUAL_COLUMNS = {
 SUBSTITUTE_SENTENCES = ("description", "title")
 """Columns that are read as sentences if a table has no column of sentences. The first that exists is used."""
 MAX_SAMPLED_VALUES = 20
-"""Number of values of a column that are read to find its use."""
+"""Largest number of values of a column that are read to find its use."""
 MIN_CAPTION_WORDS = 3
 """Smallest average number of words of the texts in a column that may have captions."""
 MIN_TITLE_WORDS = 1.5
@@ -263,9 +263,10 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
     """Return the `columns` that are used, by jointspace's names, with a column of captions if one is found.
 
-    `texts` has the first values of each column. If there is no `sentence`, it is the first column with `caption` in its
-    name and with sentences as values. Otherwise, a `title` of mostly one word is dropped. If there is then no sentence,
-    title or description, the column with the longest texts becomes the `description`, if it may have captions.
+    `texts` has the first values of each column. If no column is the `sentence`, the first column with `caption` in its
+    name and with sentences as values becomes the `sentence`, and nothing else changes. In all other cases, a `title` of
+    mostly one word is dropped. If there is then no sentence, title or description, the column with the longest texts
+    becomes the `description`, if these texts may be captions.
     """
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]

@@ -58,7 +58,7 @@ class TarMember(NamedTuple):
 
 
 class DamagedTar(InputError):
-    """The reason why a tar cannot be read any further."""
+    """Error for a tar that cannot be read any further. Its message is the reason of a Reject."""
 
 
 class _Headers(io.RawIOBase):
@@ -134,10 +134,11 @@ def members(descriptor: int) -> Iterator[TarMember]:
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of every shard, in the order of the shards' names.
+    """Yield the records of every shard.
 
-    collection.files may name a pattern of shards for each split, or for `divided`. The default is `**/*.tar` for the
-    default split. Raises UsageError if no file matches a pattern, or if collection.files has another key.
+    collection.files may name a pattern of shards for each split, or for `divided`. The shards of a pattern are in the
+    order of their names. The default is `**/*.tar` for the default split. Raises UsageError if no file matches a
+    pattern, or if collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
