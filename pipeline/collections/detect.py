@@ -207,7 +207,8 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
     photos, or if no Parquet file can be read."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
-        with suppress(InputError):  # the reader of tables reports the error
+        # A file that cannot be read is skipped here. The reader of tables reports the error.
+        with suppress(InputError):
             column = photograph_column(rows.schema(survey.folder, path))
             return _as_parquet_photos(survey.folder, path, column, {}) if column else None
     return None
@@ -232,7 +233,8 @@ def _detect_table(survey: Survey) -> Detected | None:
         pattern = DIGITS.sub("[0-9]*", glob.escape(name))
         alike = list(map(survey.folder.label, survey.folder.glob(pattern)))
         if not by_split and len(alike) > 1:
-            if 2 * survey.texts > survey.photos:  # img2dataset writes both tables and text files
+            # img2dataset writes captions to tables and to text files. If most photos have a text file, these are read.
+            if 2 * survey.texts > survey.photos:
                 survey.unused |= dict.fromkeys(alike, "captions are read from the text files next to the photos")
                 return None
             if _are_one_table(survey.folder, alike, pattern, columns):
@@ -285,7 +287,8 @@ def recognise(survey: Survey) -> Detected | None:
         return Detected(root, "coco", captions, notes=_name_unused(survey.unused))
     if survey.photos and survey.texts:
         return Detected(root, "text-files", notes=_name_unused(survey.unused))
-    if survey.photos:  # without any text
+    # No photo has a text.
+    if survey.photos:
         files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
         notes = _name_unused({**survey.possible_tables, **survey.unused})
         return Detected(root, "folder", files, {}, False, notes)
@@ -344,10 +347,12 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         named[below] = {key for key in listed if key in stems or os.path.isfile(detected.root / below / key)}
     folder, *others = sorted(named, key=lambda below: len(named[below]), reverse=True)
     if not named[folder] or named[folder] < set().union(*named.values()):
-        return detected  # `ingest` looks for each photo in all folders
+        # No folder has all of the photos. Without this key, `ingest` looks for each photo in all folders.
+        return detected
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
-    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # each table may name the photos of another folder
+    # The table of each split may name the photos in the folder of this split.
+    if len(splits) > 1 and not splits.isdisjoint(detected.files):
         shared = min(named[also[0]])
         example = f"{posixpath.join(folder, shared)} in place of {shared}"
         raise UsageError(

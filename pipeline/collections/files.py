@@ -189,7 +189,8 @@ class CollectionFolder:
         Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name is
         ignored if the pattern has a `*`, or if it matches nothing otherwise. Raises UsageError for an absolute pattern.
         """
-        if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
+        # Path.glob would raise NotImplementedError for an absolute pattern.
+        if Path(pattern).is_absolute():
             raise UsageError(
                 f"collection.files names {pattern}, but must name files relative to {self.root}, such as captions.tsv"
                 " or shards/*.tar."
@@ -398,7 +399,8 @@ class CollectionFolder:
         """
         name = self.label(path)
         try:
-            if name.startswith("../"):  # only the user's own collection.files can name it
+            # Only collection.files can name a file outside the root, so links in its path are followed.
+            if name.startswith("../"):
                 return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
             return self.open_below(name, most_bytes)
         except UnopenedFile as error:

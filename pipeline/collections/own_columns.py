@@ -91,7 +91,8 @@ class OwnColumns:
                     continue
                 if kind == HOSTILE:
                     self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
-                elif value is not None or kind == "number":  # a number without a value is NaN
+                # A number whose value is None was NaN or infinite, which still makes the column a column of numbers.
+                elif value is not None or kind == "number":
                     column.kinds.add(kind)
                     if kind == "field":
                         fields.setdefault(name, []).append(str(value))

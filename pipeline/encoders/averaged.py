@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # it imports its submodules when they are used
+import scipy  # SciPy imports its submodules when they are used
 
 from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings, TrainTexts
 from pipeline.encoders.text_encoder import TextEncoder

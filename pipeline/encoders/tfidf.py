@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # it imports its submodules when they are used, so queries do not load them
+import scipy  # SciPy imports its submodules when they are used, so queries do not load them
 
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.encoders.material import EncoderMaterial, Settings

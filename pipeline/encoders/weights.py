@@ -66,7 +66,8 @@ def parse(data: bytes, source: str) -> State:
     `source` is the name of the file. Code in the file is never run. Raises InputError if the file is not a mapping of
     names to tensors.
     """
-    import safetensors.torch  # stored encoders do not need it
+    # This import is here because restoring stored encoders does not need it.
+    import safetensors.torch
 
     try:
         if source.endswith(".safetensors"):

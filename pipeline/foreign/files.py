@@ -116,7 +116,8 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     rest, number = b"", 0
     for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
-        rest = lines.pop() if chunk and lines else b""  # it may be incomplete, or end between CR and LF
+        # The last line of a chunk may be incomplete, or end between CR and LF.
+        rest = lines.pop() if chunk and lines else b""
         for line in lines:
             number += 1
             line = line.rstrip(b"\r\n")

@@ -402,7 +402,8 @@ def assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignF
 
 def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        if file.read(len(NPY_START)) != NPY_START:  # numpy would read it as an archive or a pickle
+        # np.load would read a file with another beginning as an archive or a pickle.
+        if file.read(len(NPY_START)) != NPY_START:
             raise InputError(f"{path} is not a .npy file of NumPy. Save one array with numpy.save.")
     with _reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)

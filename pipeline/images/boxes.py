@@ -168,7 +168,8 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
             "regions.proposals selective-search needs OpenCV's contributed modules. Install them with"
             " `pip install 'jointspace[selective-search]'`, or choose other proposals."
         ) from error
-    cv2.setNumThreads(1)  # images are processed in parallel
+    # One thread is enough, because images are processed in parallel.
+    cv2.setNumThreads(1)
     height, width = pixels.shape[:2]
     scale = min(1.0, MAX_SEARCH_WIDTH / width)
     if scale < 1:

@@ -221,7 +221,7 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
     """Return the upright size of a photo, when it was taken, and the name of its camera. The last two are None if the
     photo does not say."""
     size, taken, camera = (0, 0), None, None
-    # Damaged EXIF does not affect the pixels.
+    # Damaged EXIF does not affect the pixels, so all errors of the header are ignored here.
     in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
     with suppress(Exception), in_time, opening.pillow_limits(limits.max_pixels):
         image = opening.open_image(data)

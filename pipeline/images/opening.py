@@ -209,7 +209,8 @@ def pillow_limits(max_pixels: int) -> Iterator[None]:
     """
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about odd metadata, which is harmless
+        # Pillow warns about odd metadata, which is harmless.
+        warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MAX_PNG_TEXT_BYTES
@@ -329,7 +330,8 @@ class TiffLayout(NamedTuple):
     @classmethod
     def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "TiffLayout":
         """Read the layout from the tags of a file."""
-        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # the colours are YCbCr, whatever the tags say
+        # With the old JPEG compression (6), the colours are YCbCr, whatever the tags say.
+        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6
         bands = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 3 if old_jpeg else 1)
         formats = tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))[:bands]
         kinds = {SAMPLE_KINDS.get(value, "untyped") for value in formats}

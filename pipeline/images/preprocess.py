@@ -45,7 +45,7 @@ class Preprocessing:
         return self.crop or self.resize
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # JSON of one of several classes of encoders
+    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # Any: the fields have several types
         """Return the preprocessing that was stored as `value`, an object of JSON with the fields of this class.
 
         Raises ValueError if a side is not from 1 to MAX_SIDE.
@@ -64,7 +64,8 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
 
     `image` is a Pillow image or an array (h, w, 3) uint8.
     """
-    from pipeline.images.resize import resize  # imports torch
+    # The import of this module imports torch, which takes seconds.
+    from pipeline.images.resize import resize
 
     width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
     box = None

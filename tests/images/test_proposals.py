@@ -47,11 +47,11 @@ def test_overlaps_and_suppression_equal_those_of_torchvision() -> None:
 def test_bad_boxes_are_clipped_or_refused_with_a_reason() -> None:
     boxes = [
         [10, 10, 30, 30],
-        [-5, 10, 30, 90],  # beyond three sides
-        [30, 10, 10, 30],  # wrong order
-        [200, 10, 230, 30],  # outside
-        [10, 10, 10, 30],  # empty
-        [10, 10, 12, 30],  # too thin
+        [-5, 10, 30, 90],  # This box extends beyond three sides of the image.
+        [30, 10, 10, 30],  # This box has x2 < x1.
+        [200, 10, 230, 30],  # This box is outside the image.
+        [10, 10, 10, 30],  # This box has no width.
+        [10, 10, 12, 30],  # This box is narrower than the smallest side.
         [np.nan, 10, 12, 30],
         [10, 10, 30, np.inf],
     ]

@@ -88,7 +88,8 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)
-    is_user_format = ":" in form  # its reader may open any file
+    # The reader of a user's own format may open any file.
+    is_user_format = ":" in form
     names |= {name for name, ignored in folder.files() if not ignored and (is_user_format or _is_read(name, form))}
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -106,7 +107,8 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
     tally = options.tally
     named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
-        for _ in named:  # files beside shards with given names are not part of the collection
+        # If collection.files names the shards one by one, other files in the folder are not part of the collection.
+        for _ in named:
             tally.add(None)
         return
     tables.create({"found_photos": pa.schema([("path", pa.binary())])})

@@ -94,7 +94,7 @@ class TransformersImages(LibraryImages):
         repository = folder or entry.architecture
         model, missing = load_model(repository)
         require_weights(missing, ("pooler.",))
-        # In a vision transformer without a pooling layer, the attribute is None.
+        # In a vision transformer without a pooling layer, the attribute `pooler` is None.
         pooled = not missing and getattr(model, "pooler", True) is not None
         stated = {name: getattr(entry, name) for name in PREPROCESSING}
         if None in [value for name, value in stated.items() if name != "crop"]:
