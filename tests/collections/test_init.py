@@ -372,8 +372,8 @@ def test_a_collection_without_usable_photos_is_refused_with_the_reason(tmp_path:
     (folder / file).write_text(text)
     with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
         run_command("init", folder)
-    # The photos in further Parquet files are counted, and only the damaged file is rejected. `init` still fails, because
-    # the photos are too few for a model.
+    # The photos in further Parquet files are counted, and only the damaged file is rejected. `init` still fails,
+    # because the photos are too few for a model.
     for number in range(2 if file.endswith("parquet") else 0):
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")

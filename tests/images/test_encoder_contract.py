@@ -32,7 +32,8 @@ ENTRIES = {
     "transformers": {"kind": "transformers", "architecture": "transformers"},
     "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
 }
-"""The keys of an entry of each kind, without its name and the geometry of its input."""
+"""Kind of image encoder -> the keys of its entry in the configuration that differ from the keys that all kinds
+share."""
 
 
 class DrawnImages:
