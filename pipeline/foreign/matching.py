@@ -36,8 +36,8 @@ class Matching:
     """The row of each of n images or sentences.
 
     `rows` (n,) int64 has the row of each image or sentence, or -1 if it has no row. `unmatched` are the names of rows
-    that match nothing. `repeats` are pairs of rows with the same name or text. `lookup` describes how the names were
-    found.
+    that match nothing. `repeats` are pairs of rows with the same name or text, the first such row and a later one.
+    `lookup` describes how the names were found.
     """
 
     rows: np.ndarray

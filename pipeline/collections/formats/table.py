@@ -49,10 +49,10 @@ SUBSTITUTE_SENTENCES = ("description", "title")
 MAX_SAMPLED_VALUES = 20
 """Largest number of values of a column that are read to find its use."""
 MIN_CAPTION_WORDS = 3
-"""Smallest average number of words of the texts in a column that may have captions."""
+"""Smallest average number of words of the texts in a column at which the column may have captions."""
 MIN_TITLE_WORDS = 1.5
-"""Smallest average number of words of the titles in a column that may serve as captions. File names and numbers have
-one word."""
+"""Smallest average number of words of the titles in a column at which the titles may serve as captions. File names and
+numbers have one word."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words. A word has about two such characters."""
 

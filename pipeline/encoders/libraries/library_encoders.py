@@ -42,9 +42,10 @@ PROBE_TEXTS = (
 
 
 class FetchedImages(NamedTuple):
-    """A network for images that was fetched from a library (`body`), with the origin of its `weights`.
+    """A network for images that was fetched from a library.
 
-    `preprocessing` has the settings of `Preprocessing` for the network, as far as they are known.
+    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the settings of
+    `Preprocessing` for the network, as far as they are known.
     """
 
     body: nn.Module
