@@ -1,8 +1,8 @@
 """The second half of ingest: decides which records are used, and makes and checks the tables of a manifest.
 
 Every record is kept, rejected with a reason, or a duplicate. Of several images with the same bytes, the first is kept,
-and it gets the additional sentences of its copies. Other records that belong to an image are kept or rejected with the
-image. The SQL of each step is in `ingest_sql`.
+and it gets the additional sentences of its copies. If an image is rejected, so are all other records that belong to it.
+The SQL of each step is in `ingest_sql`.
 """
 
 from collections import Counter
@@ -27,18 +27,20 @@ if TYPE_CHECKING:
     from pipeline.images.decode import Inspection
 
 BLOCK_IMAGES = 1 << 15
-"""Number of images whose rows in all tables are in memory at once."""
+"""Largest number of images whose rows in all tables of the manifest are in memory at once."""
 HARMLESS_REASONS = ("empty", "duplicate")
-"""First words of the reasons for rejected sentences that do not count towards the limit."""
+"""First words of reasons. A sentence that is rejected for such a reason does not count towards
+`collection.reject_limit`."""
 
 
 @dataclass(frozen=True)
 class SplitSummary:
     """The images of a split.
 
-    `given` is the number of images that the collection assigns to the split, `kept` is the number of images that are
-    kept in the split, and `silent` is the number of images that are moved from it to `gallery` because they have no
-    sentence. `file` is the list that names the first image, and `reason` says why this image is not kept in the split.
+    `given` is the number of images that the collection or the draw assigns to the split, `kept` is the number of images
+    that are kept in the split, and `silent` is the number of images that are moved from it to `gallery` because they
+    have no sentence. `file` is the list that names the first of all these images in the order of reading. `reason` says
+    why this first image is not kept in the split, and is None if it is kept.
     """
 
     given: int
@@ -54,8 +56,8 @@ class Collection:
 
     `parts()` yields the tables in blocks of images, in the order of the manifest. `counts` has, for each table, the
     numbers of records that were read (`given`), `kept`, `rejected` and `duplicate`. `rejects` has one entry for each
-    record that is not kept, and `left_out` counts these records by kind and reason. `splits` has the summary of each
-    split by its name.
+    record that is not kept, and `left_out` counts these records by kind and reason. Records that the takedown list
+    removes are in none of these numbers. `splits` has the summary of each split by its name.
     """
 
     parts: Callable[[], Iterator[Mapping[str, pa.Table]]]
@@ -64,16 +66,18 @@ class Collection:
     counts: Mapping[str, Mapping[str, int]]
     splits: Mapping[str, SplitSummary]
     notes: Sequence[str] = ()
-    """Lines for the user about images that were read in an unusual way, and about the user's own columns."""
+    """Lines for the user about images, names and texts that were read in an unusual way, about the user's own columns,
+    and about captions that were removed or moved."""
 
     def check(self, reject_limit: float, report: str, learned_from: bool = True) -> None:
         """Check that the collection can be used. `report` is the path of the list of rejects, for messages.
 
-        Raises InputError if there is no usable image. If `learned_from` is true, which says that models learn from the
-        captions, and the collection has captions, also raises InputError if no caption is usable, if a split other than
-        gallery has no usable image, or if no image is assigned to train. Raises RejectLimitError if more than the share
-        `reject_limit` of the images, or of the sentences, was rejected. Empty and duplicate sentences do not count as
-        rejected.
+        Raises InputError if there is no usable image. If models learn from the captions (`learned_from`), and the
+        collection has captions, also raises InputError if no caption is usable, if images are assigned to a split other
+        than gallery and none of them is usable, or if no image is assigned to train. Raises RejectLimitError if more
+        than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is true
+        of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences do
+        not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images, sentences = self.counts["images"], self.counts["sentences"]
@@ -96,7 +100,7 @@ class Collection:
                 raise RejectLimitError(
                     f"{count} of {given} {word} are rejected, which is more than the share of {reject_limit:g} that"
                     f" collection.reject_limit allows. The most frequent reason, for {most} of them, is: {reason}."
-                    f" {report} lists them. Repair them, or raise collection.reject_limit."
+                    f" {report} lists all of them. Repair these {word}, or raise collection.reject_limit."
                 )
 
     def _require_pairs(self, reasons: str) -> None:
@@ -122,7 +126,8 @@ class Collection:
             )
 
     def describe(self) -> Iterator[str]:
-        """Yield lines for the user about the records that were kept and rejected."""
+        """Yield lines for the user: the kept and rejected records of each kind, the notes, the ten most frequent
+        reasons for records that are not kept, and the number of images that are moved to `gallery`."""
         splits = ", ".join(f"{split} {summary.kept}" for split, summary in self.splits.items())
         for kind, counts in self.counts.items():
             if counts["given"]:
@@ -141,7 +146,8 @@ class Assembly:
     """Makes the tables of a manifest from the records of a collection.
 
     The caller inspects the images at `locations()` and passes the outcomes to `collect`. If dev or test must be drawn,
-    as `place` describes, images are chosen by the hash of their bytes, or of their paths if `by_name` is true.
+    as `place` describes for the splits `draw`, images are chosen by the hash of their bytes, or of their paths if
+    `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -154,8 +160,8 @@ class Assembly:
     def place(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
-        If the collection has neither dev nor test, both are drawn from the images without a split. Splits in `draw`
-        that the collection does not have are drawn from these images and from train.
+        The splits in `draw` that the collection does not have are drawn. If it has neither dev nor test, both are drawn
+        in any case. They are drawn from the images without a split, and also from train if `draw` is not empty.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
@@ -163,7 +169,8 @@ class Assembly:
         self._place()
         counts = dict(self._tables.rows("SELECT split, count(*) FROM placed WHERE usable GROUP BY split"))
         self.splits = {split: counts[split] for split in SPLITS if split in counts}
-        """The number of images of each split. Images that the inspection will reject, and copies, are included."""
+        """The number of images of each split that has images, by its name. Images that the inspection will reject, and
+        copies, are included. Images with a fault in a list are not."""
 
     def _place(self) -> None:
         ingest_sql.place_images(self._tables, self._by_name, self._drawn, self._sources)
@@ -172,11 +179,15 @@ class Assembly:
         return sum(self.splits.values())
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
-        """Yield the path, offset and size of each image to inspect."""
+        """Yield the location of each image to inspect: the path of its file, and in a shard the offset and size of the
+        image, which are None for a file that is itself a photo. Images with a fault in a list are not inspected."""
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
-        """Return the collection. `outcomes` has the result of the inspection for each of `locations()`, in order."""
+        """Return the collection. `outcomes` has the result of the inspection for each of `locations()`, in order.
+
+        This method must be called only once.
+        """
         tables = self._tables
         intake = self._intake
         image_notes = self._add_outcomes(outcomes)
@@ -210,7 +221,7 @@ class Assembly:
         return Collection(self._parts, intake.rejects, rejected, counts, in_order, notes)
 
     def _add_outcomes(self, outcomes: "Iterable[Inspection | Failure]") -> Counter[str]:
-        """Add the outcomes to their table, and count the notes about unusual images."""
+        """Add the outcomes to the table `outcomes`. Return the number of images for each note about unusual images."""
         notes: Counter[str] = Counter()
         own = self._intake.own
         for (seq, folder), outcome in zip(ingest_sql.image_folders(self._tables), outcomes, strict=True):

@@ -31,21 +31,24 @@ KNOWN_LISTS = {
 this format. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
-"""Largest number of lists that are opened, and number of listed photos whose exact paths are tried."""
+"""Largest number of Parquet files, and of JSON files, that are opened to detect a format. Also the number of photos at
+the beginning of a list whose exact paths are tried."""
 SAMPLE_STEP = 500
-"""Number of photos at the beginning of a list that are all searched. After them, one photo in SAMPLE_STEP is
-searched."""
+"""Number of photos at the beginning of a list, after the first MAX_SAMPLES, that are all searched for in the folders.
+After them, one photo in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
-"""Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format."""
+"""Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
+not a table."""
 AMBIGUOUS_SUFFIXES = (".txt", ".json")
 """Suffixes of tables that other files have too. A file with such a suffix is only a table if it is in the folder
-itself, has a header that names images, and names photos of the folder. Tables with other suffixes are tried first."""
+itself, does not have the name of a photo, has a header that names images, and names photos of the folder. Tables with
+other suffixes are tried first."""
 SAVED_TO_DISK = (
     "convert the output of `save_to_disk`: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
 )
 NOTHING_FOUND = "give the folder of photos, or name files of vectors images.npy and captions.npy"
 MAX_NAMED_LISTS = 3
-"""Largest number of unused lists in the notes for the user."""
+"""Largest number of unused lists that the notes for the user name. Further lists are only counted."""
 
 
 @dataclass(frozen=True)
@@ -65,15 +68,17 @@ class Detected:
     notes: tuple[str, ...] = field(default=(), compare=False)
 
     def settings(self) -> dict[str, object]:
-        """Return the section `collection` of a configuration."""
+        """Return the keys of the section `collection` of a configuration that are not empty."""
         values = {"format": self.format, "files": self.files, "columns": self.columns}
         return {key: value for key, value in values.items() if value}
 
 
 def detect(path: Path) -> Detected:
-    """Detect the format of the photos in `path`: a folder, a tar shard, or a table of names.
+    """Detect the format of the collection at `path`.
 
-    Raises UsageError for any other file and for a folder without usable photos, and InputError for a malformed table.
+    `path` is a folder, a tar shard, a table of photos, a Parquet file of photos or vectors, or a JSON file of captions.
+    Raises UsageError for any other file, for a folder in which no format is recognised, and if it is ambiguous in which
+    folder the photos of a table are. Raises InputError for a table that cannot be read.
     """
     detected = _detect_folder(CollectionFolder(path, NO_OPTIONS)) if path.is_dir() else _detect_file(path)
     return _with_folder_of_images(detected)
@@ -101,12 +106,12 @@ def _detect_file(path: Path) -> Detected:
 
 
 class Survey:
-    """The contents of a folder: all subfolders with the names of their files.
+    """The contents of a folder, which are counted from `contents`: each subfolder with the names of its files.
 
-    `photos_inside` is the number of photos in the folder `images`, and `photos_outside` the number of other photos.
-    `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in their
-    folder. `lists` are the paths of the files that could be lists, and `separate` are the lists that do not have the
-    name of a photo. Detectors add unused lists to `unused`.
+    `photos_inside` is the number of photos in and below the folder `images`, and `photos_outside` the number of other
+    photos. `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in
+    their folder. `lists` are the paths, relative to the folder, of the files that could be lists, and `separate` are
+    the lists that do not have the name of a photo beside them. Detectors add unused lists to `unused`.
     """
 
     def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
@@ -160,13 +165,14 @@ class Survey:
 
     @cached_property
     def tables_by_split(self) -> dict[str, str]:
-        """The keys of collection.files for one table per split, or {} if there are no such tables."""
+        """The keys of collection.files for one table per split, with the name of each table, or {} if there are no such
+        tables."""
         names = (name for name in self.tables if "/" not in name or Path(name).stem.lower() == table.METADATA)
         return table.tables_by_split(self.folder, [name for name in names if lists.split_in(name)])
 
     @cached_property
     def files_of_vectors(self) -> dict[str, str]:
-        """The keys of collection.files for vectors without photos, or {} if there are none."""
+        """The keys of collection.files for files of vectors, or {} if there are none or if the folder has photos."""
         return {} if self.photos else vectors.find_files(self.folder)
 
     @cached_property
@@ -197,17 +203,20 @@ def _detect_known_list(folder: CollectionFolder) -> Detected | None:
 
 
 def _detect_parquet_photos(survey: Survey) -> Detected | None:
-    """Detect photos inside Parquet files. The first file that can be read decides. Return None if it has no photos."""
+    """Detect photos inside Parquet files. The first file that can be read decides. Return None if this file has no
+    photos, or if no Parquet file can be read."""
     for shard in survey.lists_ending(".parquet")[:MAX_SAMPLES]:
         path = survey.path(shard)
-        with suppress(InputError):  # the reader of tables reports the error
+        # A file that cannot be read is skipped here. The reader of tables reports the error.
+        with suppress(InputError):
             column = photograph_column(rows.schema(survey.folder, path))
             return _as_parquet_photos(survey.folder, path, column, {}) if column else None
     return None
 
 
 def _detect_table(survey: Survey) -> Detected | None:
-    """Detect a table of photos, one table per split, or several numbered tables. Return None if there are none."""
+    """Detect a table of photos, one table per split, or several numbered tables. Return None if there are none, or if
+    the captions of the tables are also in text files."""
     by_split = survey.tables_by_split
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:
@@ -224,7 +233,8 @@ def _detect_table(survey: Survey) -> Detected | None:
         pattern = DIGITS.sub("[0-9]*", glob.escape(name))
         alike = list(map(survey.folder.label, survey.folder.glob(pattern)))
         if not by_split and len(alike) > 1:
-            if 2 * survey.texts > survey.photos:  # img2dataset writes both tables and text files
+            # img2dataset writes captions to tables and to text files. If most photos have a text file, these are read.
+            if 2 * survey.texts > survey.photos:
                 survey.unused |= dict.fromkeys(alike, "captions are read from the text files next to the photos")
                 return None
             if _are_one_table(survey.folder, alike, pattern, columns):
@@ -259,7 +269,11 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
 
 
 def recognise(survey: Survey) -> Detected | None:
-    """Return the first format, in order of precedence, that recognises a folder, or None."""
+    """Return the collection in a folder, or None if no format recognises it.
+
+    The first of these decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions, text files
+    beside photos, and photos without texts.
+    """
     root = survey.folder.root
     if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
         return table_or_photos
@@ -273,7 +287,8 @@ def recognise(survey: Survey) -> Detected | None:
         return Detected(root, "coco", captions, notes=_name_unused(survey.unused))
     if survey.photos and survey.texts:
         return Detected(root, "text-files", notes=_name_unused(survey.unused))
-    if survey.photos:  # without any text
+    # No photo has a text.
+    if survey.photos:
         files = {"images": "."} if survey.photos_outside and survey.photos_inside else {}
         notes = _name_unused({**survey.possible_tables, **survey.unused})
         return Detected(root, "folder", files, {}, False, notes)
@@ -297,9 +312,10 @@ def _as_parquet_photos(folder: CollectionFolder, path: Path, column: str, files:
 def _as_table(
     folder: CollectionFolder, files: dict[str, str], columns: dict[str, str], notes: tuple[str, ...] = ()
 ) -> Detected:
-    """Return the collection of the tables in `files`, by the keys of collection.files, which have the `columns`.
+    """Return the collection of one or several tables.
 
-    `notes` are lines for the user that follow the lines about the tables.
+    `files` has the tables by their keys of collection.files. `columns` has the names of their columns by the names that
+    jointspace uses. `notes` are lines for the user that follow the lines about the tables.
     """
     columns, of_sentences = table.with_sentences(columns)
     used = ", ".join(f"column {theirs} as {ours}" for ours, theirs in columns.items())
@@ -315,10 +331,10 @@ def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:
 
 
 def _with_folder_of_images(detected: Detected) -> Detected:
-    """Add the key of collection.files for the folder that contains the listed photos, if the format would not find
-    them.
+    """Return the collection with the folder that contains the listed photos as collection.files.images.
 
-    Raises UsageError if the photos of the tables are in different folders.
+    A collection whose photos are found without this key is returned unchanged. Raises UsageError if there is one table
+    per split, and folders of different splits have a photo of the same name.
     """
     if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
         return detected
@@ -331,10 +347,12 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         named[below] = {key for key in listed if key in stems or os.path.isfile(detected.root / below / key)}
     folder, *others = sorted(named, key=lambda below: len(named[below]), reverse=True)
     if not named[folder] or named[folder] < set().union(*named.values()):
-        return detected  # `ingest` looks for each photo in all folders
+        # No folder has all of the photos. Without this key, `ingest` looks for each photo in all folders.
+        return detected
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}
-    if len(splits) > 1 and not splits.isdisjoint(detected.files):  # each table may name the photos of another folder
+    # The table of each split may name the photos in the folder of this split.
+    if len(splits) > 1 and not splits.isdisjoint(detected.files):
         shared = min(named[also[0]])
         example = f"{posixpath.join(folder, shared)} in place of {shared}"
         raise UsageError(
@@ -348,8 +366,10 @@ def _with_folder_of_images(detected: Detected) -> Detected:
 
 
 def _missing_images(detected: Detected) -> set[str]:
-    """Return the keys of a sample of the listed photos, or an empty set if one of the first MAX_SAMPLES photos exists
-    at its path."""
+    """Return the keys of a sample of the photos that the lists name.
+
+    The set is empty if one of the first MAX_SAMPLES photos exists at its path, or if the lists name no photo.
+    """
     records = FORMATS[detected.format](detected.root, Options(detected.files, detected.columns, "gallery"))
     images: Iterator[ImageRecord] = (
         record for record in records if isinstance(record, ImageRecord) and record.row is not None

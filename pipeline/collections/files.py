@@ -24,8 +24,8 @@ PHOTO_KIND = "photo"
 MAX_NAMED = 5
 """Largest number of files, or of kinds of files, in a message."""
 MAX_LIST_BYTES = 8 << 30
-"""Largest size of a list in bytes. Lists are read line by line, and files that are read at once have smaller limits. A
-larger list is an error."""
+"""Largest size in bytes of a list that is read line by line. A larger list is an error. Files that are read at once
+have smaller limits."""
 NAS = "thumbnails and deleted files of a NAS"
 WINDOWS = "of Windows"
 MACOS = "of macOS"
@@ -56,8 +56,8 @@ EXCLUDED_PATTERNS = {
 """Patterns, in lower case, of further names of files and folders that are never part of a collection, with the system
 or program that makes them."""
 SUSPECT_NAME = re.compile(r"^[.~s]|@")
-"""A part of every hidden name, and of every name that a pattern in EXCLUDED_PATTERNS matches. Few names of photos have
-it, and all other names are not compared with the patterns."""
+"""A pattern that is found in every hidden name, and in every name that a pattern in EXCLUDED_PATTERNS matches. It is
+not found in most names of photos, which saves the comparison with those patterns."""
 BY_PATTERN = "collection.exclude "
 HIDDEN = "hidden (a name that begins with a dot)"
 
@@ -67,16 +67,17 @@ class Exclusion:
     `collection.exclude`.
 
     A pattern without a slash is compared with the name of each file and folder. A pattern with a slash is compared with
-    the path relative to the collection's root.
+    the path relative to the collection's root. Slashes at the beginning or end of a pattern do not count.
     """
 
     def __init__(self, patterns: Sequence[str] = ()) -> None:
         of_paths = [pattern for pattern in patterns if "/" in pattern.strip("/")]
-        self._names = [pattern for pattern in patterns if pattern not in of_paths]
+        self._names = {pattern: pattern.strip("/") for pattern in patterns if pattern not in of_paths}
         self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
-        """Return why a file or folder of this name is ignored in any folder, or None."""
+        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if its name is no
+        reason."""
         folded = name.lower()
         if folded in EXCLUDED_NAMES:
             return f"{name.strip()} ({EXCLUDED_NAMES[folded]})"
@@ -85,7 +86,7 @@ class Exclusion:
                 return f"{pattern} ({EXCLUDED_PATTERNS[pattern]})"
             if name.startswith("."):
                 return HIDDEN
-        return next((BY_PATTERN + pattern for pattern in self._names if fnmatchcase(name, pattern)), None)
+        return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
 
     def of_path(self, path: str) -> str | None:
         """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
@@ -96,18 +97,20 @@ class Exclusion:
         return next((BY_PATTERN + pattern for pattern in patterns), None)
 
     def of_whole_path(self, path: str) -> str | None:
-        """Return why the file at `path` is ignored, by its own path or by a folder above it, or None."""
+        """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
+        None."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
     def excludes(self, path: str) -> str | None:
-        """Return the reason, with the user's pattern, if a pattern of the user excludes the file at `path`, or None."""
+        """Return the reason, with the pattern, if a pattern of `collection.exclude` excludes the file at `path`, which
+        is relative to the root. Return None if none does."""
         reason = self.of_whole_path(path) if self._names or self._paths else None
         return reason if reason and reason.startswith(BY_PATTERN) else None
 
     def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
-        """Yield the records, without images in lists that the user's patterns exclude, and without the records of such
-        images."""
+        """Yield the records, without images that the patterns of `collection.exclude` exclude, and without the records
+        that belong to these images. The excluded images are counted in the notes of the `tally`."""
         excluded: set[str] = set()
         for record in records:
             if isinstance(record, Reject):
@@ -122,7 +125,8 @@ class Exclusion:
 
 
 def path_expression(pattern: str) -> str:
-    """Convert a pattern of pathlib to a regular expression."""
+    """Return a regular expression for the whole paths that a glob pattern matches. As in pathlib, `*` stops at a slash,
+    and `**/` stands for any number of folders."""
     parts = []
     for part in pattern.split("/"):
         if part == "**":
@@ -148,17 +152,18 @@ class CollectionFolder:
 
     @cached_property
     def matcher(self) -> NameMatcher:
-        """The matcher of names in lists to the photos."""
+        """The matcher that compares names in lists with the photos of the folder."""
         return NameMatcher(self.root)
 
     @cached_property
     def stems(self) -> set[str]:
-        """The names of the photos without folder, suffix and leading zeros."""
+        """The names of all photos in the folder that are not ignored, without folder, suffix and leading zeros."""
         photos = (name for _, names in self.walk() for name in names if is_image(name))
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
-        """Return whether a file or folder has exactly this name, relative to the root."""
+        """Return whether a file or folder has exactly this path relative to the root. A path that leads out of the root
+        is not accepted."""
         try:
             os.lstat(f"{self.root}/{name}")
         except (OSError, ValueError):
@@ -170,7 +175,8 @@ class CollectionFolder:
         return (Spelling(name, name) for name, left_out in self.files() if left_out is None)
 
     def state(self, name: str) -> str:
-        """Return the size and the modification time of a file as a text, or `unreadable` if there is no such file."""
+        """Return the size in bytes and the modification time in nanoseconds of a file, as one text, or the text
+        `unreadable` if the file does not exist. `name` is relative to the root."""
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -183,7 +189,8 @@ class CollectionFolder:
         Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name is
         ignored if the pattern has a `*`, or if it matches nothing otherwise. Raises UsageError for an absolute pattern.
         """
-        if Path(pattern).is_absolute():  # pathlib raises NotImplementedError for it
+        # Path.glob would raise NotImplementedError for an absolute pattern.
+        if Path(pattern).is_absolute():
             raise UsageError(
                 f"collection.files names {pattern}, but must name files relative to {self.root}, such as captions.tsv"
                 " or shards/*.tar."
@@ -224,6 +231,12 @@ class CollectionFolder:
                 paths = [] if Path(given).is_absolute() else self.glob(given)
                 if paths and (len(paths) == 1 or key == PATTERN_KEY):
                     return paths[0]
+                if paths:
+                    names = ", ".join(map(self.label, paths[:MAX_NAMED]))
+                    raise UsageError(
+                        f"{path}, which collection.files.{key} names, matches several files: {names}. Name one of them"
+                        " there."
+                    )
                 raise UsageError(f"{path}, which collection.files.{key} names, does not exist. Correct its name there.")
             return path
         for pattern in usual:
@@ -239,7 +252,8 @@ class CollectionFolder:
         return None
 
     def tables(self, first: Path) -> list[Path]:
-        """Return all tables that match collection.files.table if it is a pattern, or else only the table `first`."""
+        """Return all tables that match collection.files.table if it is a pattern with a `*`, or else only the table
+        `first`."""
         given = self._given.get(PATTERN_KEY, "")
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
@@ -253,7 +267,8 @@ class CollectionFolder:
         return path
 
     def lacks(self, what: str, remedy: str) -> UsageError:
-        """Return an error for a folder that does not contain `what`. Its message lists the contents of the folder."""
+        """Return, without raising it, an error for a folder that does not contain `what`. Its message counts the photos
+        and other files in the folder, and ends with the `remedy`."""
         packed = [f" Unpack the archive {name} first." for name in self.archives() if not name.endswith(".tar")]
         kinds = self._count()
         photographs = kinds.pop(PHOTO_KIND, 0)
@@ -263,7 +278,7 @@ class CollectionFolder:
         return UsageError(f"{self.root} contains {contents}, and no {what}.{''.join(packed[:1])} {step}.")
 
     def archives(self) -> list[str]:
-        """List the archives in the folder, at any depth."""
+        """Return the paths of the archives in the folder, at any depth, relative to the root."""
         paths = (posixpath.join(below, name) for below, names in self.walk() for name in names)
         return [path for path in paths if path.lower().endswith(ARCHIVES)]
 
@@ -273,7 +288,8 @@ class CollectionFolder:
         return kinds[PHOTO_KIND] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
 
     def _count(self) -> Counter[str]:
-        """Count the files of each suffix, and all photos as PHOTO_KIND."""
+        """Return the number of files for each suffix in lower case. Photos of any suffix are counted under
+        PHOTO_KIND."""
         names = (name for _, names in self.walk() for name in names)
         return Counter(PHOTO_KIND if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
@@ -282,7 +298,8 @@ class CollectionFolder:
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
-        """Return the prefix by which names in `folder` (None: the root) become relative to the root.
+        """Return the path of `folder` relative to the root, which is put before names in this folder. It is "" for the
+        root and for None.
 
         Raises UsageError if the folder is outside the root.
         """
@@ -298,7 +315,8 @@ class CollectionFolder:
         """Yield each folder under `folder` (None: the root), relative to it ("" for itself), and its files.
 
         Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
-        Folders directly under the root may be links to other disks. Raises InputError for a folder that cannot be read.
+        Links to folders are followed only from the root, and only if the linked folder is neither below nor above the
+        root, as on another disk. Raises InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -307,7 +325,8 @@ class CollectionFolder:
                 yield "/".join(filter(None, (top, inside))), [name for name, reason in names if reason is None]
 
     def _other_disks(self) -> list[str]:
-        """Return the links directly under the root to folders that are neither below nor above it, sorted."""
+        """Return the names of the links directly under the root to folders that are neither below nor above the root,
+        sorted. Ignored links are not returned."""
         root, targets = self.root.resolve(), {name: (self.root / name).resolve() for name in self._linked()}
         return [
             name
@@ -316,13 +335,13 @@ class CollectionFolder:
         ]
 
     def _linked(self) -> list[str]:
-        """Return the folders directly under the root that are links."""
+        """Return the names of the links directly under the root that lead to folders."""
         return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
-        """Yield every file below the root, relative to it, and why it is ignored (None: it is not).
+        """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
 
-        Links to folders are followed only directly under the root, as in `ingest`.
+        Every link to a folder directly under the root is followed. Other links to folders are yielded as ignored files.
         """
         linked = self._linked()
         for top in ("", *linked):
@@ -340,7 +359,8 @@ class CollectionFolder:
 
         `prefix` is the path of `folder` relative to the root. If `folder` itself is ignored, `above` is the reason, and
         all its files are ignored for it. If `everything` is true, the files of ignored folders are yielded too, and
-        links to folders are yielded like files.
+        links to folders are yielded like files. Ignored folders that cannot be read are then yielded like files at the
+        end. Raises InputError for any other folder that cannot be read.
         """
         reasons: dict[str, str | None] = {os.fspath(folder): above}
         closed: list[tuple[str, str | None]] = []  # ignored folders that cannot be read
@@ -371,11 +391,16 @@ class CollectionFolder:
             yield "", closed
 
     def open(self, path: Path, most_bytes: float = MAX_LIST_BYTES) -> BinaryIO:
-        """Open a list, text or shard for reading. Raises InputError unless it is a regular file of at most
-        `most_bytes`, and, without collection.follow_links, if links lead out of the folder."""
+        """Open a list, text or shard for reading bytes.
+
+        Raises InputError if it is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
+        InputError if a link leads out of the root, unless collection.follow_links is true or `path` itself is outside
+        the root.
+        """
         name = self.label(path)
         try:
-            if name.startswith("../"):  # only the user's own collection.files can name it
+            # Only collection.files can name a file outside the root, so links in its path are followed.
+            if name.startswith("../"):
                 return os.fdopen(open_plain(str(path.parent), path.name, most_bytes, True), "rb")
             return self.open_below(name, most_bytes)
         except UnopenedFile as error:
@@ -390,7 +415,8 @@ class CollectionFolder:
 def _any_case(pattern: str) -> str:
     """Return a pattern that matches file names with the letters of `pattern` in upper or lower case.
 
-    The case of folders matters. A pattern whose file name has no dot, or has a bracket, is returned unchanged.
+    Only letters of ASCII may have either case, and the case of folders matters. A pattern whose file name has no dot,
+    or has a bracket, is returned unchanged.
     """
     folder, slash, name = pattern.rpartition("/")
     if "." not in name or "[" in name:

@@ -1,8 +1,8 @@
 """The steps of `ingest` in SQL, in the order in which they run.
 
 `Intake` fills the tables in RECORD_TABLES with the records of a collection, and then runs the steps up to
-`drop_repeated_images`. `Assembly` runs the other steps when every photo was inspected. Each function is one step. Its
-docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
+`drop_repeated_images`. `Assembly` runs the other steps, most of them after every photo was inspected. Each function is
+one step. Its docstring says which tables it makes or changes, and it reads only tables that steps above it have made.
 
 Each record of an image, or of something that belongs to an image, is a row of a table. Its `seq` is the number of the
 record in the order of reading, and its `owner` is the `seq` of the record that named its image first.
@@ -30,7 +30,7 @@ def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
     """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which it
     has a fault.
 
-    Return the number of replaced paths for each reading, and the number of all paths in lists.
+    Return the number of replaced paths for each reading, and the number of different paths in lists.
     """
     # If a list names a photo exactly, a name in another case or without an ending means another photo.
     tables.run(
@@ -80,7 +80,7 @@ def assign_owners(tables: Tables) -> None:
 
 
 def unknown_keys(tables: Tables) -> list[bytes]:
-    """Return the keys of the records that belong to an image, but have no `owner`."""
+    """Return the keys of all sentences, documents, boxes and rows of own columns that have no `owner` so far."""
     keys = " UNION ".join(f"SELECT key FROM {kind} WHERE owner IS NULL" for kind in OWNED_KINDS)
     return [key for (key,) in tables.rows(keys)]
 
@@ -91,9 +91,10 @@ def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None,
 
 
 def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
-    """Assign records without an owner to the image that the table `renamed` has for their key.
+    """Assign records of the table `kind` without an owner to the image that the table `renamed` has for their key, if
+    the record of this image precedes them.
 
-    Return the number of these records for each reading in which their key matches.
+    Return the number of assigned records for each reading in which their key matches.
     """
     means = f"{kind}.key = renamed.key AND owner IS NULL AND image < seq"
     counts = f"SELECT reading, count(*) FROM {kind} JOIN renamed ON {means} GROUP BY reading ORDER BY reading"
@@ -103,7 +104,7 @@ def apply_renamed(tables: Tables, kind: str) -> ReadingCounts:
 
 
 def reject_unusable_records(tables: Tables) -> None:
-    """Move records with a fault, and records without an image, to `rejects`."""
+    """Move sentences, documents and boxes that have a fault, or belong to no image, to `rejects`."""
     for kind in OWNED:
         tables.run(
             f"""INSERT INTO rejects
@@ -116,10 +117,10 @@ def reject_unusable_records(tables: Tables) -> None:
 
 
 def drop_repeated_images(tables: Tables) -> int:
-    """Delete the records of images that an earlier record has named, and add those that a list repeats to `rejects`.
+    """Delete each record of an image that an earlier record has named, and add it to `rejects` unless it is implied.
 
-    Images that are only implied are deleted, and are not rejected. Also delete all but the first row of own columns of
-    each image. Return the number of implied images that are deleted.
+    Also delete all but the first row of own columns of each image. Return the number of implied records of images that
+    are deleted.
     """
     implied = tables.run("DELETE FROM images WHERE owner < seq AND implied")
     tables.run(
@@ -134,7 +135,8 @@ def drop_repeated_images(tables: Tables) -> int:
 # --- Steps of `Assembly`
 
 DUPLICATE = "duplicate"
-"""The first word of the reason for rejecting a duplicate."""
+"""The first word of the reason for rejecting an image with the same bytes as another, or the second record of an
+image."""
 MAX_SENTENCE_NUMBER = (1 << 31) - 1
 """Largest number of a sentence in a collection. A sentence with a larger number is rejected. Sentences of copies get
 larger numbers."""
@@ -152,7 +154,7 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
     `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. Each
     of the two has at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
     Images with the same bytes count once. An image without a sentence gets the split `weak` if it has weak text and the
-    collection names no other split, and else `gallery`. All other images without a split are assigned to train.
+    collection gives it no other split, and else `gallery`. All other images without a split are assigned to train.
     """
     names = sorted(drawn)
     tables.run(
@@ -189,15 +191,16 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
 
 
 def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
-    """Yield the `seq` and folder of each image to inspect. The folder is null if all images have the same folder."""
+    """Yield the `seq` and folder of each image to inspect. The folder is None for an image in a shard, and for all
+    images if they are all in the same folder."""
     several = tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
     folder = FOLDER_OF if several else "NULL::VARCHAR"
     return tables.rows(f"SELECT seq, {folder} FROM images WHERE fault IS NULL ORDER BY seq")
 
 
 def find_copies(tables: Tables) -> None:
-    """Make the table `twins` of images with the same bytes as an earlier image. `original` is the `seq` of the first
-    image with these bytes."""
+    """Make the table `twins`, with the `seq` of each image that has the same bytes as an earlier image. `original` is
+    the `seq` of the first image with these bytes."""
     tables.run(
         """CREATE TABLE twins AS SELECT seq, original FROM (
             SELECT seq, min(seq) OVER (PARTITION BY sha256) AS original FROM outcomes WHERE sha256 IS NOT NULL
@@ -306,8 +309,8 @@ def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes
     """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection assigns to
     it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image, and the
     reason why this image is not kept in the split, or null."""
-    # The collection gives an image with `drawn` no split. If it is rejected, it only counts as given to train, and only
-    # if it was placed there.
+    # An image whose `drawn` is true has no split in the collection. If it is rejected and was placed in dev or test, it
+    # is not counted as given to any split.
     return tables.rows(
         f"""WITH asked AS (
             SELECT seq, file, reason, reason IS NULL AS used, split,
@@ -376,12 +379,13 @@ OWNED = {
         "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
     ),
 }
-"""The kinds of records that are listed when they are rejected. The first of two sentences of an image with the same
-number is kept, and the first of two documents. Boxes are clipped to the image."""
+"""The kinds of records that belong to images and have a table in the manifest. Of several sentences of an image with
+the same number, and of several documents of an image, the first is kept. Boxes are clipped to the image."""
 
 
 def keep_owned(tables: Tables, kind: str) -> int:
-    """Make the table `kept_<kind>`, with the records of the manifest in its order, and add all others to `rejects`.
+    """Make the table `kept_<kind>`, with the kept records in the order of the manifest, and add the others to
+    `rejects`.
 
     Return the number of records that are kept.
     """

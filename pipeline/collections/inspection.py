@@ -88,7 +88,8 @@ class InspectedImages:
                     yield from outcomes
 
     def _read(self, number: int, digest: str) -> list[Any] | None:
-        """Return the stored outcomes of a block, or None if it is not stored or no longer valid."""
+        """Return the stored outcomes of the block `number`, or None if there are none, or if they were stored with
+        another digest."""
         path = _path(self.folder, number)
         try:
             value = read_json(path)
@@ -120,7 +121,7 @@ class BlockTask:
         return f"ingest-{self.call}-{block.number}"
 
     def __call__(self, block: Block) -> int:
-        """Inspect a block and return its number."""
+        """Inspect the images of a block, write their outcomes to the folder, and return the number of the block."""
         # multiprocessing does not allow a daemonic process to start another process, such as the decoding process.
         multiprocessing.current_process().daemon = False
         _write(self.folder, block.number, block.digest, isolated_map(self.look, block.locations, 1))

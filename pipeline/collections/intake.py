@@ -1,8 +1,8 @@
 """The first half of ingest: reads the records of a collection into tables, and finds faults without opening images.
 
-When all records are in the tables, sentences, weak texts, boxes and rows of own columns are assigned to images by their
-keys. Names that are not exactly the name of a photo are matched to all photos by the rules of `image_names`. The SQL of
-each step is in `ingest_sql`.
+After all records were read, sentences, weak texts, boxes and rows of own columns are assigned to images by their keys.
+Names that are not exactly the name of a photo are matched to all photos by the rules of `image_names`. The SQL of each
+step is in `ingest_sql`.
 """
 
 import html
@@ -48,7 +48,7 @@ class Intake:
     `rejects` has the records that were rejected so far, `given` the number of records of each kind, and `notes` lines
     for the user about unusual names and texts. `own` has the user's own columns of images: the columns in `chosen`, or
     all columns if `chosen` is None. Texts of more than `max_chars` characters are rejected. Data beyond `gigabytes` of
-    memory are kept in the folder `scratch`. The caller must close the intake.
+    memory are kept in the folder `scratch`, by default a new temporary folder. The caller must close the intake.
 
     Names of images are matched to the photos in `folder` in any spelling. Without `folder` they are not checked. Images
     that the lines in `takedown` name are removed with all of their records, as if they had never been there. A line is
@@ -126,7 +126,8 @@ class Intake:
         self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _unescape(self, record: Described, *fields: str) -> Described:
-        """Replace HTML's escapes of characters in the `fields` of a record."""
+        """Return the record with the characters in place of HTML's escapes in its `fields`, and count it if it
+        changes."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
@@ -160,8 +161,9 @@ class Intake:
     def _assign_owners(self) -> None:
         """Assign each record to its image (`owner`), and remove or reject unusable records.
 
-        Images that a record only implies are removed without a message if they were named before, together with their
-        weak texts. They do not count in `given`. Images of the takedown list, and their records, do not count either.
+        Records of implied images are removed without a message if the image was named before, together with the weak
+        texts that came with them. They do not count in `given`. Images of the takedown list, and the records of these
+        images, do not count either.
         """
         if self.folder is not None:
             self._find_files(self.folder)
@@ -179,9 +181,10 @@ class Intake:
         self.given["images"] -= ingest_sql.drop_repeated_images(self.tables)
 
     def _find_files(self, folder: CollectionFolder) -> None:
-        """Replace names of images in another spelling by the names of existing files.
+        """Replace paths of images that do not exist exactly by the paths of the files that match them.
 
-        A name that matches several files, or leads out of the collection, is a fault of the image.
+        A path that matches several files, or that matches none and leads out of the collection, is a fault of the
+        image.
         """
         named = self.tables.rows("SELECT DISTINCT path FROM images WHERE NOT there AND path IS NOT NULL")
         missing = [path for (path,) in named]
@@ -243,7 +246,7 @@ class Intake:
             )
 
     def _image_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the keys of the images, and their paths."""
+        """Yield the key of each image, and its path if it differs, as spellings of the `seq` of the image."""
         for key, path, _, owner in ingest_sql.image_names(self.tables):
             yield Spelling(to_text(key), owner)
             if path is not None and path != to_text(key):
@@ -267,12 +270,13 @@ class Intake:
 
 
 def unescape(text: str) -> str:
-    """Replace HTML's escapes of characters, such as `&amp;` and `&#39;`, by the characters."""
+    """Replace HTML's numeric escapes, such as `&#39;`, and the named ones in ENTITY, such as `&amp;`, by the
+    characters. Other named escapes are not changed."""
     return ENTITY.sub(lambda entity: html.unescape(entity[0]), text)
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:
-    """Return the reason why a text cannot be used, or None if it can."""
+    """Return the reason why a text cannot be used, or None if it can. Without `max_chars`, it may have any length."""
     if max_chars is not None and len(text) > max_chars:
         return f"too long: the text has {len(text)} characters, but only {max_chars} are allowed. Shorten it"
     if "\0" in text:
@@ -283,5 +287,5 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:
-    """Return the reason why a file of this name must not be opened, or None."""
+    """Return the reason why a file of this name must not be opened, or None. `listed` is passed to `name_fault`."""
     return name_fault(name, listed) if is_unicode(name) else f"{NOT_UTF8}: {name!r}"

@@ -3,8 +3,9 @@ of a photo.
 
 A column has integers, floating-point numbers, truth values, dates, times or texts. Fields of CSV and TSV files have no
 type, so a column gets a type that fits all of its fields, or else is text. A column with values of several types is
-text. All fields of a column are read by the convention of one country. If two conventions fit all fields with different
-results, as for 01/02/2024, the column remains text.
+text, except that integers among floating-point numbers become floating-point numbers. All fields of a column are read
+by the convention of one country. If two conventions fit all fields with different results, as for 01/02/2024, the
+column remains text.
 """
 
 import json
@@ -29,14 +30,14 @@ RESERVED = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", "bundle")
     + ("rank", "score", "box", "text", "sentence_id")
 )
-"""Reserved names of columns in tables of images and in search results."""
+"""Names of columns in tables of images and in search results. An own column with such a name is stored with PREFIX."""
 PREFIX = "own_"
 """The prefix of an own column with a reserved name."""
 FROM_ISO = {"date": date.fromisoformat, "time": datetime.fromisoformat, "zoned": datetime.fromisoformat}
 HOSTILE = "hostile"
 """The kind of a value that cannot be kept."""
 BLOCK_IMAGES = 1 << 15
-"""Number of images whose values are read at once."""
+"""Number of images whose packed values `OwnColumns.see` reads at once."""
 
 Scalar: TypeAlias = str | bool | int | float | None
 """A value that JSON can store."""
@@ -67,19 +68,21 @@ class OwnColumns:
         self._columns: dict[str, _Column] = {}
 
     def pack(self, values: Mapping[str, object]) -> str:
-        """Return the values of an image as a text."""
+        """Return the values of an image, which are given by the names of their columns, as a JSON text. Columns that
+        are not chosen are left out."""
         names = values if self.chosen is None else filter(self.chosen.__contains__, values)
         return json.dumps([(name, *self._plain(values[name])) for name in names])
 
     def _plain(self, value: object) -> tuple[str, Scalar]:
-        """Return the kind of a value, and the value in a form that JSON can store."""
+        """Return the kind of a value, and the value in a form that JSON can store. A text that is too long, has a
+        character of value 0, or is not Unicode, has the kind HOSTILE and the value None."""
         kind, typed = _typed(value)
         if isinstance(typed, str) and (len(typed) > self.longest or "\0" in typed or not is_unicode(typed)):
             return HOSTILE, None
         return kind, typed.isoformat() if isinstance(typed, date) else typed
 
     def see(self, packed: Iterable[str]) -> None:
-        """Find the columns and their types from all packed values, in the order of the collection."""
+        """Find the columns and their types from packed values, in addition to those that earlier calls have found."""
         packed = iter(packed)
         while block := list(islice(packed, BLOCK_IMAGES)):
             fields: dict[str, list[str]] = {}
@@ -88,7 +91,8 @@ class OwnColumns:
                     continue
                 if kind == HOSTILE:
                     self.left_out[f"longer than {self.longest} characters, or not Unicode"] += 1
-                elif value is not None or kind == "number":  # a number without a value is NaN
+                # A number whose value is None was NaN or infinite, which still makes the column a column of numbers.
+                elif value is not None or kind == "number":
                     column.kinds.add(kind)
                     if kind == "field":
                         fields.setdefault(name, []).append(str(value))
@@ -109,7 +113,7 @@ class OwnColumns:
         return None
 
     def __contains__(self, name: str) -> bool:
-        """Return whether a column with this name was seen."""
+        """Return whether `see` has found a column with this name in the collection."""
         return name in self._columns
 
     def table(self, *packed: Sequence[str | None]) -> pa.Table:
@@ -246,11 +250,12 @@ class FieldReading(NamedTuple):
     to_iso: Callable[[Texts], Texts] = lambda texts: texts
 
     def read(self, texts: Texts) -> Texts:
-        """Read fields. Raises ArrowInvalid for values such as 2024-02-30."""
+        """Return the values of texts that match the pattern, in the Arrow type of `kind`. Raises ArrowInvalid for
+        values such as 2024-02-30."""
         return self.to_iso(texts).cast(TYPES[self.kind])
 
     def matches(self, texts: Texts) -> Texts:
-        """Return for each field whether it matches the pattern."""
+        """Return for each text whether the whole text matches the pattern."""
         return pc.match_substring_regex(texts, f"^(?:{self.pattern})$")
 
 
@@ -277,7 +282,7 @@ def _dates(convention: str, order: str, *separators: str) -> list[FieldReading]:
 
     def to_iso(texts: Texts) -> Texts:
         texts = pc.replace_substring_regex(texts, f"^{groups}(?:(?:,? |T)(.*))?$", rf"{iso} \4")
-        for _ in range(2):  # twice, because one pass does not change two adjacent parts
+        for _ in range(2):  # twice, because one pass does not pad two adjacent parts of one digit
             texts = pc.replace_substring_regex(texts, r"([- ])(\d)([-: ]|$)", r"\10\2\3")
         return pc.utf8_rtrim_whitespace(texts)
 
@@ -300,8 +305,8 @@ READINGS = (
     *_dates("with the month first", "mdy", "/", "-"),
     *_dates("with the year first", "ymd", r"\. ?", "/", "-"),
 )
-"""Readings in the order of preference. No reading for numbers matches 007, so it is text. No country writes
-month.day.year."""
+"""Readings in the order of preference. No reading for numbers matches 007, so it is text. Dates with the month first
+have no reading with points, because no country writes month.day.year."""
 PLAIN = "|".join(reading.pattern for reading in READINGS if not reading.convention)
 PLURALS = {"whole": "numbers", "number": "numbers", "date": "dates", "time": "times"}
 FOR_PROGRAMS = {"numbers": "1234.5", "dates": "2024-01-31", "times": "2024-01-31 10:00"}
@@ -370,7 +375,8 @@ class FieldReadings:
 
 
 def _read_all(reading: FieldReading, fields: pa.Array) -> pa.Array | None:
-    """Return the values of all fields by a reading, or None if a field is not a value of its kind."""
+    """Return the values of all fields by a reading, or None if the reading does not fit a field, or a number is not
+    finite."""
     if not pc.all(reading.matches(fields)).as_py():
         return None
     try:

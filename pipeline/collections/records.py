@@ -17,9 +17,10 @@ KIND_NAMES = {"images": "photos", "sentences": "captions", "documents": "weak te
 DIVIDED = "divided"
 """The split of an image to which the collection does not assign a split. Assembly replaces it."""
 MAX_PRINTED_REASONS = 20
-"""Largest number of reasons that are printed. All further reasons are counted in one line."""
+"""Largest number of reasons for ignoring files that `Tally.describe` lists. All further reasons are counted in one
+line."""
 NOT_UTF8 = "not UTF-8"
-"""The reason for rejecting bytes that are not text."""
+"""The beginning of the reason for rejecting bytes that are not text in UTF-8."""
 
 
 class ImageRecord(NamedTuple):
@@ -59,8 +60,8 @@ class SentenceRecord(NamedTuple):
 class DocumentRecord(NamedTuple):
     """The weak text of the image `key`.
 
-    Commas separate tags, and missing fields are empty. An `implied` document is only used together with the image
-    record before it.
+    Commas separate tags, and missing fields are empty. An `implied` document is only used if the record directly before
+    it is the first that names its image.
     """
 
     key: str
@@ -87,7 +88,7 @@ class BoxRecord(NamedTuple):
 
 
 class ColumnsRecord(NamedTuple):
-    """Further `values` of the image `key`, by the names of the user's own columns."""
+    """Values of the image `key` in the user's own columns, by the names of these columns in the collection."""
 
     key: str
     values: Mapping[str, object]
@@ -96,7 +97,8 @@ class ColumnsRecord(NamedTuple):
 
 
 class Reject(NamedTuple):
-    """A row that cannot be used. `what` is one of images, sentences, documents, boxes, columns."""
+    """A row, or a whole file if `row` is None, that cannot be used for this `reason`. `what` is the kind of record that
+    it would have been: images, sentences, documents, boxes or columns."""
 
     file: str
     row: int | None
@@ -131,7 +133,8 @@ class Tally:
             self.left_out[reason] += 1
 
     def describe(self) -> Iterator[str]:
-        """Yield lines for the user about files that were read and ignored."""
+        """Yield lines for the user: the numbers of files that were read and ignored, unless none was ignored, and the
+        notes."""
         if left_out := self.left_out.total():
             yield f"{self.given:,} files: {self.read:,} read, {left_out:,} left out"
             yield from (

@@ -80,8 +80,8 @@ RECORD_TABLES = {
 """One table for each kind of record, and the rejects.
 
 `file` and `row` say where a record comes from, and `fault` why it cannot be used. `there` is false for an image without
-a file of exactly its name. An `implied` image, and the document of the next record, count only if no record before has
-named the image.
+a file of exactly its name. An `implied` image only counts if no earlier record has named the image. An `implied`
+document only counts if the record directly before it is the first that names its image.
 """
 MATCH_TABLES = {
     "respelt": pa.schema(
@@ -115,7 +115,8 @@ OUTCOMES = {
         + [("failure", pa.string()), ("seen", pa.string())]
     )
 }
-"""The result of the inspection of each image. `seen` has the own columns from the photo itself, packed."""
+"""The result of the inspection of each image. `failure` is the reason why the image cannot be used, or null. `seen` has
+the folder, the time and the camera of the photo, as OwnColumns.pack returns them."""
 REASON_HEAD = "split_part(reason, ':', 1)"
 
 
@@ -161,14 +162,14 @@ class Tables:
             self._connection.execute(f"CREATE TABLE {name} ({columns})")
 
     def append(self, name: str, row: tuple[Cell, ...]) -> None:
-        """Add a row to a table."""
+        """Add a row to a table. Rows are kept in a list until the next query or until there are BATCH_ROWS of them."""
         rows = self._waiting.setdefault(name, [])
         rows.append(row)
         if len(rows) == BATCH_ROWS:
             self._flush(name)
 
     def run(self, sql: str) -> int:
-        """Change tables, and return the number of rows that are changed or made."""
+        """Run a statement that changes or makes a table, and return the number of rows that it has changed or made."""
         self._flush_all()
         with self._refusing():
             row = self._connection.execute(sql).fetchone()
@@ -218,7 +219,7 @@ class Tables:
             if not isinstance(error, duckdb.OutOfMemoryException):
                 raise
             raise JointspaceError(
-                f"the tables of the collection need more than {self._gigabytes:g} GB of memory. Raise"
+                f"The tables of the collection need more than {self._gigabytes:g} GB of memory. Raise"
                 " collection.memory_gb."
             ) from error
 
@@ -248,7 +249,8 @@ class RejectSummary:
         return sum(n for (kind, head), n in self.counts.items() if kind == what and head.startswith(first_words))
 
     def most_frequent(self, what: str) -> tuple[str, int]:
-        """Return the most frequent reason for rejecting records of a kind, and its count."""
+        """Return the most frequent reason for rejecting records of a kind, up to its first colon, and its count. Raises
+        ValueError if no record of this kind is rejected."""
         return max(((head, n) for (kind, head), n in self.counts.items() if kind == what), key=itemgetter(1))
 
 
@@ -259,7 +261,7 @@ class Rejects:
         self._tables = tables
 
     def add(self, seq: int, reject: Reject) -> None:
-        """Add the reject of a reader, with the number `seq`."""
+        """Add the reject of a reader. `seq` is its number among all records in the order of reading."""
         reason = reject.reason.encode("utf-8", "backslashreplace").decode()
         ordinal = RejectPosition.RECORDS + seq
         self._tables.append("rejects", (ordinal, reject.what, reason, None, to_bytes(reject.file), reject.row))

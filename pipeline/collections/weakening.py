@@ -21,13 +21,13 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettin
     sentences `texts`.
 
     `noise` says how many fields are wrong or missing. Returns a table with the columns image_id, title, tags (separated
-    by blanks) and description. The random choices for an image depend only on `seed` and on the position of the image
-    among all images with sentences. Raises InputError if fewer than two images have sentences.
+    by blanks) and description. Each image has its own random generator, which depends only on `seed` and on the
+    position of the image among all images with sentences. Raises InputError if fewer than two images have sentences.
     """
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:
         raise InputError(
-            "weak text is simulated from the sentences of auxiliary images, but fewer than 2 auxiliary images have"
+            "Weak text is simulated from the sentences of auxiliary images, but fewer than 2 auxiliary images have"
             " sentences. Add train to auxiliary.splits, or remove the entries of `documents` with `simulate`."
         )
     bounds = np.append(starts, len(image_id))

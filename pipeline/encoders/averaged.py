@@ -7,7 +7,7 @@ from itertools import chain, islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # it imports its submodules when they are used
+import scipy  # SciPy imports its submodules when they are used
 
 from pipeline.encoders.material import PLAIN_WORDS, EncoderMaterial, Settings, TrainTexts
 from pipeline.encoders.text_encoder import TextEncoder
@@ -17,7 +17,7 @@ from pipeline.text.vocabulary import KnownTerms
 from pipeline.text.wordvectors import WordVectors
 
 LANGUAGE_SAMPLE = 10_000
-"""Number of training captions whose words decide whether the captions are English."""
+"""Largest number of training captions, from the first on, whose words decide whether the captions are English."""
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_array
@@ -53,8 +53,8 @@ class WordsEncoder(KnownTerms, TextEncoder):
 
     @staticmethod
     def read_known(settings: Settings, tensors: Mapping[str, np.ndarray]) -> tuple[TermSettings, WordVectors]:
-        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if they are
-        malformed."""
+        """Return the arguments of the constructor from stored settings and tensors. Raises ValueError if a word is not
+        a text or a vector is not finite, and KeyError if a part is missing."""
         split = TermSettings.from_dict(settings["split"])
         if not all(isinstance(word, str) for word in settings["words"]) or not np.isfinite(tensors["vectors"]).all():
             raise ValueError("a word is not a text, or a vector contains NaN or infinity")
@@ -75,7 +75,8 @@ def find_vectors(entry: "WordVectorsEntry", texts: TrainTexts) -> WordVectors:
     """Return the word vectors that an encoder's entry names.
 
     They are the vectors that the run has trained on its captions, or vectors in a file. From a file, the vectors of the
-    words of the training captions are read, and the vectors of the first words, whose number is the key `words`.
+    words in the training captions are read, and also the vectors of the first words in the file, whose number is the
+    key `words`.
     """
     if entry.corpus:
         return texts.corpus()

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from pipeline.config.encoders import ColoursEntry
 
 MAX_LEVELS = 16
-"""Greatest number of levels per channel. A histogram with 16 levels has 4,096 cells. A stored encoder with more levels
+"""Largest number of levels per channel. A histogram with 16 levels has 4,096 cells. A stored encoder with more levels
 is refused."""
 MAX_BANDS = 16
 """Largest number of bands. A stored encoder with more bands is refused."""
@@ -23,7 +23,8 @@ MAX_BANDS = 16
 
 @dataclass(frozen=True)
 class ColourBins:
-    """The cells of the histograms: `levels` per channel for the whole image, and `band_levels` for each of `bands`."""
+    """The cells of the histograms: `levels` per channel for the whole image, and `band_levels` per channel for each of
+    the `bands`, which are horizontal stripes of equal height."""
 
     levels: int
     bands: int
@@ -72,7 +73,8 @@ class ColourHistograms(ImageEncoder):
 
 
 def _count_colours(pixels: torch.Tensor, levels: int) -> torch.Tensor:
-    """Count the pixels (n, height, width, 3) uint8 in each cell of a histogram: (n, levels ** 3) float32."""
+    """Return the number of pixels of each of n images in each cell of a histogram: (n, levels ** 3) float32. `pixels`
+    is (n, height, width, 3) uint8."""
     red, green, blue = (pixels.long() * levels // 256).unbind(3)
     cells = ((red * levels + green) * levels + blue).flatten(1)
     counts = torch.zeros(len(cells), levels**3, device=cells.device)

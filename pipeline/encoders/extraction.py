@@ -63,7 +63,7 @@ class ProbedNetwork(Network, Protocol):
     """An encoder that provides inputs for comparing precisions."""
 
     def probe(self) -> tuple[torch.Tensor, ...]:
-        """Return a few inputs as tensors (n, ...)."""
+        """Return a few inputs as tensors (n, ...), on which `choose_plan` compares two precisions."""
         ...
 
 
@@ -155,7 +155,7 @@ def extract_in_step(
 
     `pictures` yields for each image the pixels for each of the `extractors`. `lengths` yields the number of images in
     each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
-    group. A GPU gets the first batch of the next group before the features of the last group are awaited.
+    group. A GPU gets the first batch of a group before the features of the group before it are awaited.
     """
     pictures, before = iter(pictures), None
     for length in lengths:
@@ -186,12 +186,12 @@ def choose_plan(encoder: ProbedNetwork, device: str, precision: str, batch_size:
     if precision == "auto" and fast_at_bfloat16(chosen):
         cosine = bfloat16_cosine(encoder, chosen)
         dtype = torch.bfloat16 if cosine >= BFLOAT16_COSINE else torch.float32
-        log.info("cosine of bfloat16 to float32 features %.5f: computing in %s", cosine, dtype)
+        log.info("The cosine of features in bfloat16 and in float32 is at least %.5f: computing in %s", cosine, dtype)
     return ExtractionPlan(chosen, dtype, batch_size)
 
 
 def bfloat16_cosine(encoder: ProbedNetwork, device: torch.device) -> float:
-    """Return the smallest cosine, over a few inputs, between an encoder's features in bfloat16 and in float32."""
+    """Return the smallest cosine, over the inputs of `encoder.probe()`, between features in bfloat16 and in float32."""
     probe = encoder.probe()
     plans = (ExtractionPlan(device, dtype, batch_size=1) for dtype in (torch.float32, torch.bfloat16))
     exact, rounded = (torch.from_numpy(Extractor(encoder, plan).start(*probe).numpy()) for plan in plans)
@@ -228,7 +228,7 @@ def grow(extractor: Extractor) -> None:
     with torch.inference_mode(), full_float32():
         most = min(MAX_BATCH_IMAGES, MAX_ACTIVATION_ELEMENTS // (MAX_CHANNELS_PER_PIXEL * side**2))
         extractor.plan = replace(plan, batch_size=grow_batch(describe, min(plan.batch_size, most), most))
-    log.info("%d images at once", extractor.plan.batch_size)
+    log.info("The GPU encodes %d images at once", extractor.plan.batch_size)
 
 
 Item = TypeVar("Item")

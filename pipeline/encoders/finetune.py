@@ -38,7 +38,8 @@ class DescentSchedule:
     clip: float
 
     def rate(self, iteration: int) -> float:
-        """Return the learning rate at an iteration: a linear warm-up, then a half cosine down to zero."""
+        """Return the learning rate at an iteration, from 0: a linear warm-up, then a half cosine down to zero.
+        `body_rate` is not applied."""
         warm = max(1, round(WARM_UP * self.iterations))
         if iteration < warm:
             return self.learning_rate * (iteration + 1) / warm
@@ -129,7 +130,7 @@ class Finetuning:
         norm = nn.utils.clip_grad_norm_(self.network.parameters(), self.schedule.clip)
         if not (torch.isfinite(loss) and torch.isfinite(norm)):
             raise JointspaceError(
-                f"training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}). The"
+                f"The training diverged at iteration {self.iteration} (loss {loss.item()}, gradient {norm.item()}). The"
                 " last checkpoint is kept. Lower finetune.learning_rate."
             )
         self.optimiser.step()
@@ -159,7 +160,7 @@ class Finetuning:
             return self.body(torch.from_numpy(pixels).to(self.device, non_blocking=True)).float()
 
     def tensors(self) -> dict[str, np.ndarray]:
-        """Return the weights and the velocities of the optimiser, for `restore`."""
+        """Return the weights of the network and the velocities of the optimiser, by name, for `restore`."""
         state = {f"weights.{name}": tensor for name, tensor in self.network.state_dict().items()}
         for name, parameter in self.network.named_parameters():
             if (velocity := self.optimiser.state[parameter].get(MOMENTUM)) is not None:

@@ -25,8 +25,8 @@ class FisherEncoder(WordsEncoder):
     the vector is scaled to unit length. Sources: Klein et al. (2015, section 3.1) and Perronnin et al. (2010).
 
     The mixture has K components with `weights` (K,), `means` (K, d) and `variances` (K, d), for the word vectors (V, d)
-    of V words. `prepare` first reduces word vectors of more dimensions than the key `principal` of the entry to so many
-    principal components. The vector of a text without known words is zero.
+    of V words. If the word vectors have more dimensions than the key `principal` of the entry, `prepare` first reduces
+    them to this number of principal components. The vector of a text without known words is zero.
     """
 
     kind = "fisher"
@@ -54,9 +54,8 @@ class FisherEncoder(WordsEncoder):
         """Fit the mixture to the vectors of all words of the training captions, or of a random sample of these words.
 
         The key `sample` of the entry is the largest number of words in the sample. A word counts as often as it occurs
-        in the captions. Raises
-        InputError if there are too few different words for the number of components, or if the file of word vectors
-        cannot be read.
+        in the captions. Raises InputError if there are not more different words than components, or if the file of word
+        vectors cannot be read.
         """
         assert material.texts is not None
         texts = material.texts
@@ -68,8 +67,8 @@ class FisherEncoder(WordsEncoder):
         rows = rows[np.sort(order[: entry.sample])]
         if len(np.unique(rows)) <= entry.components:
             raise InputError(
-                f"text encoder {entry.name}: the training captions have {len(np.unique(rows))} words with a vector,"
-                f" which are too few for {entry.components} components. Lower the key `components`."
+                f"text encoder {entry.name}: the training captions have {len(np.unique(rows))} different words with a"
+                f" vector, which are too few for {entry.components} components. Lower the key `components`."
             )
         matrix = known_vectors.matrix
         if entry.principal and entry.principal < matrix.shape[1]:

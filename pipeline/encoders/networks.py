@@ -159,7 +159,7 @@ class NetworkEncoder(ModuleEncoder):
         self.weights = weights
 
     def folded(self) -> fx.GraphModule:
-        """Return the body with batch norms folded into convolutions."""
+        """Return a copy of the body with batch norms folded into convolutions."""
         folded = fuse(self.body)
         assert isinstance(folded, fx.GraphModule)
         return folded

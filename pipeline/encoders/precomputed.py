@@ -22,7 +22,8 @@ a smaller cosine, the encoder is not accepted as the encoder that made the vecto
 
 
 class ImportedEncoder:
-    """Class of encoders with precomputed vectors. The encoder that made the vectors is stored, for encoding queries."""
+    """The kind of encoders whose vectors are precomputed. It has no encoder of its own: `prepare` returns the encoder
+    that made the vectors, which is stored and encodes queries."""
 
     @classmethod
     def prepare(
@@ -30,8 +31,8 @@ class ImportedEncoder:
     ) -> ImageEncoder | TextEncoder:
         """Return the encoder that the entry names in `made_by`.
 
-        Raises InputError if the vectors that this encoder computes for a few inputs differ from the precomputed
-        vectors.
+        Raises InputError if the vectors that this encoder computes for the inputs `material.given` differ from their
+        precomputed vectors.
         """
         assert material.base is not None and material.given is not None
         given = material.given
@@ -53,7 +54,7 @@ def require_made_by(
 
     `given` (n, dim) are the precomputed vectors in the file `path`, and `made` (n, dim) are the vectors that the
     encoder computes for the same n inputs. `names` are the names of the inputs, and `entry` is the name of the encoder
-    whose key made_by names the maker. Raises InputError if the dimensions or the directions differ.
+    whose key made_by names the maker. Raises InputError if the dimensions differ, or if a cosine is below MIN_COSINE.
     """
     remedy = f"Correct the key made_by of {entry}, or remove it."
     if made.shape[1] != given.shape[1]:

@@ -257,14 +257,17 @@ def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> n
 
 
 def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> np.ndarray:
-    """Return the numbers (iterations * per_batch,) of the images for a training, in shuffled epochs."""
+    """Return the numbers (iterations * per_batch,), from 0 to `images` - 1, of the images for a training.
+
+    They are shuffled epochs, each with every image once, of which the last is cut off.
+    """
     wanted, rng = iterations * per_batch, np.random.default_rng(seed)
     epochs = [rng.permutation(images) for _ in range(-(-wanted // images))]
     return np.concatenate(epochs)[:wanted]
 
 
 def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> Iterator[RegionSample]:
-    """Join the samples of every `per_batch` images to a batch. Failed images are ignored.
+    """Yield one batch for every `per_batch` images, which joins their samples. Failed images are ignored.
 
     Raises InputError if all images of a batch failed.
     """
@@ -274,7 +277,7 @@ def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> 
         if not good:
             reason = next(sample.reason for sample in batch if isinstance(sample, Failure))
             raise InputError(
-                f"none of the {len(batch)} photos of a batch could be read (the first reason: {reason}). Check that"
+                f"None of the {len(batch)} photos of a batch could be read (the first reason: {reason}). Check that"
                 " data_root is available. If photos have changed, run `jointspace stage ingest` again."
             )
         yield RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

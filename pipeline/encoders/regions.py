@@ -122,8 +122,8 @@ def pool_regions(maps: torch.Tensor, boxes: torch.Tensor) -> torch.Tensor:
 def cell_weights(start: torch.Tensor, stop: torch.Tensor, cells: int) -> torch.Tensor:
     """Return the weights (..., cells) of the cells of an axis in the mean over each interval [start, stop).
 
-    `start` and `stop` are arrays (...) of positions. Cell i covers the positions [i, i + 1). The weights of an interval
-    sum to 1.
+    `start` and `stop` are tensors (...) of positions. Cell i covers the positions [i, i + 1). The weights of an
+    interval sum to 1.
     """
     low, high = (edge[..., None] - 0.5 for edge in (start, start + (stop - start)))
     last = cells - 1
@@ -187,7 +187,7 @@ class Classifier(NamedTuple):
 def describe(
     images: Iterable[PreparedImage | Failure], extract: "RegionExtractor", classifier: Classifier | None = None
 ) -> DescribedRegions:
-    """Compute the features of the regions of images with `extract`.
+    """Return the features of the regions of images, which `extract` computes.
 
     An image that could not be prepared has no regions. If a `classifier` is given, only the regions that its method
     `keep_best` returns are kept.
@@ -337,9 +337,10 @@ class PooledEncoder(ImageEncoder):
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Raise UsageError, since `extract` cannot be used for this encoder: regions must be extracted first."""
+        """Raise UsageError in any case: the stage `extract` cannot be used for this encoder, since regions must be
+        extracted first."""
         raise UsageError(
-            "an encoder of the kind pooled cannot be used with `jointspace stage extract`. Use"
+            "An encoder of the kind pooled cannot be used with `jointspace stage extract`. Use"
             " `jointspace stage extract-regions` and `jointspace stage pool-regions`."
         )
 

@@ -49,7 +49,7 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     spec = stored_spec(stored.settings, modality, where)
     if spec.library and stored.library is None:
         raise IntegrityError(
-            f"the stored {what} is from an earlier version of jointspace, without the files of {spec.name}. Run"
+            f"The stored {what} is from an earlier version of jointspace, without the files of {spec.name}. Run"
             f" {PREPARE} and the stages after it again, and build the indexes that use the encoder again."
         )
     registered = spec.load()

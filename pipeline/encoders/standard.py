@@ -177,9 +177,9 @@ def learn_projection(
 ) -> PartwiseProjection:
     """Learn the projection of each kind of descriptor on its first principal components.
 
-    `described` has the result of `StandardDescriber.parts` for each image, and `dims` the number of components for each
-    kind. There are fewer components than images. Each kind is scaled to a total variance of 1, so that all kinds have
-    the same weight.
+    `described` has the result of `StandardDescriber.parts` for each image, and `dims` the wanted number of components
+    for each kind. n images give at most n - 1 components, and a warning is logged if they are fewer than wanted. Each
+    kind is scaled to a total variance of 1, so that all kinds have the same weight.
     """
     parts, short = {}, []
     for part in (*GLOBAL, *LOCAL):

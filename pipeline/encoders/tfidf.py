@@ -6,7 +6,7 @@ from itertools import chain
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import scipy  # it imports its submodules when they are used, so queries do not load them
+import scipy  # SciPy imports its submodules when they are used, so queries do not load them
 
 from pipeline.compute.precision import scale_to_unit_length
 from pipeline.encoders.material import EncoderMaterial, Settings
@@ -87,7 +87,8 @@ class TfidfEncoder(KnownTerms, TextEncoder):
 
 
 def unit_rows(matrix: "csr_array") -> "csr_array":
-    """Scale every nonzero row of a matrix to unit length. Squares are summed in double precision."""
+    """Return a matrix with every nonzero row scaled to unit length, in float32. Squares are summed in double
+    precision."""
     assert matrix.shape is not None
     rows = np.repeat(np.arange(matrix.shape[0]), np.diff(matrix.indptr))
     lengths = np.sqrt(np.bincount(rows, np.square(matrix.data, dtype=np.float64)))[rows]

@@ -66,7 +66,8 @@ def parse(data: bytes, source: str) -> State:
     `source` is the name of the file. Code in the file is never run. Raises InputError if the file is not a mapping of
     names to tensors.
     """
-    import safetensors.torch  # stored encoders do not need it
+    # This import is here because restoring stored encoders does not need it.
+    import safetensors.torch
 
     try:
         if source.endswith(".safetensors"):
@@ -100,11 +101,12 @@ def fetch(architecture: str, weights_root: Path | str, remedy: str) -> tuple[Sta
 
 
 def select(state: State, needed: State, known: State, source: str) -> dict[str, torch.Tensor]:
-    """Select the tensors that a part of a network needs from a state dict, and convert them to the needed dtypes.
+    """Return the tensors of a state dict that a part of a network needs, in the dtypes that it needs.
 
-    `needed` has the tensors of the part, and `known` has the tensors of the whole network. Tensors of the rest of the
-    network (usually the classifier) may be missing. Raises InputError, with the name `source` of the weights and the
-    first tensor that is missing, has another shape, is not finite, or is unknown to the network.
+    `needed` has tensors of the right shapes and dtypes for the part, and `known` has the tensors of the whole network.
+    Tensors of the rest of the network (usually the classifier) may be missing. Raises InputError, with the name
+    `source` of the weights and the first tensor that is missing, has another shape, is not finite, or is unknown to the
+    network.
     """
     if unknown := sorted(set(state) - set(known)):
         raise InputError(

@@ -63,8 +63,8 @@ def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root:
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
     """Yield the boxes in the content of a file. The suffix of its name `source` decides the format.
 
-    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the object,
-    annotation or row, if something cannot be read.
+    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the number of
+    the object or annotation (from 0) or of the row (2 is the first below the header), if something cannot be read.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
@@ -79,10 +79,10 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes in an annotation of Flickr30k Entities (Plummer et al. 2015), which has one file per image.
 
-    The label of a box is the id of its phrase chain.
+    The label of a box is the id of its phrase chain, and its score is 1. Objects without a box are skipped.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
-        raise InputError(f"{source} declares XML entities, which annotations do not need. Remove the declarations.")
+        raise InputError(f"{source} has a <!DOCTYPE> or <!ENTITY>, which annotations do not need. Remove it.")
     try:
         root = ElementTree.fromstring(text)
     except ElementTree.ParseError as error:
@@ -102,7 +102,8 @@ def _parse_entities(text: str, source: str) -> Iterator[Box]:
 def _parse_coco(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes of COCO instances or of COCO results.
 
-    COCO results are a list that names images by `file_name` or `image_id`. The boxes of COCO are x, y, width, height.
+    COCO results are a list that names images by `file_name` or `image_id`. The boxes of COCO are x, y, width, height,
+    and are converted to corners. A missing score is 1.
     """
     try:
         value = json.loads(text)
@@ -134,7 +135,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
-    """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score and label."""
+    """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score (otherwise 1)
+    and label."""
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(

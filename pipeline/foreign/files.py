@@ -53,7 +53,7 @@ def open_plain(root: str, path: str, most_bytes: float, follow_links: bool) -> i
     pipes or devices. Raises UnopenedFile if the file cannot or must not be read.
     """
     if os.path.isabs(path) or ".." in path.split("/") or "\0" in path:
-        raise UnopenedFile("outside", "its name leads out of the collection")
+        raise UnopenedFile("outside", f"{path!r} leads out of the collection. Use names that are relative to it")
     try:
         descriptor = _open(root, path, follow_links)
     except FileNotFoundError:
@@ -116,7 +116,8 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     rest, number = b"", 0
     for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
-        rest = lines.pop() if chunk and lines else b""  # it may be incomplete, or end between CR and LF
+        # The last line of a chunk may be incomplete, or end between CR and LF.
+        rest = lines.pop() if chunk and lines else b""
         for line in lines:
             number += 1
             line = line.rstrip(b"\r\n")
@@ -162,20 +163,21 @@ def read_lines(path: Path, from_pipe: bool = False) -> list[str]:
 
 
 def read_weights(path: Path, sha256: str | None) -> tuple[bytes, str]:
-    """Read a weights file. Return its content and its SHA-256.
+    """Read a weights file. Return its content and its SHA-256 in hexadecimal digits.
 
-    Raises InputError if it cannot be read, or if `sha256` is not None and differs.
+    Raises InputError if the file cannot be read, or if `sha256` is given and is not its SHA-256.
     """
     try:
         data = Path(path).read_bytes()
     except OSError as error:
         raise InputError(
-            f"cannot read the weights {path} ({error.strerror}). Put the file there, or change weights_root or `file`."
+            f"The weights {path} cannot be read ({error.strerror}). Put the file there, or change weights_root or"
+            " `file`."
         ) from error
     digest = hashlib.sha256(data).hexdigest()
     if sha256 is not None and digest != sha256.lower():
         raise InputError(
-            f"the sha256 of {path} is {digest}, not {sha256}. Download the right file, or correct `sha256`."
+            f"The sha256 of {path} is {digest}, not {sha256}. Download the right file, or correct `sha256`."
         )
     return data, digest
 
@@ -189,8 +191,8 @@ Arguments = ParamSpec("Arguments")
 
 @dataclass(frozen=True)
 class Trial:
-    """A function that reads the file `path`, with at most `most_bytes` bytes of memory. `folder` is the working
-    directory to which paths are relative."""
+    """A trial of the file `path`: `read()` is called in the worker process, with at most `most_bytes` bytes of memory,
+    and with `folder` as the working directory."""
 
     path: Path
     read: Callable[[], object]
@@ -201,7 +203,7 @@ class Trial:
 def try_first(
     path: Path, read: Callable[Arguments, object], *arguments: Arguments.args, **named: Arguments.kwargs
 ) -> None:
-    """Read a file for trial in a separate process, which may crash, by calling `read(*arguments)` there.
+    """Read a file for trial in a separate process, which may crash, by calling `read(*arguments, **named)` there.
 
     The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
     trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic and cannot start it.
@@ -231,7 +233,8 @@ def _worker(process: int) -> Worker[Trial, None]:
 
 
 def _read_for_trial(trial: Trial) -> None:
-    """Read a file in the worker process. Raises InputError if it cannot be read, or needs too much memory."""
+    """Run a trial in the worker process. Raises InputError if its file cannot be read, or needs too much memory. An
+    error of jointspace that `read` raises is not converted."""
     os.chdir(trial.folder)  # the caller may have changed its folder since the process was started
     resource.setrlimit(resource.RLIMIT_DATA, (trial.most_bytes, resource.getrlimit(resource.RLIMIT_DATA)[1]))
     try:
@@ -249,7 +252,8 @@ def _read_for_trial(trial: Trial) -> None:
 
 
 def is_remembered(digest: str) -> bool:
-    """Return whether the hexadecimal digest of a file is remembered, because the file has passed its trial."""
+    """Return whether a file with this hexadecimal digest has passed its trial before, and `remember` has recorded
+    it."""
     return (folder := state_folder("tried")) is not None and os.path.isfile(folder / digest)
 
 

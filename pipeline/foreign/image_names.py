@@ -55,8 +55,8 @@ IMAGE_SUFFIXES = frozenset(
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
 )
 WHOLE_PATH = re.compile(r"/|(.*/)?[a-z]:/", re.DOTALL)
-"""The beginning of an absolute path in lower case. A folder may precede the drive of a Windows path, and is then
-ignored."""
+"""A pattern for the beginning of an absolute path in lower case, which is a slash or a drive of Windows. Folders may
+precede the drive, as in `x/c:/a.jpg`."""
 DRIVE = re.compile(r"[A-Za-z]:")
 LINK = re.compile(r"[A-Za-z][A-Za-z0-9+.-]+://")
 ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
@@ -84,7 +84,7 @@ def escape_line_breaks(text: str) -> str:
 
 
 def restore_line_breaks(name: str) -> str:
-    """Return the name of a photo that `escape_line_breaks` has written."""
+    """Return the name of a photo with the line breaks that `escape_line_breaks` has replaced."""
     return name.replace(r"\n", "\n").replace(r"\r", "\r")
 
 
@@ -122,12 +122,13 @@ class StoredPhoto(NamedTuple):
 
     @property
     def whole(self) -> str:
-        """The absolute name of the photo."""
+        """The name of the photo with the folder `root` before it."""
         return f"{self.root}/{self.name}"
 
     @property
     def shown(self) -> str:
-        """The id and the absolute name, for messages. They are unique in an index."""
+        """The id and the name with the folder, such as `id:2 (/photos/a.jpg)`, for messages. Both are unique in an
+        index."""
         return f"id:{self.image_id} ({self.whole})"
 
     def spellings(self) -> Iterator["Spelling[Self]"]:
@@ -179,7 +180,7 @@ class Match(NamedTuple, Generic[Target]):
 
     @property
     def choice(self) -> str:
-        """The end of a message that lists the matching photos."""
+        """The end of a message that lists the matching photos, such as `may be 'a.jpg' or 'b.jpg'`."""
         names = [*self.targets.values()]
         others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
         return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"
@@ -283,7 +284,7 @@ class Takedown:
     def meets(self, line: str, match: Match[Target]) -> bool:
         """Return whether the photos that a line matches must be removed, and update `unmatched`.
 
-        They are kept if the match is ambiguous.
+        The photos are kept if the match is ambiguous. The line then stays in `unmatched`, with the choice of photos.
         """
         if match.ambiguous:
             self.unmatched[line] = f" (it {match.choice}; write one of these)"
@@ -303,7 +304,7 @@ class Takedown:
         return True
 
     def captions(self) -> dict[str, list[str]]:
-        """Group the lines PHOTO TAB CAPTION by their photo."""
+        """Return the lines PHOTO TAB CAPTION as lists, by the name PHOTO that they share. Other lines are left out."""
         lines: dict[str, list[str]] = {}
         for line in self.lines:
             name, tab, _ = line.rpartition("\t")

@@ -36,8 +36,8 @@ class Matching:
     """The row of each of n images or sentences.
 
     `rows` (n,) int64 has the row of each image or sentence, or -1 if it has no row. `unmatched` are the names of rows
-    that match nothing. `repeats` are pairs of rows with the same name or text. `lookup` describes how the names were
-    found.
+    that match nothing. `repeats` are pairs of rows with the same name or text, the first such row and a later one.
+    `lookup` describes how the names were found.
     """
 
     rows: np.ndarray
@@ -60,7 +60,8 @@ class Matching:
 def match_names(names: Sequence[str], images: Sequence[str], root: Path | str | None = None) -> Matching:
     """Match the names of rows to the image paths `images` below the folder `root`, by the rules of `find_names`.
 
-    Rows with the same name are `repeats`. Raises InputError if an image has rows with different names.
+    Of several rows with the same name, the first is matched, and the others are `repeats`. Raises InputError if an
+    image has rows with different names.
     """
     rows = np.full(len(images), -1, np.int64)
     unmatched: list[str] = []
@@ -84,8 +85,9 @@ def match_sentences(
 
     `texts` are the sentences, and `owners` (n,), ascending, are the positions of their images in `images`. A name is
     the text of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an image from
-    0 and IMAGE is a name by the rules of `find_names`. Rows with the same text are `repeats`. `labels` are the names of
-    the sentences for messages. Raises InputError if a sentence has several rows, or if an image has no sentence k.
+    0 and IMAGE is a name by the rules of `find_names`. Of several rows with the same text, the first is matched, and
+    the others are `repeats`. `labels` are the names of the sentences for messages. Raises InputError if a sentence has
+    several rows, or if an image has no sentence k.
     """
     rows = np.full(len(texts), -1, np.int64)
     first = np.searchsorted(owners, np.arange(len(images) + 1)).tolist()
@@ -216,6 +218,6 @@ def _unique(names: Iterable[str], part_of: Callable[[str], str]) -> dict[str, in
 
 
 def some(names: Sequence[str], count: int = 3) -> str:
-    """Return the first `count` names as a text, with the number of further names."""
+    """Return the first `count` names as a text for messages, such as `a, b, c and 7 more`."""
     more = f" and {len(names) - count} more" if len(names) > count else ""
     return ", ".join(names[:count]) + more

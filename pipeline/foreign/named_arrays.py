@@ -30,7 +30,8 @@ class NamedArrays:
 
 
 def read_npz(path: Path) -> NamedArrays:
-    """Read all arrays of an .npz file. Raises ValueError if it has pickled objects."""
+    """Read the matrices of floating-point numbers and the lists of strings in an .npz file. Raises ValueError if the
+    file has pickled objects."""
     with np.load(path, allow_pickle=False) as file:
         return _select({name: file[name] for name in file.files})
 
@@ -42,7 +43,8 @@ def npz_bytes(path: Path) -> int:
 
 
 def read_safetensors(path: Path) -> NamedArrays:
-    """Read all tensors of a safetensors file. bfloat16 is converted to float32, since NumPy does not have it."""
+    """Read the matrices of floating-point numbers in a safetensors file. bfloat16 is converted to float32, since NumPy
+    does not have it."""
     from safetensors import safe_open
 
     with safe_open(path, framework="pt") as file:
@@ -91,7 +93,8 @@ READERS: Mapping[str, Callable[[Path], NamedArrays]] = {
 
 
 def _select(values: "Mapping[str, np.ndarray | torch.Tensor | list[str]]") -> NamedArrays:
-    """Select the matrices of floating-point numbers and the lists of strings among the values."""
+    """Return the matrices of floating-point numbers and the lists of strings among the values. Other values are
+    ignored."""
     matrices: dict[str, np.ndarray] = {}
     strings: dict[str, list[str]] = {}
     for name, value in values.items():

@@ -30,14 +30,15 @@ are an error."""
 LIST_TYPES = (pa.types.is_list, pa.types.is_large_list, pa.types.is_fixed_size_list)
 TEXT_TYPES = (pa.types.is_string, pa.types.is_large_string, pa.types.is_binary, pa.types.is_large_binary)
 FIRST_DAY = date.min.toordinal() - date(1970, 1, 1).toordinal()
-"""The first day that Python can represent, counted from 1970."""
+"""The first day that Python can represent, as a number of days after 1 January 1970. It is negative."""
 END_DAY = date.max.toordinal() - date(1970, 1, 1).toordinal() + 1
-"""The day after the last day that Python can represent."""
+"""The day after the last day that Python can represent, as a number of days after 1 January 1970."""
 UNITS_PER_SECOND = {"s": 1, "ms": 10**3, "us": 10**6, "ns": 10**9}
 
 
 def plain_type(kind: pa.DataType) -> pa.DataType | None:
-    """Return the type to which the values of a column are converted, or None if Python or JSON cannot express them."""
+    """Return the type to which the values of a column of the type `kind` are converted, or None if Python or JSON
+    cannot express them."""
     types = pa.types
     if types.is_dictionary(kind):
         return plain_type(kind.value_type)
@@ -215,7 +216,8 @@ class ParquetPhotographs:
         self._values: pa.Array = pa.nulls(0)
 
     def read(self, descriptor: int, row: int) -> bytes:
-        """Return the photo in the `row` (from 0) of an open file. Raises InputError if the row has no photo."""
+        """Return the encoded photo in the `row` (from 0) of an open file. Raises InputError if the row has no photo, or
+        if the file cannot be read."""
         with self._lock:
             try:
                 status = os.fstat(descriptor)
@@ -226,9 +228,13 @@ class ParquetPhotographs:
                 value = self._find(row)
             except (pa.ArrowException, OSError, ValueError, OverflowError, MemoryError, LookupError) as error:
                 self._state = ()
-                raise InputError(f"unreadable: row {row + 1} of the Parquet file cannot be read ({error})") from error
+                raise InputError(
+                    f"unreadable: row {row + 1} of the Parquet file cannot be read ({error}). Write the file again"
+                ) from error
         if not value:
-            raise InputError(f"missing: row {row + 1} has no photo in the column {self._column}")
+            raise InputError(
+                f"missing: row {row + 1} of the Parquet file has no photo in the column {self._column}. Remove the row"
+            )
         return value
 
     def _open(self, descriptor: int) -> None:

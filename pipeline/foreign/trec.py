@@ -12,9 +12,10 @@ MAX_GRADE = 1000
 
 
 def read_topics(path: Path) -> dict[str, str]:
-    """Read lines of the form QUERY-ID TAB TEXT, as id -> text. Blank lines are ignored.
+    """Read lines of the form QUERY-ID TAB TEXT. Return the text of each query by its id. Blank lines are ignored.
 
-    Raises InputError, with the line, if it has no id or no text, or if an earlier line has the same id.
+    Raises InputError, with the number of the line, if a line has no id or no text, or the id of an earlier line. Also
+    raises InputError if there is no query.
     """
     topics: dict[str, str] = {}
     for number, line in enumerate(read_lines(path), 1):
@@ -22,7 +23,9 @@ def read_topics(path: Path) -> dict[str, str]:
             continue
         query, _, text = (part.strip() for part in line.partition("\t"))
         if not query or not text:
-            raise InputError(f"{path}, line {number}: write the id of the query, a tab, and the text of the query.")
+            raise InputError(
+                f"{path}, line {number}: the id or the text of the query is missing. Write the id, a tab, and the text."
+            )
         if query in topics:
             raise InputError(
                 f"{path}, line {number}: an earlier line has the id {query!r} too. Give each query its own."
@@ -38,7 +41,7 @@ def read_qrels(path: Path) -> Qrels:
 
     Spaces or tabs separate the columns, and PHOTO may contain spaces. Raises InputError, with the line, if a column is
     missing, if the grade is not a whole number from -MAX_GRADE to MAX_GRADE, or if an earlier line has another grade
-    for the same photo.
+    for the same query and photo. Also raises InputError if there is no judgement.
     """
     qrels: Qrels = {}
     for number, line in enumerate(read_lines(path), 1):
@@ -52,8 +55,8 @@ def read_qrels(path: Path) -> Qrels:
             value = None
         if value is None or abs(value) > MAX_GRADE:
             raise InputError(
-                f"{path}, line {number}: write the id of a query, a 0, the name of a photo, and a grade that is a whole"
-                f" number from {-MAX_GRADE} to {MAX_GRADE}, with spaces or tabs between them."
+                f"{path}, line {number} is not a judgement. Write the id of a query, a 0, the name of a photo, and a"
+                f" grade that is a whole number from {-MAX_GRADE} to {MAX_GRADE}, with spaces or tabs between them."
             )
         if qrels.setdefault(query, {}).setdefault(photo, value) != value:
             raise InputError(

@@ -115,9 +115,10 @@ class ForeignFeatures:
 
 
 def foreign_files(source: Source) -> list[Path]:
-    """Return the files that `open_foreign` reads.
+    """Return the files that `open_foreign` reads: the vectors, and the text files with their names if there are any.
 
-    For the output of clip-retrieval, each file of vectors is followed by its metadata file, which has the names.
+    For the output of clip-retrieval, each file of vectors is followed by its metadata file, which has the names. For
+    another folder, the files are its Parquet files.
     """
     if source.path.is_dir():
         folder, _ = CLIP_RETRIEVAL[source.of]
@@ -199,7 +200,8 @@ def _names_files(source: Source) -> list[Path]:
 
 
 def _read_names(source: Source) -> list[str]:
-    """Read the list of names. If it names sentences and all lines have a tab, return the texts after the first tabs.
+    """Return the names of the rows from the text file with the names. If the rows are sentences and all lines have a
+    tab, the names are the texts after the first tab of each line.
 
     Raises InputError if there is no list, or if two lists differ.
     """
@@ -400,7 +402,8 @@ def assemble(parts: list[tuple[Path, np.ndarray, list[str] | None]]) -> ForeignF
 
 def _map_npy(path: Path) -> np.ndarray:
     with open(path, "rb") as file:
-        if file.read(len(NPY_START)) != NPY_START:  # numpy would read it as an archive or a pickle
+        # np.load would read a file with another beginning as an archive or a pickle.
+        if file.read(len(NPY_START)) != NPY_START:
             raise InputError(f"{path} is not a .npy file of NumPy. Save one array with numpy.save.")
     with _reading(path):
         return np.load(path, mmap_mode="r", allow_pickle=False)
@@ -409,7 +412,7 @@ def _map_npy(path: Path) -> np.ndarray:
 def _strings(path: Path, column: pa.ChunkedArray | pa.Array) -> list[str]:
     names = column.to_pylist()
     if None in names:
-        raise InputError(f"{path}: row {names.index(None)} has no name. Remove the row.")
+        raise InputError(f"{path}: row {names.index(None)} (counted from 0) has no name. Remove the row.")
     return names
 
 

@@ -72,10 +72,10 @@ def areas(boxes: np.ndarray) -> np.ndarray:
 
 
 def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
-    """Select at most `limit` candidates by greedy non-maximum suppression, and return their rows.
+    """Select at most `limit` candidates by greedy non-maximum suppression, and return their positions (k,) int64.
 
-    The rows are in the order of falling scores. Among equal scores, the earlier row is first. No selected candidate
-    overlaps a better selected candidate by more than `iou`.
+    The positions are in the order of falling scores. Among equal scores, the earlier position is first. No selected
+    candidate overlaps a better selected candidate by an intersection over union of more than `iou`.
     """
     order = np.argsort(-candidates.scores, kind="stable")
     kept: list[int] = []
@@ -105,19 +105,20 @@ MAX_SEARCH_WIDTH = 500
 IMAGE_SCORE = 1.0
 """Score of the region that is the whole image."""
 WINDOW_SCORE = 0.0
-"""Score of windows."""
+"""Score of a window of a grid."""
 WINDOW_SCALES = (0.67, 0.5, 0.33)
 """Sizes of the windows of the proposals `grid`, as shares of the image's sides. Windows are also added if there are too
 few proposals."""
 WINDOW_ASPECTS = (1, 2, 0.5)
 """Ratios of width to height of the windows, relative to the ratio of the image."""
 WINDOW_OVERLAP = 0.5
-"""Share of their sides that neighbouring windows have in common."""
+"""Smallest share of their sides that neighbouring windows of one size have in common."""
 
 
 @dataclass(frozen=True)
 class Selection:
-    """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at `iou`.
+    """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at the
+    intersection over union `iou`.
 
     If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
     image is always a region too, and does not count.
@@ -167,7 +168,8 @@ def search_selectively(pixels: np.ndarray) -> Candidates:
             "regions.proposals selective-search needs OpenCV's contributed modules. Install them with"
             " `pip install 'jointspace[selective-search]'`, or choose other proposals."
         ) from error
-    cv2.setNumThreads(1)  # images are processed in parallel
+    # One thread is enough, because images are processed in parallel.
+    cv2.setNumThreads(1)
     height, width = pixels.shape[:2]
     scale = min(1.0, MAX_SEARCH_WIDTH / width)
     if scale < 1:

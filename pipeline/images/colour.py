@@ -85,7 +85,7 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
     kept = samples[~ignored] if np.any(ignored) else samples
     low, high = (float(kept.min()), float(kept.max())) if kept.size else (0.0, 0.0)
     if not math.isfinite(low + high):  # NaN in any sample makes `low` and `high` NaN
-        raise UnreadableImage("not-finite", "some of its pixels are NaN or infinite. Save it with finite values")
+        raise UnreadableImage("not-finite", "some pixels of the photo are NaN or infinite. Save it with finite values")
     usual = next((top for top in USUAL_RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
     if usual:
         low, high = 0.0, float(usual)
@@ -122,8 +122,8 @@ def is_dark(image: Image.Image) -> bool:
 def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, str | None]:
     """Scale 16-bit colours, with or without transparency, to 8 bits, from the smallest usual range that contains them.
 
-    `upper` and `lower` have the upper and lower 8 bits of the samples. Return the image, and a note if the range is not
-    the whole range of 16 bits.
+    The range of the transparency is found separately. `upper` and `lower` have the upper and lower 8 bits of the
+    samples. Return the image, and a note if the range of the colours is not the whole range of 16 bits, or else None.
     """
     samples = np.asarray(upper).astype(np.uint16) * 256 + np.asarray(lower)
     top = 0
@@ -137,7 +137,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 
 
 def find_conversion(image: Image.Image) -> Conversion:
-    """Return the conversion to sRGB by the embedded colour profile of an image."""
+    """Return the conversion to sRGB by the embedded colour profile of an image. An image without a profile needs
+    none."""
     profile = image.info.get("icc_profile")
     if not profile:
         return Conversion()

@@ -24,23 +24,24 @@ SIDE = 48
 CROP_SIZES = tuple(round(SIDE * share) for share in (1, 0.95, 0.9, 0.85, 0.8))
 """Sizes in pixels to which a thumbnail is reduced before it is searched in the other thumbnail."""
 FINE_WIDTH = 0.8
-"""Standard deviation in pixels of the finest details."""
+"""Standard deviation in pixels of the Gaussian filter that removes structures finer than details."""
 COARSE_WIDTH = 3.0
-"""Standard deviation in pixels of the coarsest details."""
+"""Standard deviation in pixels of the Gaussian filter whose result is subtracted, so that structures coarser than
+details are removed."""
 NOISE_LEVEL = 1.0
 """Amplitude in grey levels below which details count as noise, so that a plain sky does not match another plain sky."""
 MIN_COPY_CORRELATION = 0.85
-"""Smallest correlation of a near-duplicate."""
+"""Smallest correlation, as `verify` returns it, at which two photos count as near-duplicates."""
 NEIGHBOURS = 3
 """Number of nearest photos that are candidates for each photo."""
 MIN_CANDIDATE_COSINE = 0.5
 """Smallest cosine of the centred features of two photos whose pixels are compared."""
 BLOCK_ROWS = 4096
-"""Number of photos in a block of features."""
+"""Largest number of photos in a block of features."""
 PRINCIPAL_COMPONENTS = 256
 """Number of principal components of features in the indexes of many photos."""
 INDEX_ROWS = 1 << 15
-"""Number of photos in one index."""
+"""Largest number of photos in one index."""
 INDEX_PROBES = 16
 """Number of inverted lists of each index that are searched for each photo."""
 TRAINING_PHOTOS = 32
@@ -54,7 +55,7 @@ ReadRows = Callable[[np.ndarray], np.ndarray]
 
 
 def near_pairs(features: LazyRows, prepare: ReadRows = np.asarray) -> np.ndarray:
-    """Find pairs (p, 2) of rows, the lower first, of photos with similar `features` (n, d).
+    """Find pairs (p, 2) of photos with similar `features` (n, d). A pair has the rows of two photos, the lower first.
 
     One photo of a pair is among the NEIGHBOURS nearest photos of the other, and the cosine of their centred features is
     at least MIN_CANDIDATE_COSINE. `prepare` normalises rows (k, d) of features, of which it gets a copy in float32. Two
@@ -171,7 +172,8 @@ def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) ->
 
 
 def _details(thumbnails: np.ndarray, size: int) -> np.ndarray:
-    """Resize thumbnails to (p, size, size), and remove structures that are coarser or finer than details."""
+    """Resize thumbnails to (p, size, size), and remove structures finer than FINE_WIDTH or coarser than
+    COARSE_WIDTH."""
     shrink = np.asarray(Image.fromarray(np.eye(SIDE, dtype=np.float32)).resize((SIDE, size), Image.Resampling.BILINEAR))
     fine, coarse = (gaussian_filter1d(shrink, width, axis=0, mode="nearest") for width in (FINE_WIDTH, COARSE_WIDTH))
     return fine @ thumbnails @ fine.T - coarse @ thumbnails @ coarse.T

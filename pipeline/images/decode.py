@@ -38,7 +38,7 @@ SIDEWAYS = (5, 6, 7, 8)
 IPTC_CAPTION = (2, 120)
 """The IPTC dataset that holds the description of a photo."""
 MIN_DESCRIPTION_WORDS = 3
-"""Number of words from which a description inside a file counts."""
+"""Smallest number of words of a description inside a file. A shorter description is ignored."""
 STOCK_DESCRIPTION = re.compile("digital (still )?camera|(created|generated|edited) (with|by|using)", re.IGNORECASE)
 """Words in descriptions that no person wrote, such as OLYMPUS DIGITAL CAMERA."""
 RGB = 3
@@ -92,7 +92,8 @@ def _decode_plain_jpeg(
 ) -> np.ndarray | None:
     """Decode a JPEG with torchvision's `decode_jpeg` to (height, width, 3) uint8, or return None.
 
-    The result is None unless the JPEG is in RGB, upright and in sRGB, and is needed at its whole size.
+    The result is None unless the JPEG is in RGB, upright and in sRGB, is needed at its whole size, and has at most
+    MAX_SCANS scans.
     """
     image = opening.open_image(data)
     size = image.size
@@ -155,16 +156,19 @@ def naming_faults(data: bytes, limits: ImageLimits) -> Iterator[None]:
         raise
     except UnidentifiedImageError:
         if opening.brands(data) & opening.AVIF_BRANDS and not features.check("avif"):
-            raise UnreadableImage(opening.NEEDS_AVIF, "the installed Pillow cannot read it") from None
+            raise UnreadableImage(opening.NEEDS_AVIF, "the installed Pillow cannot read AVIF") from None
         for kind, start in FIRST_BYTES.items():
             if data.startswith(start):
-                raise UnreadableImage("damaged", f"the header of this {kind} cannot be read") from None
+                raise UnreadableImage(
+                    "damaged", f"the header of this {kind} cannot be read. Copy the file again"
+                ) from None
         start = f"it starts with {ascii(data[:16])[1:]}" if data else "it is empty"
         known = f"{', '.join(opening.FORMATS[:-1])} or {opening.FORMATS[-1]}"
-        raise UnreadableImage("not-an-image", f"the file is not {known}, since {start}") from None
+        raise UnreadableImage("not-an-image", f"the file is not {known}, since {start}. Convert or remove it") from None
     except (Image.DecompressionBombWarning, Image.DecompressionBombError) as error:
         raise UnreadableImage(
-            "too-large", f"the photo or one of its frames exceeds {opening.PIXELS_KEY}, {limits.max_pixels}"
+            "too-large",
+            f"the photo or one of its frames has more pixels than {opening.PIXELS_KEY} allows, {limits.max_pixels}",
         ) from error
     except Exception as error:  # any other failure on hostile bytes is the image's fault
         text = f"{type(error).__name__}: {error}"
@@ -202,7 +206,8 @@ def inspect(
     `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which says what is wrong,
     if the image cannot be read or decoded.
 
-    A JPEG is decoded at an eighth of its size, which reads all of its data and finds the same damage in less time.
+    A JPEG is decoded at an eighth of its size unless it is tiny, which reads all of its data and finds the same damage
+    in less time.
     """
     data = read(*location)
     # Colours are not converted, because that takes longer than decoding if the colour profile is large.
@@ -216,7 +221,7 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
     """Return the upright size of a photo, when it was taken, and the name of its camera. The last two are None if the
     photo does not say."""
     size, taken, camera = (0, 0), None, None
-    # Damaged EXIF does not affect the pixels.
+    # Damaged EXIF does not affect the pixels, so all errors of the header are ignored here.
     in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
     with suppress(Exception), in_time, opening.pillow_limits(limits.max_pixels):
         image = opening.open_image(data)
@@ -251,7 +256,8 @@ def written_description(data: bytes, limits: ImageLimits) -> str:
 
 
 def _exif_text(value: object) -> str:
-    """Return a text of EXIF without its padding, or "" if it is not a printable text."""
+    """Return a text of EXIF without its padding, or "" if it is not a printable text, or is longer than
+    MAX_EXIF_CHARACTERS."""
     text = value.partition("\0")[0].strip() if isinstance(value, str) else ""
     return text if text.isprintable() and len(text) <= MAX_EXIF_CHARACTERS else ""
 
@@ -281,8 +287,8 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def check_header(data: bytes, limits: ImageLimits) -> None:
-    """Read only the header of an image. Raises UnreadableImage as `decode` does if the bytes are not an image, or if
-    its size is outside the limits."""
+    """Check an image by reading only its header. Raises UnreadableImage as `decode` does if the bytes are not an image,
+    or if its size is outside the limits."""
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
         # Pillow's own limit of pixels is off, because the error of `check_size` also names the size.
@@ -315,7 +321,8 @@ class ImageProcess(Generic[Result]):
 
 
 def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
-    """Start a process that decodes untrusted images as `decode(data, limits)` does."""
+    """Return a callable that decodes the bytes of untrusted images in a separate process, as `decode(data, limits)`
+    does. The image has no metadata."""
     return ImageProcess(partial(_decode_alone, limits))
 
 

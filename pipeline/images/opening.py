@@ -1,9 +1,9 @@
 """Opens untrusted image files with Pillow and decodes the first frame, within limits of size, memory and time.
 
-Only Pillow decodes images, because other decoders can crash on a single flipped bit in a PNG. The size in the header is
-checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow misreads several
-TIFF layouts, and reports others as if they were not images. Therefore the tags of a TIFF file are checked before a
-pixel is decoded.
+This module decodes images with Pillow only, because other decoders can crash on a single flipped bit in a PNG. The size
+in the header is checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow
+misreads several TIFF layouts, and reports others as if they were not images. Therefore the tags of a TIFF file are
+checked before a pixel is decoded.
 """
 
 import io
@@ -35,7 +35,7 @@ FORMATS = ("JPEG", "PNG", "WEBP", "GIF", "BMP", "TIFF", "PPM", "AVIF", "JPEG2000
 HEIF_BRANDS = frozenset({b"heic", b"heix", b"heim", b"heis", b"hevc", b"hevx"})
 """Brands in the first box of HEIC files, which Pillow cannot decode without pillow-heif."""
 AVIF_BRANDS = frozenset({b"avif", b"avis"})
-"""Brands in the first box of AVIF files, which have the same container. Pillow decodes them itself."""
+"""Brands in the first box of AVIF files, which have the same container as HEIC files. Pillow decodes AVIF itself."""
 NEEDS_HEIF = "HEIC photos need `pip install 'jointspace[heif]'`"
 NEEDS_AVIF = "AVIF photos need `pip install 'Pillow>=11.3'`"
 """NEEDS_HEIF and NEEDS_AVIF are values of `UnreadableImage.reason`. They contain the remedy, because for many images
@@ -68,8 +68,8 @@ MAX_SCANS = 100
 """Largest number of scans in a JPEG. A JPEG with more scans is rejected as too slow. Each scan is a pass over all
 pixels, and may have as few as 14 bytes. Encoders write ten scans, and libtiff has this limit too."""
 MARGIN = 2
-"""Smallest ratio of the sides of a JPEG that is decoded smaller to the sides to which it is then resized. With a ratio
-above 1, the quality of the result depends on the resizing and not on the decoding."""
+"""Smallest ratio of the shorter side of a JPEG that is decoded smaller to the side to which it is then resized. With a
+ratio above 1, the quality of the result depends on the resizing and not on the decoding."""
 JPEG_SCALES = (1, 2, 4, 8)
 """Factors by which a JPEG can be decoded smaller."""
 SCAN_MARKER = 0xDA
@@ -125,7 +125,7 @@ def load(data: bytes, limits: ImageLimits, sides: Sequence[int | None]) -> Loade
     tags = image.tag_v2 if isinstance(image, TiffImagePlugin.TiffImageFile) else None
     if tags and tags.get(TiffImagePlugin.TILEWIDTH, 0) * tags.get(TiffImagePlugin.TILELENGTH, 0) > limits.max_pixels:
         raise UnreadableImage(
-            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save it with smaller tiles"
+            "too-large", f"its tiles have more than {limits.max_pixels} pixels. Save the TIFF with smaller tiles"
         )
     lower = colour.lower_bytes(image)
     texts = 5 * MAX_PNG_TEXT_BYTES if image.format == "PNG" else 0  # Pillow copies texts, also those after the pixels
@@ -209,7 +209,8 @@ def pillow_limits(max_pixels: int) -> Iterator[None]:
     """
     before = Image.MAX_IMAGE_PIXELS, PngImagePlugin.MAX_TEXT_CHUNK, PngImagePlugin.MAX_TEXT_MEMORY
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # about odd metadata, which is harmless
+        # Pillow warns about odd metadata, which is harmless.
+        warnings.simplefilter("ignore")
         warnings.simplefilter("error", Image.DecompressionBombWarning)
         Image.MAX_IMAGE_PIXELS = max_pixels
         PngImagePlugin.MAX_TEXT_CHUNK = PngImagePlugin.MAX_TEXT_MEMORY = MAX_PNG_TEXT_BYTES
@@ -225,10 +226,13 @@ def check_size(size: tuple[int, int], limits: ImageLimits) -> None:
     if short * long > limits.max_pixels:
         raise UnreadableImage("too-large", f"the photo has {shape}, but {PIXELS_KEY} allows only {limits.max_pixels}")
     if short < limits.min_side:
-        raise UnreadableImage("too-small", f"the photo has {shape}, but each side needs at least {limits.min_side}")
+        raise UnreadableImage(
+            "too-small", f"the photo has {shape}, but each side needs at least {limits.min_side} pixels"
+        )
     if long > limits.max_aspect * short:
         raise UnreadableImage(
-            "too-elongated", f"the photo has {shape}, so one side is over {limits.max_aspect:g} times the other"
+            "too-elongated",
+            f"the photo has {shape}, so one side is more than {limits.max_aspect:g} times as long as the other",
         )
 
 
@@ -326,7 +330,8 @@ class TiffLayout(NamedTuple):
     @classmethod
     def from_tags(cls, tags: TiffImagePlugin.ImageFileDirectory_v2) -> "TiffLayout":
         """Read the layout from the tags of a file."""
-        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6  # the colours are YCbCr, whatever the tags say
+        # With the old JPEG compression (6), the colours are YCbCr, whatever the tags say.
+        old_jpeg = tags.get(TiffImagePlugin.COMPRESSION) == 6
         bands = tags.get(TiffImagePlugin.SAMPLESPERPIXEL, 3 if old_jpeg else 1)
         formats = tags.get(TiffImagePlugin.SAMPLEFORMAT, (1,))[:bands]
         kinds = {SAMPLE_KINDS.get(value, "untyped") for value in formats}
@@ -390,7 +395,7 @@ def open_tiff(data: bytes) -> ImageFile:
         compression = tags.get(TiffImagePlugin.COMPRESSION, 1)
         itemgetter(TiffImagePlugin.IMAGEWIDTH, TiffImagePlugin.IMAGELENGTH)(tags)  # raises KeyError if one is missing
     except Exception as error:
-        raise UnreadableImage("damaged", "the tags of this TIFF cannot be read") from error
+        raise UnreadableImage("damaged", "the tags of this TIFF cannot be read. Save it again") from error
     if not layout.is_read() or compression not in TIFF_COMPRESSIONS:
         raise layout.refuse(f", Compression {compression}")
     try:
@@ -409,9 +414,11 @@ def open_tiff(data: bytes) -> ImageFile:
 
 
 def to_8_bits(image: Image.Image, tags: TiffImagePlugin.ImageFileDirectory_v2) -> tuple[Image.Image, str | None]:
-    """Scale a decoded TIFF to 8-bit samples, and drop a fourth band without a known meaning.
+    """Scale a decoded TIFF with grey samples of more than 8 bits to 8 bits, or drop a fourth band without a known
+    meaning. Other images are returned unchanged.
 
-    Return the image, and a note if something had to be assumed.
+    Return the image, and a note for the user if the range of the samples or the meaning of the band had to be assumed,
+    or else None.
     """
     if image.mode.startswith(("I", "F")):
         stated = tags.get(GDAL_NODATA)

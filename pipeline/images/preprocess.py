@@ -1,4 +1,5 @@
-"""Preprocesses photos to the input pixels of an encoder: crops and resizes them, in 8 bits."""
+"""Preprocesses photos to the input pixels of an encoder: crops and resizes them, in 8 bits. Mean and std are not
+applied here."""
 
 import hashlib
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -44,8 +45,8 @@ class Preprocessing:
         return self.crop or self.resize
 
     @classmethod
-    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # JSON of one of several classes of encoders
-        """Return the preprocessing that was stored as `value`.
+    def from_dict(cls, value: Mapping[str, Any]) -> "Preprocessing":  # Any: the fields have several types
+        """Return the preprocessing that was stored as `value`, an object of JSON with the fields of this class.
 
         Raises ValueError if a side is not from 1 to MAX_SIDE.
         """
@@ -63,7 +64,8 @@ def prepare(image: Image.Image | np.ndarray, preprocessing: Preprocessing) -> np
 
     `image` is a Pillow image or an array (h, w, 3) uint8.
     """
-    from pipeline.images.resize import resize  # imports torch
+    # The import of this module imports torch, which takes seconds.
+    from pipeline.images.resize import resize
 
     width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
     box = None
@@ -148,7 +150,7 @@ class PhotographReader:
         """Read the bytes of a photo. Raises InputError if they have changed since the photo was ingested."""
         data = self.read(*photograph.location)
         if hashlib.sha256(data).hexdigest() != photograph.sha256:
-            raise InputError("changed: its content has changed since it was ingested")
+            raise InputError("changed: the content of the photo has changed since it was ingested")
         return data
 
 
@@ -157,7 +159,11 @@ Described = TypeVar("Described")
 
 @dataclass(frozen=True)
 class TrainImages:
-    """The images of the train split: `rows` of the table `images`, in the manifest with the fingerprint `manifest`."""
+    """The images of the train split, which encoders learn from.
+
+    They are the `rows` (m,) of the table `images` of the manifest with the fingerprint `manifest`, and `reader` reads
+    them.
+    """
 
     images: "pa.Table"
     rows: np.ndarray
@@ -165,7 +171,7 @@ class TrainImages:
     reader: PhotographReader
 
     def draw(self, count: int, seed: int) -> list[Photograph]:
-        """Draw a random sample of `count` images, or take all if there are fewer."""
+        """Return a random sample of `count` images, or all images in random order if there are fewer."""
         rows = np.random.default_rng(seed).permutation(self.rows)[:count]
         return [Photograph.from_row(row) for row in self.images.take(rows).to_pylist()]
 
@@ -176,7 +182,7 @@ class TrainImages:
         preprocessing: Preprocessing,
         describe: Callable[[np.ndarray], Described],
     ) -> list[Described]:
-        """Apply `describe` to the pixels of each photo. `what` labels the progress bar."""
+        """Return the result of `describe` for the pixels of each photo, in order. `what` labels the progress bar."""
         from tqdm import tqdm
 
         described = self.reader.views(photographs, [View(preprocessing, describe)])

@@ -1,4 +1,4 @@
-"""Antialiased resizing of 8-bit images by PyTorch, which takes about a quarter of the time of Pillow's.
+"""Antialiased resizing of 8-bit images by PyTorch, which takes about a quarter of the time that Pillow takes.
 
 Importing this module imports torch.
 """

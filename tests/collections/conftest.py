@@ -42,7 +42,8 @@ def photograph() -> Callable[..., bytes]:
 
 @dataclass(frozen=True)
 class IngestedCollection:
-    """An ingested collection with all of its tables and rejects in memory."""
+    """An ingested collection with all of its tables and rejects in memory. `unmet` has the lines of the takedown list
+    that name no photo, each with the reason."""
 
     collection: Collection
     tables: dict[str, pa.Table]
@@ -53,7 +54,7 @@ class IngestedCollection:
         return getattr(self.collection, name)
 
     def rejected(self, what: str) -> list[tuple[str, int | None, str]]:
-        """Return the file, the row and the reason of each reject of a kind."""
+        """Return the file, the row and the reason of each reject of the kind `what`, such as `images`."""
         return [(reject.file, reject.row, reject.reason) for reject in self.rejects if reject.what == what]
 
     def check_counts(self) -> None:
@@ -91,7 +92,7 @@ def gather() -> Callable[..., IngestedCollection]:
 
 @pytest.fixture
 def collection(tmp_path: Path, photograph) -> Path:
-    """Make a valid collection of three images with one sentence each. Tests damage it."""
+    """Make a valid collection of three images with one sentence each, and return its folder. Tests damage it."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(SOUND):
         (tmp_path / "images" / name).write_bytes(photograph(number))

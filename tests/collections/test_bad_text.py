@@ -12,7 +12,8 @@ LATIN = "not UTF-8: the text is probably WINDOWS-1252 (Latin-1). Convert the fil
 OTHER = "not UTF-8: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
 BYTES = "not UTF-8: the text has bytes of another encoding, or a lone surrogate. Save the file as UTF-8"
 EMPTY = "empty: the caption has no words. Its photo is used without it"
-FIELDS = "wrong number of fields: the row has {} between tabs, but must have {}"
+FIELDS = "wrong number of fields: the row has {} fields between tabs, but must have {}. Correct it"
+SEPARATOR = "wrong separator: the file name is followed by {}, and not by a tab. Write tabs between fields"
 NUMBER = "wrong number of the caption: the second field must be a whole number from 0, not {!r}"
 CAPTIONS = {
     "empty": (b"a.jpg\t1\t\n", EMPTY),
@@ -30,12 +31,9 @@ CAPTIONS = {
     "a surrogate in UTF-8": (b"a.jpg\t1\tA \xed\xa0\x80 dog\n", OTHER),
     "repeated": (b"a.jpg\t0\tA cat .\n", "repeated: this image has another caption of this number"),
     "no tab": (b"a.jpg\n", FIELDS.format(1, "3 or 2")),
-    "spaces": (b"a.jpg A dog .\n", "wrong separator: the file name is followed by a space, and not by a tab"),
-    "semicolons": (
-        b"a.jpg ; 1; A dog .\n",
-        "wrong separator: the file name is followed by a semicolon, and not by a tab",
-    ),
-    "quoted": (b'"a.jpg","A dog ."\n', "wrong separator: the file name is followed by a comma, and not by a tab"),
+    "spaces": (b"a.jpg A dog .\n", SEPARATOR.format("a space")),
+    "semicolons": (b"a.jpg ; 1; A dog .\n", SEPARATOR.format("a semicolon")),
+    "quoted": (b'"a.jpg","A dog ."\n', SEPARATOR.format("a comma")),
     "number alone": (
         b"a.jpg\t1\n",
         "no caption: the row has only a file name and the number 1. Write the caption after a tab",
@@ -71,7 +69,7 @@ def test_lone_surrogates_in_json_are_rejected(collection: Path, gather) -> None:
     assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
 
 
-# The text is also longer than the limit of a field in Python's csv module.
+# The text of this row is also longer than the limit of a field in Python's csv module, 131,072 characters.
 TOO_LONG = "too long: the text has 200000 characters, but only 200 are allowed. Shorten it"
 ROWS = {
     "csv": b'file,sentence\nimages/a.jpg,"A\ndog"\nimages/a.jpg,A d\xf6g\nimages/a.jpg\nimages/b.jpg,A "cat" .\n,x\n'
@@ -90,7 +88,7 @@ def test_bad_rows_of_tables(kind: str, collection: Path, gather) -> None:
         "jsonl": {
             2: LATIN,
             4: 'not a JSON object: each row must be one, such as {"file": "a.jpg"}',
-            7: "not JSON: the key 'file' is repeated",
+            7: "not JSON: the key 'file' is repeated in an object",
         },
     }
     assert {row: reason for _, row, reason in result.rejected("sentences")} == expected[kind]

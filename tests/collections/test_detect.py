@@ -257,7 +257,8 @@ ONE, TWO = {"emb": [[1.0, 2.0]]}, {"image_emb": [[1.0]], "text_emb": [[2.0]]}
     ],
 )
 def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, files: dict) -> None:
-    """Vectors are only recognised if there are no photos that the file could be a table of."""
+    """Checks that a Parquet file is recognised as vectors only if the folder has no photos of which it could be a
+    table."""
     folder = make(*tables)
     for name in filter(lambda name: name.endswith(".parquet"), tables):
         pq.write_table(pa.table(tables[name]), folder / name)
@@ -326,7 +327,10 @@ def test_tables_of_the_same_columns_are_one_table(make, gather) -> None:
 def test_formats_are_recognised_in_their_order_of_precedence(
     contents: dict[str, list[str]], recognised: str | None, tmp_path: Path
 ) -> None:
-    """For most formats, the files need not exist."""
+    """Checks which format `recognise` finds in `contents`: the names of the files in each subfolder.
+
+    Only files of vectors are created, because only they are opened.
+    """
     for name in contents.get("", []):
         if name.endswith(".npy"):
             (tmp_path / name).touch()

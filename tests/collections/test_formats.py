@@ -101,7 +101,8 @@ def write_parquet(root: Path, photograph) -> dict:
 
 
 def write_hub(root: Path, photograph) -> dict:
-    """Write Parquet files as the Hugging Face hub converts datasets: one folder for each split."""
+    """Write the collection as Parquet files with photos, as the Hugging Face hub converts datasets: one folder for each
+    split. The format needs no settings."""
     for number, (name, texts) in enumerate(SENTENCES.items()):
         folder = root / "default" / {"dev": "validation"}.get(SPLITS[name], SPLITS[name])
         folder.mkdir(parents=True)
@@ -142,7 +143,8 @@ def write_tar(path: Path, members: dict[str, bytes] | list[tuple[str | tarfile.T
 
 
 def test_pascal1k_page_is_read_and_its_images_are_divided_by_id(tmp_path: Path, photograph, gather) -> None:
-    """Eight of ten images in each category are for training. Only images that are missing or outside are rejected."""
+    """Checks that of ten images in each category, eight become train, one dev and one test, and that only images which
+    are missing or outside of the collection are rejected."""
     sources = [f"{kind}/2008_{7 * n:06d}.jpg" for kind in ("aeroplane", "tvmonitor") for n in range(20)]
     for number, source in enumerate(sources):
         (tmp_path / "dataset" / source).parent.mkdir(parents=True, exist_ok=True)
@@ -210,12 +212,13 @@ ODD_NAMES = (
     "\u00e9",
     "\u202eb",
 )
-"""Names that break lists, shells, patterns and columns. Two names are the same letter in two forms of Unicode."""
+"""Names of photos, without suffix, that programs may misread in lists, shells, patterns and columns. Two of them are
+the same letter in two forms of Unicode."""
 
 
 def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> None:
     names = [f"{name}.jpg" for name in (*ODD_NAMES, "x" * 251)]
-    kinds = ("JPEG", "PNG")  # every second file is a PNG, whatever its suffix is
+    kinds = ("JPEG", "PNG")  # Every second file is a PNG, although its name ends with .jpg.
     for number, name in enumerate(names):
         (tmp_path / name).write_bytes(photograph(number, kinds[number % 2]))
         (tmp_path / name).with_suffix(".txt").write_text(f"picture {number}\n")
@@ -239,7 +242,7 @@ MAIN_FILES = {
     "table": ("*.parquet", "collection.files.table"),
     "webdataset": ("**/*.tar", "collection.files.train"),
 }
-"""Format -> the pattern of its main file, and the key with which a user names this file."""
+"""Format -> the usual pattern of its main file, and the configuration key by which a user can name this file."""
 
 
 @pytest.mark.parametrize("kind", FORMATS)

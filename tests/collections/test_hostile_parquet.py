@@ -34,7 +34,7 @@ def repeated(value: str, rows: int) -> pa.Array:
 
 
 def hostile() -> dict[str, dict]:
-    """Return the columns of tables that must be refused. Each key is a part of the message."""
+    """Return the columns of tables that must be refused. The key of each table is a part of the expected message."""
     texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
     return {
         "rows 1 to 8192 have 8192032768 bytes in one column": {
@@ -65,7 +65,8 @@ def test_tables_that_unpack_to_more_than_a_file_can_hold_are_refused(tmp_path: P
 
 
 def test_a_table_that_crashes_its_reader_is_refused(tmp_path: Path, gather, monkeypatch: pytest.MonkeyPatch) -> None:
-    """pyarrow has crashed on damaged files before, and not all such files are known."""
+    """Checks that a table is refused if its trial ends the process. The end is imitated, because not all files on which
+    pyarrow crashes are known."""
     monkeypatch.setattr("pipeline.collections.formats.rows._exhaust", end_process)
     pq.write_table(pa.table({"file": ["a.jpg"], "sentence": ["A dog ."]}), tmp_path / "t.parquet")
     with pytest.raises(Exception, match=r"t\.parquet crashed the process that read it"):

@@ -24,7 +24,8 @@ from pipeline.storage.manifest import Manifest
 
 @pytest.fixture
 def root(tmp_path: Path, photograph) -> Path:
-    """Make a collection of twenty images with one sentence each. The last images belong to dev and test."""
+    """Make a collection of twenty images with one sentence each, and return its folder. Sixteen images belong to train,
+    two to dev and two to test."""
     folder = tmp_path / "data"
     (folder / "images").mkdir(parents=True)
     names = [f"{n:02d}.jpg" for n in range(20)]
@@ -105,7 +106,8 @@ def test_splits_that_the_collection_names_are_not_drawn(root: Path, tmp_path: Pa
 
 
 def test_only_unmatched_lines_of_the_own_list_are_warnings_of_the_run(root: Path, tmp_path: Path) -> None:
-    """A photo that was removed from an index may be deleted later."""
+    """Checks that a line of the list of removed photos, which an index has, gives no warning if its photo is gone. A
+    line of the user's takedown list does."""
     removed = tmp_path / "index/ncca" / REMOVED
     removed.parent.mkdir(parents=True)
     removed.write_text("images/deleted.jpg\nimages/01.jpg\n")
@@ -145,7 +147,8 @@ def sha256(text: str) -> str:
 
 
 def expected_splits(names: Iterable[str]) -> dict[str, str]:
-    """Return the expected split of each name. The tenth with the smallest hashes is test, and the next tenth is dev."""
+    """Return the expected split of each name: the tenth of the names with the smallest hashes is test, the next tenth
+    is dev, and the others are train."""
     by_hash = sorted(names, key=sha256)
     count, tests = len(by_hash), len(by_hash) // 10
     devs = (count + 5) // 10
@@ -168,7 +171,7 @@ def test_copies_of_a_photo_count_once_and_names_do_not_decide_the_split() -> Non
     copied = sorted(names, key=sha256)[20:]  # Copies of train photos must not make test larger.
     copies = [f"{name}+copy" for name in copied]
     assert draw_splits([*names, *copies]) == expected_splits(names)
-    without_caption = draw_splits([*names, *copies], silent=copied)  # Only the copies have captions.
+    without_caption = draw_splits([*names, *copies], silent=copied)  # Only the copies of these photos have captions.
     assert without_caption == expected_splits(names)
     renamed = draw_splits([f"{name}+renamed" for name in names])
     assert renamed == {f"{name}+renamed": split for name, split in expected_splits(names).items()}

@@ -39,7 +39,7 @@ def photos(tmp_path: Path, photograph, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def refuse(*arguments: object) -> tuple[str, JointspaceError]:
-    """Return the output of `init`, and the message of its error, if any."""
+    """Run `init`, which must fail with a JointspaceError. Return its output and the error."""
     result = CliRunner().invoke(cli.get_command(None, "init"), list(map(str, arguments)))
     assert isinstance(result.exception, JointspaceError), result.output
     return result.stdout, result.exception
@@ -109,9 +109,9 @@ def test_a_list_of_a_folder_is_not_a_table(photos: Path, name: str) -> None:
 
 
 def make_coco(folder: Path, photograph, counts: dict[str, int]) -> Path:
-    """Make a folder like a download of COCO, with photos and captions of each part, such as train2017.
+    """Make a folder like a download of COCO, with photos and captions of each part, and return it.
 
-    `counts` are the numbers of photos of the parts.
+    `counts` has the number of photos of each part, such as train2017. Each photo has one caption.
     """
     (folder / "annotations").mkdir(parents=True)
     for part, count in counts.items():
@@ -372,7 +372,8 @@ def test_a_collection_without_usable_photos_is_refused_with_the_reason(tmp_path:
     (folder / file).write_text(text)
     with pytest.raises(JointspaceError, match=f"{folder}.*{file}"):
         run_command("init", folder)
-    # Valid photos are read, and only this photo is rejected.
+    # The photos in further Parquet files are counted, and only the damaged file is rejected. `init` still fails,
+    # because the photos are too few for a model.
     for number in range(2 if file.endswith("parquet") else 0):
         row = {"image": {"bytes": b"", "path": f"{number}.jpg"}, "caption": "a dog"}
         pq.write_table(pa.Table.from_pylist([row]), folder / f"train-{number + 1}.parquet")
@@ -383,13 +384,14 @@ WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamp
 
 
 def described(folder: Path) -> list[tuple[str, str]]:
-    """Return the photos of the folder, each with its own caption."""
+    """Return the paths of all photos below the folder, each with a caption that no other photo has."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
     return [(name, f"{WORDS[number % 3]} {number}") for number, name in enumerate(names)]
 
 
 def write_messages(folder: Path) -> None:
-    """Write the table of a chat whose first 30 messages have no photo."""
+    """Write chat.json, the messages of a chat. The first 30 messages have no photo, and each of the others has one
+    photo."""
     chat = [{"id": 7 * number, "text": "Good morning to you all"} for number in range(30)]
     chat += [{"id": 999, "text": text, "photo": name} for name, text in described(folder)]
     (folder / "chat.json").write_text(json.dumps({"messages": chat}))
@@ -461,7 +463,8 @@ def write_parquet_with_failed_downloads(folder: Path) -> None:
 
 @pytest.mark.parametrize("write", [one for name, one in list(globals().items()) if name.startswith("write_")])
 def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> None:
-    """Twenty photos with one caption each are written in the layouts of other programs."""
+    """Checks that `ingest` keeps all 20 photos and captions that `init` counts, in each layout that a function write_*
+    imitates."""
     write(photos)
     said = run_command("init", photos)
     assert "20 photos, 20 captions" in said and said.splitlines()[-1].endswith("jointspace run my-photos.yaml")

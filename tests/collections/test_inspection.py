@@ -32,7 +32,10 @@ def state(folder: Path, name: str) -> str:
 
 
 def run(folder: Path, dies_at: str = "", limits: str = "large", names: list[str] = NAMES) -> tuple[list, list[str]]:
-    """Inspect all images. Return the outcomes, and the names of the images whose files were inspected in this run."""
+    """Inspect the images `names` as `ingest` does, until the inspection of the image `dies_at` interrupts the run.
+
+    Return the outcomes of this run, and the names of the images that it has inspected and not read from stored blocks.
+    """
     looked = []
 
     def look(location: tuple) -> Inspection:

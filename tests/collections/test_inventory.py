@@ -13,10 +13,11 @@ from synthetic_run import ingest
 from test_formats import write_tar
 
 from pipeline.collections.detect import detect
-from pipeline.collections.files import Exclusion
+from pipeline.collections.files import CollectionFolder, Exclusion
 from pipeline.collections.formats import describe_state
+from pipeline.collections.records import Options
 from pipeline.config.loading import validate
-from pipeline.errors import InputError
+from pipeline.errors import InputError, UsageError
 
 LIST = "file\tsentence\n1.jpg\ta dog\n2.JPG\ta cat\n3.jfif\ta cow\nnowhere.jpg\ta gap\nbroken.png\ta break\n"
 SYSTEM = (
@@ -31,9 +32,10 @@ FORMS = ("text-files", "table", "folder")
 
 
 def make_files(photograph: Callable[..., bytes]) -> dict[str, bytes]:
-    """Return the contents of files by path.
+    """Return the contents of the files of a collection, by path.
 
-    The files are photos (one is damaged, and one is in no list), texts, and folders that operating systems make.
+    The files are photos (one is damaged, and one is in no list), texts, files to exclude, and files in folders that
+    operating systems make.
     """
     files = {name: photograph(number) for number, name in enumerate(("1.jpg", "2.JPG", "3.jfif", "sub/4.jpe"))}
     files |= {
@@ -57,7 +59,7 @@ def write(root: Path, files: dict[str, bytes]) -> Path:
 
 
 def summary_of(run: Path) -> dict:
-    """Return the summary of a run, after a check of its sums.
+    """Return the summary in the manifest of a run, after a check of its sums.
 
     The check also compares the numbers of rejected and repeated records with the entries in the table of rejects.
     """
@@ -74,7 +76,8 @@ def summary_of(run: Path) -> dict:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> None:
-    """The folder has one file of each kind, and files that network storage, Windows and macOS leave behind."""
+    """Checks that every file in the folder is counted as read or as ignored for the right reason. The files include
+    those that network storage, Windows and macOS leave behind."""
     files = make_files(photograph)
     settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
     ingest(tmp_path, write(tmp_path / "data", files), {"collection": settings})
@@ -85,9 +88,9 @@ def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> N
     assert {"@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", "lost+found", "Thumbs.db", "._*"} < named
     assert left_out["packed: unpack them first (.gz)"] == 1
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
-    unnamed = int(form == "table")  # sub/4.jpe
+    unnamed = int(form == "table")  # In the format table, no list names sub/4.jpe.
     assert left_out["photos that no list names"] == unnamed
-    rejected = 1 + int(form == "table")  # broken.png, and in the table the row of nowhere.jpg
+    rejected = 1 + int(form == "table")  # broken.png, and in the format table also the row of nowhere.jpg
     images = {"given": 4 - unnamed + rejected, "kept": 4 - unnamed, "rejected": rejected, "duplicate": 0}
     assert summary["counts"]["images"] == images
 
@@ -106,7 +109,7 @@ def test_all_members_of_a_shard_are_accounted_for(photograph, tmp_path: Path) ->
     )
     summary = summary_of(tmp_path)
     assert summary["counts"]["files"]["given"] == len(files) + 2
-    # The name d is ambiguous.
+    # The sample d has two images, so its photo is ambiguous and is rejected.
     assert summary["counts"]["images"] == {"given": 4, "kept": 3, "rejected": 1, "duplicate": 0}
     assert summary["counts"]["sentences"]["kept"] == 4
     assert "further images of a sample of a shard, which has one photo (.mask_*.png)" in summary["left_out"]
@@ -130,7 +133,7 @@ def test_table_is_read_with_its_written_values(name: str, photograph, gather: Ca
     encoding = "utf-16" if name == "semicolons.csv" else "utf-8"
     write(tmp_path, {f"{number}.jpg": photograph(number) for number in range(1, 5)} | {name: text.encode(encoding)})
     found = detect(tmp_path)
-    validate({"collection": found.settings()})  # `init` writes these settings.
+    validate({"collection": found.settings()})  # `init` writes these settings, so they must be valid.
     result = gather(tmp_path, found.format, files=found.files, columns=found.columns)
     assert (found.format, result.counts["sentences"]["kept"], result.rejects) == ("table", count, [])
 
@@ -150,7 +153,8 @@ def test_message_names_fault_of_table(name: str, data: bytes, said: str, gather:
 
 
 def test_photos_in_parquet_are_read_in_place(photograph, gather: Callable, tmp_path: Path) -> None:
-    """The file has two row groups, a row without bytes, and a row that is not an image."""
+    """Checks the splits, captions and own columns of photos in Parquet files with several row groups. A row without
+    bytes is left out, and a row whose bytes are not an image is rejected."""
     rows = [photograph(number) for number in range(70)]
     images = [{"bytes": data, "path": f"{number}.jpg"} for number, data in enumerate(rows)]
     images += [{"bytes": None, "path": "gone.jpg"}, {"bytes": b"no image", "path": None}]
@@ -237,6 +241,19 @@ def test_star_in_pattern_does_not_match_slash() -> None:
     assert all(exclusion.of_path(path) and exclusion.excludes(path) for path in out)
     kept = ("raw/2020/1.jpg", "old/2020/june/small", "any/a/xb/y.png", "raw.jpg", "x/raw/1.jpg")
     assert not any(exclusion.of_path(path) or exclusion.excludes(path) for path in kept)
+
+
+def test_slashes_around_a_name_in_a_pattern_do_not_count() -> None:
+    exclusion = Exclusion(["masks/", "/raw/*/"])
+    assert exclusion.of_path("a/masks") == "collection.exclude masks/" and exclusion.excludes("a/masks/1.jpg")
+    assert exclusion.excludes("raw/1.jpg") and not exclusion.excludes("a/raw/1.jpg")
+
+
+def test_pattern_of_several_files_is_refused_with_their_names(tmp_path: Path) -> None:
+    touch(tmp_path, "a.tsv", "b.tsv")
+    folder = CollectionFolder(tmp_path, Options({"captions": "*.tsv"}, {}, "train"))
+    with pytest.raises(UsageError, match=r"collection\.files\.captions names, matches several files: a\.tsv, b\.tsv"):
+        folder.locate({"captions": ()})
 
 
 def test_reason_tells_exclusions_of_the_user_from_usual_exclusions() -> None:

@@ -26,7 +26,8 @@ FILES = [
     "ﬁ.jpg", "ß.jpg", "İstanbul.jpg", "a\u2028b.jpg", "a\u00a0b.jpg", "zero\u200bwidth.jpg", "007.jpg",
     "12345.jpg", "NUL.jpg", "con.jpg", "x" * 200 + ".jpg", "a#1.jpg",
 ]  # fmt: skip
-"""Names of the files. Odd numbers are written as on a Mac (NFD), and even numbers as on Windows and Linux (NFC)."""
+"""Names of the photos. On the disk, names at odd positions, from 0, are in the Unicode form of a Mac (NFD), and names
+at even positions in the form of Windows and Linux (NFC)."""
 FORMS = ("NFC", "NFD")
 ON_DISK = [unicodedata.normalize(FORMS[number % 2], name) for number, name in enumerate(FILES)]
 
@@ -43,9 +44,10 @@ SPELLINGS: dict[str, Callable[[int, Path], str]] = {
     "absolute": lambda number, images: f"{images}/{ON_DISK[number]}",
     "other case": lambda number, _: ON_DISK[number].swapcase(),
 }
-"""Ways in which lists spell the names."""
+"""Functions that spell the name of a photo as a list may do. Their arguments are the position of the name in FILES and
+the folder of the photos."""
 UNKNOWN_NAMES = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
-"""Names in the lists that do not belong to a photo."""
+"""Names that no photo has."""
 ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
 
 
@@ -60,18 +62,21 @@ def images(tmp_path_factory: pytest.TempPathFactory, photograph) -> Path:
 
 @pytest.fixture(params=range(len(SPELLINGS)))
 def names(request: pytest.FixtureRequest, images: Path) -> list[str]:
-    """Return the names of the photos. Consecutive names have different SPELLINGS, and the parameter shifts them."""
+    """Return a name for each photo. Successive names are in successive SPELLINGS, and the parameter is the number of
+    the first of these spellings."""
     writings = [*SPELLINGS.values()]
     return [writings[(number + request.param) % len(writings)](number, images) for number in range(len(FILES))]
 
 
 INGESTED = pytest.mark.parametrize("names", [0, 3], indirect=True)
-"""Shifts of the spellings for tests that ingest a collection, which takes longer than matching names without tables."""
+"""Decorator of tests that ingest a collection. They get only two of the lists of the fixture `names`, because they take
+longer than other tests."""
 
 
 @pytest.fixture
 def root(tmp_path: Path, images: Path) -> Path:
-    """Return a collection of the same photos without lists, at the same absolute path for all tests."""
+    """Return the folder that all tests share, with the photos in its subfolder `images`, after removing the lists of
+    the last test."""
     for path in images.parent.iterdir():
         if path != images:
             path.unlink()
@@ -79,7 +84,7 @@ def root(tmp_path: Path, images: Path) -> Path:
 
 
 def sentences_of(gathered) -> dict[str, str]:
-    """Return the sentence of each photo, by the path of its file."""
+    """Return the last sentence of each photo that has one, by the path of its file."""
     paths = gathered.tables["images"]["path"].to_pylist()
     rows = gathered.tables["sentences"]
     return {
@@ -150,8 +155,8 @@ CAPTIONS = [
     "one.jpg\ta dog & a cat",
     "one.jpg\tthe same dog",
     "two.jpg\ta horse",
-    "two.jpg\ta horse",  # the same row twice
-    "copy.jpg\tonly here",  # the same bytes as two.jpg
+    "two.jpg\ta horse",  # This row repeats the row before it.
+    "copy.jpg\tonly here",  # This photo has the same bytes as two.jpg.
     "three.jpg\ta bird  in   a tree",
     "Übung.jpg\tan exercise",
     "#4.jpg\ta number",
@@ -222,7 +227,8 @@ def test_boxes_of_proposals(images: Path, names: list[str]) -> None:
 
 
 def test_names_that_may_mean_two_files_are_rejected(tmp_path: Path, photograph, gather) -> None:
-    """Exact names are accepted. A name that may mean either file is rejected, and the reason names both files."""
+    """Checks that of files whose names differ only in case, exact names are accepted. A name that may mean either file
+    is rejected, and the reason names both files."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(("a.jpg", "A.jpg", "b.jpg")):
         (tmp_path / "images" / name).write_bytes(photograph(number))
@@ -253,7 +259,8 @@ def test_lists_of_names_beside_vectors_that_differ_are_refused(tmp_path: Path) -
 
 
 def test_urls_in_a_list_are_rejected_and_never_opened(root: Path, gather) -> None:
-    """A file:// link to the collection is a path inside it. Any other link costs only its row."""
+    """Checks that a file:// link into the collection is read as a path. A row with any other link is rejected, and the
+    other rows are kept."""
     elsewhere = ["http://127.0.0.1:9/a.jpg", "s3://bucket/a.jpg", "file:///etc/hosts.jpg"]
     rows = [f'"{name}",{number}' for number, name in enumerate([f"file://{root}/images/plain.jpg", *elsewhere])]
     write(root / "table.csv", ["file,sentence", *rows], "\n")
@@ -269,7 +276,8 @@ def test_name_may_lack_its_folder_or_have_folders_of_another_machine(tmp_path: P
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
     names = ["a.jpg", "C.JPG", r"D:\me\2019\b.jpg", "/home/me/2020/b.jpg", "/kaggle/input/d.jpg"]
-    again = ["A.jpg", "d:/me/2019/B.jpg"]  # other spellings of the first and the third name
+    # These are other spellings of the first and the third of `names`, which mean the same photos.
+    again = ["A.jpg", "d:/me/2019/B.jpg"]
     refused = ["b.jpg", "a.png", "2019/c.jpg", "/home/b.jpg", "/home/1/e.jpg", "/home/2/e.jpg"]
     rows = [f"{name},{number}\n" for number, name in enumerate([*names, *refused, *again])]
     (tmp_path / "captions.csv").write_text("file,sentence\n" + "".join(rows))
@@ -314,7 +322,7 @@ STORED = {
     11: "sub/only.jpg", 12: "Twin.jpg", 13: "sub/twin.jpg", 14: "both.jpg", 15: "both.png", 16: "sub/3.jpg",
     19: "id:5", 20: "https://a.org/u.jpg", 17: "50% off.jpg", 18: unicodedata.normalize("NFD", "öl.jpg"),
 }  # fmt: skip
-"""Photos of one folder by their ids. Some ids are also names of other photos."""
+"""Paths of photos in the folder /photos, by their ids. Some paths look like the ids of other photos."""
 MEANINGS: dict[str, set[int]] = {
     "id:4": {4}, "id:3": {3}, " id:5 ": {5}, "5": {5}, "6": {6}, "007": {6}, "3.jpg": {4}, "sub/3": {16},
     "/photos/4.jpg": {3}, "/photos/sub/3.jpg": {16}, "./3.jpg": {4}, "id:4.jpg": {7}, "/photos/id:4.jpg": {7},
@@ -332,7 +340,7 @@ def stored(photos: dict[int, str], root: str = "/photos") -> list[StoredPhoto]:
 
 
 def find(lines: list[str], photos: list[StoredPhoto]) -> tuple[list[StoredPhoto], dict[str, str]]:
-    """Return the photos of all lines together, and the lines without a photo with the reason."""
+    """Return the photos that any of the `lines` names, sorted, and the lines that name no photo, with the reason."""
     by_line, unmet = find_stored(lines, lambda: photos)
     return sorted({photo for found in by_line.values() for photo in found}), unmet
 
@@ -371,7 +379,8 @@ def test_whole_path_means_only_the_photo_of_that_folder() -> None:
 
 
 def test_file_name_is_refused_if_photos_of_two_folders_have_it() -> None:
-    """It is refused although it is the whole path of one photo below its folder. A path with a slash is not refused."""
+    """Checks that a file name that photos in two folders have is refused, even if it is the whole path of one of these
+    photos below its folder. A path with a slash is not refused."""
     photos = [*stored({0: "0.jpg", 1: "old/2.jpg"}), *stored({5: "2.jpg", 6: "old/3.jpg"}, "/phone")]
     found, unmet = find(["0.jpg", "old/2.jpg", "./2.jpg", "2.jpg", "2"], photos)
     assert [photo.image_id for photo in found] == [0, 1, 5] and [*unmet] == ["2.jpg", "2"]
@@ -394,7 +403,8 @@ def test_shard_name_means_all_its_photos_and_name_in_two_shards_means_none() -> 
 
 
 def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: Path, photograph, gather) -> None:
-    """A file name is enough if no other photo has it. Lines that `remove` has written are stored paths."""
+    """Checks that a file name of several photos takes down none of them, and that a file name of one photo is enough.
+    Lines that `remove` has written (`removed`) must be whole paths."""
     names = ("2019/a.jpg", "2020/a.jpg", "2020/b.jpg", "2020/c.jpg", "d.jpg", "2021/e.jpg")
     for number, name in enumerate(names):
         (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -408,7 +418,8 @@ def test_a_takedown_line_that_may_mean_two_photos_takes_down_neither(tmp_path: P
 
 
 def test_removed_photos_do_not_change_the_meaning_of_lines_of_the_user(tmp_path: Path, photograph, gather) -> None:
-    """A file name may have a tab. A line of the user keeps its meaning although `remove` has listed the same line."""
+    """Checks that a line of `remove` is never read as PHOTO TAB CAPTION, and does not match by its file name. A line of
+    the user keeps its meaning although `remove` has listed the same line."""
     for number, name in enumerate(("a.jpg", "2021/e.jpg")):
         (tmp_path / name).parent.mkdir(exist_ok=True)
         (tmp_path / name).write_bytes(photograph(number))
@@ -424,7 +435,8 @@ IN_SHARD = {
     "x.parquet": [1, 2, 3, 4], "x.parquet/1.jpg": [2], "x.parquet::1.jpg": [2], "1.jpg": [2], "x.parquet/1": [2],
     "1": [2], "x.parquet::0": [1], "X.PARQUET/0.JPG": [1], "2.jpg": [], "x.parquet/2": [], "x.parquet/9": [],
 }  # fmt: skip
-"""Lines and the photos in a table, numbered by their rows from 1, that they mean. Two photos are called 2.jpg."""
+"""Lines of a takedown list, each with the rows, from 1, of the photos in a Parquet file that it means. Two photos are
+called 2.jpg."""
 
 
 @pytest.mark.parametrize("line", IN_SHARD)
@@ -434,7 +446,7 @@ def test_a_takedown_list_and_remove_agree_on_names_in_a_table(tmp_path: Path, ph
     pq.write_table(pa.table({"image": photos, "number": [1, 2, 3, 4]}), tmp_path / "x.parquet")
     every = gather(tmp_path, "parquet", default="gallery").tables["images"].to_pylist()
     stored = [StoredPhoto(row["number"], row["path"], row["member"], "", str(tmp_path)) for row in every]
-    if line != "1":  # This line is also an id.
+    if line != "1":  # For `remove`, the line 1 is also an id.
         assert [photo.image_id for photo in find([line], stored)[0]] == IN_SHARD[line]
     result = gather(tmp_path, "parquet", default="gallery", takedown=[line])
     left = {row["number"] for row in result.tables["images"].to_pylist()}

@@ -22,7 +22,8 @@ WORDS = "a brown dog runs over the green grass by the sea and a child throws it 
 
 
 def test_tables_larger_than_memory_are_sorted_on_disk(tmp_path: Path) -> None:
-    """Sorting 75 MB needs at most 50 MB of memory."""
+    """Checks that tables with a limit of 50 MB of memory sort 75 MB, that they use temporary files for this, and that
+    they remove these files."""
     count = 500_000
     owners = np.random.default_rng(7).integers(0, count // 2, count)
     schema = pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("text", pa.string())])
@@ -39,7 +40,7 @@ def test_tables_larger_than_memory_are_sorted_on_disk(tmp_path: Path) -> None:
 
 
 def records(count: int) -> Iterator[Record]:
-    """Yield the records of a list of images and of a list of sentences, in which the images are in another order."""
+    """Yield the records of `count` images, and then of one sentence for each image, in another order of the images."""
     for row in range(count):
         yield ImageRecord(f"{row}.jpg", f"images/{row}.jpg", "divided", "splits.tsv", row)
     for row in range(count):
@@ -48,8 +49,8 @@ def records(count: int) -> Iterator[Record]:
 
 
 def peak(count: int, folder: Path) -> int:
-    """Return the peak memory in MB of a process that ingests `count` synthetic images, of which one in a thousand is a
-    duplicate."""
+    """Ingest `count` synthetic images, of which one in a thousand is a duplicate, and return the peak memory of this
+    process in MiB. It must run in a process of its own."""
 
     def outcomes(locations: Iterable[tuple[str, int | None, int | None]]) -> Iterator[Inspection]:
         for number, (path, *_) in enumerate(locations):

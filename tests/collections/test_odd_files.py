@@ -39,8 +39,8 @@ ODD = {
 
 @pytest.fixture
 def place(tmp_path: Path) -> Iterator[Callable[[str, Path], None]]:
-    """Return a function that puts an odd file at a path. A reader that waits for a writer of the pipe is released after
-    a while."""
+    """Return a function that puts a file of an odd kind, such as a pipe or a socket, at a path. A reader that waits for
+    a writer of the pipe is released after 20 seconds."""
     timers = []
 
     def put(kind: str, path: Path) -> None:
@@ -89,7 +89,8 @@ def test_an_odd_text_or_shard_costs_itself(tmp_path: Path, place, photograph, ga
         result = gather(tmp_path, form)
         rejects = {file: reason.partition(":")[0] for file, _, reason in result.rejected(what)}
         expected = {f"{number}.{suffix}": fate for number, fate in enumerate(fates.values())}
-        if form == "text-files":  # A folder is not read as a text file, whatever its name is.
+        # In the format text-files, a folder whose name ends with .txt is not a text file, so it is not rejected.
+        if form == "text-files":
             expected.pop(f"{[*fates].index('folder')}.txt")
         assert rejects == expected
         assert result.tables["sentences"]["text"].to_pylist() == ["A dog ."]
@@ -119,7 +120,8 @@ def test_links_are_followed_if_the_configuration_allows_it(tmp_path: Path, photo
 
 
 def test_a_folder_that_cannot_be_read_is_named_with_a_remedy(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tests may run as root, who can read every folder, so the refusal of the system is imitated."""
+    """Checks the message for a folder that this user may not read. The refusal of the system is imitated, because the
+    tests may run as root, who can read every folder."""
 
     def refuse(path: str) -> None:
         raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), path)

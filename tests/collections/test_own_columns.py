@@ -39,7 +39,7 @@ FOR_PARQUET = {
     "long": pa.array([90_000, None], pa.duration("ms")),
     "none": pa.array([math.nan, None]),
 }
-"""Columns of two values whose types no other kind of table can have."""
+"""Columns with two values each, of types that only Parquet tables can have."""
 
 
 def own(table: pa.Table) -> dict[str, list]:
@@ -51,7 +51,7 @@ def test_further_columns_of_a_table(kind: str, collection: Path, gather) -> None
     rows = [{"file": f"images/{name}", "sentence": f"A dog {name} ."} for name in NAMES]
     for at, row in enumerate(rows):
         row |= {name: values[at] for name, values in WANTED.items()}
-    # Own columns are read from the first row of an image.
+    # The first image gets a second row with another price, which must be ignored.
     rows.insert(1, {**rows[0], "sentence": "Another .", "price": 99.0})
     path = collection / f"table.{kind}"
     if kind == "parquet":
@@ -118,14 +118,15 @@ def test_folders_and_camera_data_become_columns(tmp_path: Path) -> None:
 
 
 def make_table(columns: OwnColumns, *images: dict) -> pa.Table:
-    """Return the table of own columns of images with these values."""
+    """Return the table of own columns of images. Each of `images` has the values of an image by column."""
     packed = [columns.pack(values) for values in images]
     columns.see(packed)
     return columns.table(packed)
 
 
 def fill(*values: object, longest: int = 20) -> tuple[pa.Table, str]:
-    """Return the table of a column `x` with these values, and the notes about it."""
+    """Return the table of a column `x` with these values, one per image, and the notes for the user about it. Texts
+    longer than `longest` characters are not kept."""
     columns = OwnColumns(longest)
     table = make_table(columns, *({"x": value} for value in values))
     return table, "\n".join(columns.describe())
@@ -169,7 +170,8 @@ def test_fields_without_types_have_the_type_that_fits_all(fields: list[str], kin
 def test_numbers_and_dates_of_a_column_are_read_by_one_national_convention(
     fields: list[str], values: list | None, parts: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(own_columns, "BLOCK_IMAGES", len(fields))  # The second block is read separately.
+    # If there are two parts, the column is read in two blocks.
+    monkeypatch.setattr(own_columns, "BLOCK_IMAGES", len(fields))
     images = fields * parts
     table, said = fill(*map(Field, images), longest=40)
     assert table["x"].to_pylist() == (values or fields) * parts

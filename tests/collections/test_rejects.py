@@ -90,7 +90,8 @@ def test_names_that_an_index_cannot_store_are_rejected_with_the_remedy(tmp_path:
     assert len(rejected) == 3 and all(reason.endswith("Rename the file") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():
         assert sum(f"{name!r} {why}" in reason for _, _, reason in rejected) == 1
-    require_plain_rows(Path("images.parquet"), result.tables["images"], 0)  # Every index is read with this check.
+    # The tables of images in an index are read with this check, so it must accept these images.
+    require_plain_rows(Path("images.parquet"), result.tables["images"], 0)
     assert sorted(result.tables["images"]["path"].to_pylist()) == sorted(sound)
     assert result.tables["sentences"]["text"].to_pylist() == ["high tide"]
     result.check_counts()
@@ -158,7 +159,8 @@ def test_counts_hold_for_any_mixture(seed: int, tmp_path: Path, photograph, gath
 
 
 def test_a_broken_photo_is_not_drawn_for_a_split(tmp_path: Path, photograph, gather) -> None:
-    """A file that cannot be decoded is not drawn for a split. No list asks for a test split."""
+    """Checks that only photos that can be decoded are counted and chosen when dev and test are drawn: of nine such
+    photos, one becomes dev, and none test."""
     for number in range(10):
         (tmp_path / f"{number}.jpg").write_bytes(photograph(number) if number < 9 else b"<html>")
     (tmp_path / "t.csv").write_text("file,sentence\n" + "".join(f"{number}.jpg,A dog .\n" for number in range(10)))

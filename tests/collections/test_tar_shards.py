@@ -8,6 +8,8 @@ from pathlib import Path
 
 from test_formats import write_tar
 
+from pipeline.collections.formats import lists
+
 
 def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     link = tarfile.TarInfo("link.jpg")
@@ -52,8 +54,16 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Kind of damage -> a function of a shard and its last image that makes it, a part of the message, and the number of
-images that are still read."""
+"""Kind of damage -> a function that damages the bytes of a shard, given its last image, a part of the expected message,
+and the number of images that are still read."""
+
+
+def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather, monkeypatch) -> None:
+    monkeypatch.setattr(lists, "MAX_TEXT_BYTES", 20)
+    write_tar(tmp_path / "0.tar", [("0.jpg", photograph(0)), ("0.json", b'{"caption": "A long caption ."}')])
+    result = gather(tmp_path, "webdataset")
+    reason = "too long: the text has 31 bytes, but only 20 are allowed. Shorten it"
+    assert result.rejected("documents") == [("0.tar/0.json", None, reason)]
 
 
 def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, photograph, gather) -> None:
@@ -75,9 +85,10 @@ def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, phot
 
 
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
-    """Return a tar member whose header declares `size`, followed by `content` of any size.
+    """Return a tar member whose header declares `size` bytes, or the length of `content` if `size` is 0.
 
-    Negative sizes and sizes of more than eight octal digits have the form of GNU tar.
+    The `content` follows the header, whatever its length is. Negative sizes and sizes of more than eight octal digits
+    have the form of GNU tar.
     """
     info = tarfile.TarInfo(name)
     info.type = kind

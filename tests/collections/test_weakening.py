@@ -10,7 +10,8 @@ THINGS = [f"thing{chr(97 + i // 26)}{chr(97 + i % 26)}" for i in range(200)]
 
 
 def make_sentences() -> tuple[np.ndarray, list[str]]:
-    """Return two sentences for each of 200 images. Every word except stop words identifies the image."""
+    """Return the image ids (400,) and the texts of two equal sentences for each of 200 images. Each word except stop
+    words is in the sentences of one image only."""
     image_id = np.repeat(np.arange(200) * 3, 2)
     return image_id, [f"the {thing} is over the {thing} and under it" for thing in THINGS for _ in range(2)]
 

@@ -35,9 +35,12 @@ def make_tiff(
     tile: int = 0,
     tags: Mapping[int, tuple[int, Sequence[int] | bytes]] | None = None,
 ) -> bytes:
-    """Return samples (height, width, bands) as a TIFF file, with one strip per plane or square tiles of side `tile`.
+    """Return samples (height, width, bands) as a TIFF file, with one strip per plane or, if `tile` is not 0, with
+    square tiles of this side in pixels.
 
-    `tags` maps the number of a tag to its type and values.
+    `photometric` is the value of PhotometricInterpretation, `planes` says whether each band has its own plane, `extras`
+    are the values of ExtraSamples, and `order` is the byte order of NumPy. `tags` maps the number of each further tag
+    to its type and values.
     """
     height, width, bands = samples.shape
     side = tile or max(height, width)
@@ -87,12 +90,13 @@ def make_encoder(architecture: str = "squeezenet1_1", seed: int = 0, **more: obj
 
 
 def make_pixels(count: int, side: int = 64) -> np.ndarray:
-    """Return random pixels (count, side, side, 3) uint8."""
+    """Return the pixels (count, side, side, 3) uint8 of smooth random images."""
     return np.stack([np.asarray(make_image(seed, (side, side))) for seed in range(count)])
 
 
 def normalise(pixels: np.ndarray) -> "torch.Tensor":
-    """Normalise pixels to (n, 3, side, side) float32 in a straightforward way, as a reference."""
+    """Normalise pixels (n, side, side, 3) uint8 to (n, 3, side, side) float32 by MEAN and STD, in a straightforward
+    way, as a reference."""
     import torch
 
     scaled = (pixels.astype(np.float32) / 255 - np.float32(MEAN)) / np.float32(STD)

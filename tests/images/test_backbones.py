@@ -19,7 +19,8 @@ PARTS = {
     "shufflenet_v2_x0_5": ("conv1 maxpool stage2 stage3 stage4 conv5", 1024),
     "mnasnet0_5": ("layers", 1280),
 }
-"""The modules that make the last activation map, in order, and its number of channels, by architecture."""
+"""Architecture -> the names of the modules that compute the last activation map, in order and separated by spaces, and
+the number of channels of this map."""
 
 
 @pytest.mark.parametrize("architecture", PARTS)

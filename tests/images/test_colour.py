@@ -17,7 +17,7 @@ from pipeline.images.opening import ImageLimits
 LIMITS = ImageLimits(64_000_000, 8, 20)
 RNG = np.random.default_rng(0)
 COLOURS = RNG.integers(0, 256, (32, 32, 3), dtype=np.uint8)
-# Columns are red, green and blue in XYZ, adapted to D50 (Bradford).
+# The columns are the primaries red, green and blue in XYZ, adapted to D50 (Bradford).
 SRGB = np.array([[0.4361, 0.3851, 0.1431], [0.2225, 0.7169, 0.0606], [0.0139, 0.0971, 0.7141]])
 ADOBE_RGB = np.array([[0.6097, 0.2053, 0.1492], [0.3111, 0.6257, 0.0632], [0.0195, 0.0609, 0.7446]])
 DISPLAY_P3 = np.array([[0.5151, 0.2919, 0.1572], [0.2412, 0.6922, 0.0666], [-0.0011, 0.0419, 0.7841]])
@@ -25,7 +25,8 @@ D50 = (0.9642, 1.0, 0.8249)
 
 
 def profile(space: bytes, tags: Mapping[bytes, bytes], pcs: bytes = b"XYZ ") -> bytes:
-    """Return a colour profile of version 2 with these tags."""
+    """Return the bytes of a colour profile of version 2 for colours of the space `space`, with the data of these
+    tags."""
     body, table, at = b"", struct.pack(">I", len(tags)), 128 + 4 + 12 * len(tags)
     for name, data in tags.items():
         table += name + struct.pack(">II", at + len(body), len(data))
@@ -78,7 +79,8 @@ def png_of_colours(samples: np.ndarray) -> bytes:
 
 
 def to_srgb(colours: np.ndarray, primaries: np.ndarray, gamma: float) -> np.ndarray:
-    """Return the expected sRGB colours in [0, 255], by the definitions of the colour spaces."""
+    """Return the expected sRGB colours in [0, 255] of RGB colours in [0, 255] with these primaries and this gamma, by
+    the definitions of the colour spaces."""
     return to_srgb_of_light((colours / 255) ** gamma @ (np.linalg.inv(SRGB) @ primaries).T)
 
 
@@ -104,7 +106,8 @@ def test_colours_are_converted_from_their_profile_to_srgb(kind: str, options: di
 
 def test_grey_and_cmyk_colours_are_converted_by_their_profiles() -> None:
     linear = profile(b"GRAY", {b"wtpt": xyz(D50), b"kTRC": curve(1)})
-    grey = Image.new("L", (16, 16), 55)  # This grey level reflects 21.6 % of the light.
+    # With a linear profile, the grey level 55 of 255 is 21.6 % of the light of white.
+    grey = Image.new("L", (16, 16), 55)
     samples = np.full((16, 16), 55 * 257, np.uint16)
     samples[9, 9] = 65535
     for image in (grey, grey.convert("LA"), Image.fromarray(samples)):
@@ -112,7 +115,8 @@ def test_grey_and_cmyk_colours_are_converted_by_their_profiles() -> None:
         assert pixel == pytest.approx((128, 128, 128), abs=2)
     cyan = Image.new("CMYK", (16, 16), (255, 0, 0, 0))
     pixel = decode(encoded(cyan, "TIFF", icc_profile=make_cmyk_profile()), LIMITS).getpixel((0, 0))
-    lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])  # f of X, Y and Z in the CIE's definition of Lab
+    # These are the values of the function f for X, Y and Z in the CIE's definition of Lab.
+    lab = np.array([76 / 116, 76 / 116, 76 / 116 + 40 / 200])
     assert pixel == pytest.approx(to_srgb_of_light(np.linalg.inv(SRGB) @ (lab**3 * D50)), abs=3)
     white = decode(encoded(Image.new("CMYK", (16, 16)), "TIFF", icc_profile=make_cmyk_profile()), LIMITS)
     assert white.getpixel((0, 0)) == (255, 255, 255)

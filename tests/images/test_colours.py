@@ -36,7 +36,7 @@ def draw_pixels(count: int = 4, height: int = 30) -> np.ndarray:
 
 
 def histogram(pixels: np.ndarray, levels: int) -> np.ndarray:
-    """Return the counts of the colours of some pixels, by NumPy."""
+    """Return the number of pixels in each of the levels ** 3 cells of a colour histogram, as NumPy counts them."""
     colours = pixels.reshape(-1, 3).astype(float)
     return np.histogramdd(colours, bins=[np.arange(levels + 1) * 256 / levels] * 3)[0].ravel()
 

@@ -51,19 +51,21 @@ def chunk(name: bytes, data: bytes) -> bytes:
 
 
 def with_comment(data: bytes, comment: bytes) -> bytes:
-    """Return a JPEG with a comment behind its first marker."""
+    """Return the JPEG `data` with a comment directly after its first marker."""
     return data[:2] + b"\xff\xfe" + struct.pack(">H", len(comment) + 2) + comment + data[2:]
 
 
 def png(width: int, height: int, extra: bytes = b"") -> bytes:
-    """Return a black one-bit PNG of any size in a few bytes."""
+    """Return a black one-bit PNG of width x height pixels, which has few bytes. The bytes `extra` are inserted as
+    chunks before the pixels."""
     header = chunk(b"IHDR", struct.pack(">IIBBBBB", width, height, 1, 0, 0, 0, 0))
     data = chunk(b"IDAT", zlib.compress(bytes(((width + 7) // 8 + 1) * height)))
     return b"\x89PNG\r\n\x1a\n" + header + extra + data + chunk(b"IEND", b"")
 
 
 def with_chunk(name: bytes, data: bytes, before: bytes = b"IDAT") -> bytes:
-    """Return the photo as a PNG with a further chunk."""
+    """Return the bytes of the test photo as a PNG with a further chunk, which is inserted before the chunk, or other
+    bytes, `before`."""
     at = PNG.index(before) - (4 if before == b"IDAT" else 0)
     return PNG[:at] + chunk(name, data) + PNG[at:]
 
@@ -150,7 +152,8 @@ def test_refused(name: str) -> None:
 
 
 def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
-    """Decode under a limit of this number of megabytes above the memory of this process."""
+    """Decode a photo while this process may use only this number of MiB beyond its present memory. Return the size of
+    the photo."""
     megabytes, data = megabytes_and_data
     before = resource.getrlimit(resource.RLIMIT_AS)
     decode(JPEG, LIMITS)  # The first call imports the modules for decoding.
@@ -164,8 +167,8 @@ def decode_within(megabytes_and_data: tuple[int, bytes]) -> tuple[int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux", reason="reads /proc")
 def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
-    """The decoded photo needs 80 MB, and libjpeg needs 60 MB more because the photo is progressive. If libjpeg lacks
-    memory, it reports a damaged file."""
+    """Checks that a photo is rejected as out-of-memory if memory is lacking. The decoded photo needs 80 MB, and libjpeg
+    needs 60 MB more because the photo is progressive. If libjpeg lacks memory, it reports a damaged file."""
     large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
     png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
@@ -181,7 +184,8 @@ def decode_small(data: bytes) -> tuple[int, int]:
 
 
 def test_a_progressive_jpeg_that_is_decoded_smaller_may_use_the_memory_for_its_full_size() -> None:
-    """libjpeg needs 140 MB for the coefficients of the photo, even if it is decoded to an eighth of its sides."""
+    """Checks that the limit of memory depends on the full size of a JPEG. libjpeg needs 140 MB for the coefficients of
+    this photo, even if it is decoded to an eighth of its sides."""
     large = encoded(Image.new("RGB", (6000, 4000), "teal"), "JPEG", progressive=True, subsampling=0)
     assert list(isolated_map(decode_small, [large], 1)) == [(750, 500)]
 
@@ -195,7 +199,8 @@ def test_a_small_png_with_a_long_text_after_its_pixels_has_enough_memory() -> No
 
 
 def decode_within_little(data: bytes) -> tuple[int, int]:
-    """Decode a photo with little more memory than a photo of its size may take: 4 MB and the stack of one thread."""
+    """Decode a photo within the limit of memory for its size, of which the constant part is reduced to 4 MiB. Return
+    the size of the photo."""
     opening.BASE_BYTES = 4 << 20
     os.cpu_count = lambda: 1
     return decode(data, LIMITS).size
@@ -203,7 +208,8 @@ def decode_within_little(data: bytes) -> tuple[int, int]:
 
 @pytest.mark.skipif(sys.platform != "linux" or not features.check("avif"), reason="needs Linux and AVIF")
 def test_a_photo_with_more_pixels_than_its_header_declares_is_refused() -> None:
-    """An AVIF of 630 bytes has 16 million pixels. Its header first declares this size and then 64 x 64 pixels."""
+    """Checks that an AVIF of 16 million pixels, whose header is changed to declare 64 x 64 pixels, is refused for its
+    need of memory. The unchanged AVIF is decoded."""
     honest = encoded(Image.new("L", (4000, 4000), 77), "AVIF", speed=10, quality=10)
     at = honest.index(b"ispe") + 8
     lying = honest[:at] + struct.pack(">II", 64, 64) + honest[at + 8 :]
@@ -213,7 +219,8 @@ def test_a_photo_with_more_pixels_than_its_header_declares_is_refused() -> None:
 
 
 def test_reading_a_hostile_header_ends_within_a_second_of_its_limit() -> None:
-    """The check refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a marker.
+    """Checks that `check_header` refuses a PNG with more than 4 profiles, and a JPEG with 40 MB of fill bytes before a
+    marker.
 
     Pillow reads fill bytes singly, and would need about 10 seconds for them.
     """
@@ -255,8 +262,9 @@ def test_a_jpeg_that_is_far_too_large_is_decoded_smaller_and_looks_the_same() ->
 
 @pytest.mark.parametrize("size", [(1023, 1537), (257, 3000), (90, 70)])
 def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> None:
-    """Each image has the size that a separate decoding would give. The largest image is identical to the image of the
-    separate decoding, and smaller images look alike. Formats other than JPEG are decoded in full size."""
+    """Checks that each image of `decode_each` has the size that a separate `decode` gives. The largest image is
+    identical to the image of the separate decoding, and smaller images look alike. A PNG is decoded in full size for
+    all sides."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
     data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
     alone = [decode(data, LIMITS, side) for side in sides]
@@ -273,7 +281,7 @@ def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> No
 
 
 def smooth_image(rng: np.random.Generator, mode: str = "RGB") -> Image.Image:
-    """Draw an image that compresses like a photo, with sides of 30 to 400 pixels."""
+    """Return a random image that compresses like a photo, with sides of 30 to 399 pixels."""
     size = (int(rng.integers(30, 400)), int(rng.integers(30, 400)))
     coarse = Image.fromarray(rng.integers(0, 256, (9, 9, 3), dtype=np.uint8)).resize(size, Image.Resampling.BICUBIC)
     grain = np.asarray(coarse, np.float32) + rng.normal(0, 5, size[::-1])[..., None]
@@ -281,7 +289,8 @@ def smooth_image(rng: np.random.Generator, mode: str = "RGB") -> Image.Image:
 
 
 def damaged(data: bytes, rng: np.random.Generator) -> bytes:
-    """Cut an image short, flip bits, remove bytes, or overwrite bytes with zeros."""
+    """Return the bytes of an image with random damage: cut short, with flipped bits, with removed bytes, or with zeros
+    in place of bytes."""
     start = int(rng.integers(2, len(data)))
     length = int(rng.integers(1, 2000))
     match rng.integers(5):
@@ -318,7 +327,8 @@ def size_or_reason(function: Callable[[], tuple[int | None, int | None]]) -> tup
 
 
 def test_inspecting_a_jpeg_at_an_eighth_of_its_size_gives_the_result_of_full_decoding() -> None:
-    """Both ways inspect 1,000 damaged and 100 intact JPEGs."""
+    """Checks that `inspect`, which decodes a JPEG smaller, gives the same size or the same reason as `decode`, for
+    1,000 damaged and 100 intact JPEGs."""
     rng = np.random.default_rng(0)
     reasons = []
     for number in range(1100):
@@ -359,7 +369,8 @@ def test_decoding_with_torchvision_keeps_the_limits_on_pixels_scans_and_time() -
     with pytest.raises(UnreadableImage, match="too-slow: decoding takes more CPU time than"):
         decode_pixels(slow, ImageLimits(64_000_000, 8, 20, 0.001), [None])
     limited = partial(decode_pixels, limits=ImageLimits(64_000_000, 8, 20, 0.5), sides=[None])
-    slower = many_scans(100, 7000)  # takes more than a second, and the first photo of a process up to 0.1 s
+    # This photo takes more than a second. An ordinary photo takes at most 0.1 s, even as the first of a process.
+    slower = many_scans(100, 7000)
     outcomes = isolated_map(limited, [slower, data], 1, preload=RESIZING)
     failure, (pixels,) = outcomes
     assert isinstance(failure, Failure) and failure.reason.startswith("too-slow: decoding takes more CPU time than")
@@ -382,7 +393,7 @@ def test_the_limit_of_pixels_is_the_configured_one_and_not_that_of_pillow(monkey
 
 
 def with_iptc_captions(data: bytes, *captions: str) -> bytes:
-    """Put captions into the IPTC block of a JPEG, as photo editors do."""
+    """Return the JPEG `data` with captions in its IPTC block, as photo editors write them."""
     records = b"".join(b"\x1c\x02\x78" + struct.pack(">H", len(text)) + text.encode() for text in captions)
     block = b"Photoshop 3.0\x008BIM\x04\x04\x00\x00" + struct.pack(">I", len(records)) + records
     return data[:2] + b"\xff\xed" + struct.pack(">H", len(block) + 2) + block + data[2:]

@@ -32,7 +32,7 @@ BFLOAT16_BITS = 7
 
 
 def make_detector(weights: Path, image: np.ndarray) -> FasterRCNN:
-    """Make a detector with a trained MobileNetV2 and random heads.
+    """Return a detector with a trained MobileNetV2 and random heads.
 
     `weights` is the file of the trained network. The heads are scaled so that their outputs for `image` (height, width,
     3) uint8 have fixed standard deviations, about as large as in a trained detector. The backbone must be trained,

@@ -32,11 +32,12 @@ ENTRIES = {
     "transformers": {"kind": "transformers", "architecture": "transformers"},
     "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
 }
-"""The keys of an entry of each kind, without its name and the geometry of its input."""
+"""Kind of image encoder -> the keys of its entry in the configuration that differ from the keys that all kinds
+share."""
 
 
 class DrawnImages:
-    """Test double of TrainImages, which always returns IMAGES."""
+    """Test double of TrainImages, whose images are always the first of IMAGES."""
 
     manifest = "0" * 64
 
@@ -48,7 +49,8 @@ class DrawnImages:
 
 
 OWN = [spec for spec in encoder_specs("image") if spec.reads != "vectors"]
-"""All kinds but precomputed features, for which an encoder of one of these kinds is stored."""
+"""The specs of all kinds of image encoders except the kind for precomputed features, which has no encoder of its
+own."""
 
 
 @pytest.fixture(scope="module", params=OWN, ids=lambda spec: spec.name)
@@ -79,7 +81,7 @@ def make(spec: EncoderSpec, root: Path) -> ImageEncoder:
 
 @pytest.fixture(scope="module")
 def root(spec: EncoderSpec, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Return the folder of weights, with the files from which an encoder of the kind is made."""
+    """Return the folder weights_root, with the files from which an encoder of the kind `spec` is made."""
     return store(spec.name, SIDE, tmp_path_factory.mktemp("weights"))
 
 

@@ -38,7 +38,8 @@ def test_features_do_not_depend_on_the_batch_size(dtype: torch.dtype, tolerance:
 
 
 class MeanColourExtractor:
-    """An extractor with batches of `size` images. Its features are the mean colours of the images."""
+    """Test double of Extractor with batches of `size` images. Its features are the mean colours of the images, and
+    `batches` has the number of images in each batch."""
 
     def __init__(self, size: int) -> None:
         self.plan = ExtractionPlan(CPU, torch.float32, size)
@@ -75,7 +76,8 @@ def test_encoders_that_share_images_give_the_features_of_separate_runs_and_keep_
 
 
 def test_images_are_copied_once_into_pinned_batches_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Pinned memory needs a GPU, so the test records the requests for it and uses other memory."""
+    """Checks that batches for a GPU are allocated in pinned memory, with one row per image. Pinned memory needs a GPU,
+    so the test records the requests for it and uses other memory."""
     allocate, requested = torch.empty, []
 
     def record(shape: tuple[int, ...], pin_memory: bool, **options: Any) -> torch.Tensor:

@@ -16,7 +16,8 @@ COLOURS = ((220, 40, 40), (40, 60, 220))
 
 
 def make_batch(seed: int, count: int = 18) -> RegionSample:
-    """Return regions of three classes: squares of two colours on grey, and plain grey."""
+    """Return `count` regions of three classes, in turn: plain grey (class 0), and a square of one of two colours on
+    grey."""
     rng = np.random.default_rng(seed)
     classes = np.arange(count) % 3
     pixels = np.full((count, 32, 32, 3), 128, np.uint8)
@@ -46,7 +47,7 @@ def test_sampled_regions_overlap_the_boxes_of_their_classes(size: tuple[int, int
 def test_a_network_learns_the_contents_of_boxes() -> None:
     encoder = make_encoder("shufflenet_v2_x0_5", side=32)
     before = {name: tensor.copy() for name, tensor in encoder.tensors().items()}
-    # After 30 steps the running means of batch normalisation lag behind, and the result depends on the CPU's rounding.
+    # After 30 steps, the running means of batch normalisation would lag behind, and rounding would decide the result.
     schedule = DescentSchedule(80, 0.05, 1, clip=1e6)
     task = Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=False)
     losses = list(task.learn(make_batch(seed) for seed in range(80)))
@@ -57,7 +58,7 @@ def test_a_network_learns_the_contents_of_boxes() -> None:
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
     predicted = Classifier(**classifier, iou=0.5, most=9).probabilities(features).argmax(1)
     assert (predicted == unseen.classes).mean() > 0.75  # The accuracy by chance is one in three.
-    # The finetuned encoder can be restored from its parts, and the original encoder has not changed.
+    # The finetuned encoder is restored from its parts. The original encoder must not have changed.
     back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})
     with torch.inference_mode():
         np.testing.assert_allclose(back(torch.from_numpy(unseen.pixels)).numpy(), features, rtol=1e-4, atol=1e-5)

@@ -16,7 +16,7 @@ GRADIENT = np.add.outer(np.arange(64), np.arange(96))[..., None] + np.array([0, 
 
 @pytest.fixture(scope="module")
 def heic() -> bytes:
-    """Return a smooth image of 96 x 64 pixels."""
+    """Return the bytes of a smooth HEIC image of 96 x 64 pixels. Tests are skipped if pillow-heif is not installed."""
     pillow_heif = pytest.importorskip("pillow_heif")
     image = Image.fromarray(GRADIENT.astype(np.uint8))
     pillow_heif.from_pillow(image).save(buffer := io.BytesIO(), quality=95)

@@ -40,7 +40,8 @@ def entry_of(kind: str, **keys: Any) -> Any:
 
 
 def prepare(root: Path, kind: str, **keys: Any) -> Any:
-    """Make the encoder of an entry, store it, and return the restored encoder."""
+    """Make the encoder of an entry of this kind with these keys, store it below `root`, and return the restored
+    encoder. The test is skipped if the library is not installed."""
     pytest.importorskip(kind)
     entry = entry_of(kind, **keys)
     made = entry.spec.load().prepare(entry, EncoderMaterial(0, root, {}))
@@ -48,8 +49,8 @@ def prepare(root: Path, kind: str, **keys: Any) -> Any:
 
 
 def require_alike(found: np.ndarray, expected: torch.Tensor) -> None:
-    """Check that features agree except for rounding. The library resizes images and then crops them, and jointspace
-    does both in one step."""
+    """Check that features of jointspace agree with features of a library except for rounding. They differ a little,
+    because the library resizes images and then crops them, and jointspace does both in one step."""
     expected = expected.detach().numpy()
     cosines = (found * expected).sum(axis=1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     assert cosines.min() > 0.999
@@ -99,7 +100,8 @@ def test_timm_gives_the_features_of_the_library_from_a_folder_and_from_a_file(tm
 
 
 def test_an_inner_layer_of_timm_gives_its_mean_over_the_image(tmp_path: Path) -> None:
-    """Compare with the feature maps, or the tokens, that the library itself returns for the layer."""
+    """Compares the features of an inner layer with the mean of the maps, or of the tokens, that timm returns for this
+    layer. A layer that does not exist is refused."""
     timm = pytest.importorskip("timm")
     for name, layer, pooled in (("test_resnet", "layer2", (2, 3)), ("test_mambaout", "stages.1", (1, 2)),
                                 ("test_mambaout", "stem.conv1", (2, 3)), ("test_vit", "blocks.2", 1)):  # fmt: skip
@@ -179,8 +181,8 @@ def test_unsupported_preprocessing_is_refused(tmp_path: Path, kind: str, keys: d
 
 
 def test_features_of_real_weights_agree_with_the_captions(real_data: Path) -> None:
-    """The nearest neighbour of each photo of a dog or of a climber shows the same kind. All five captions of a photo
-    decide its kind."""
+    """Checks that the nearest neighbour of each of six photos of dogs and six photos of climbers shows the same kind. A
+    photo is of a kind if its captions have the word at least five times."""
     captions = defaultdict(str)
     for line in (real_data / "flickr8k/captions.tsv").read_text().splitlines():
         captions[line.split("\t")[0]] += f"{line.lower()}\n"

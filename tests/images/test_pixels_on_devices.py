@@ -55,7 +55,7 @@ def test_scores_of_proposals_equal_those_of_the_cpu() -> None:
 
 @contextmanager
 def little_memory(gib: float) -> Iterator[None]:
-    """Limit the GPU memory of this process to `gib` GiB in the block."""
+    """Limit the GPU memory that torch may use in this process to `gib` GiB while the `with` block runs."""
     torch.cuda.empty_cache()
     total = torch.cuda.get_device_properties("cuda").total_memory
     torch.cuda.set_per_process_memory_fraction(gib * 2**30 / total)

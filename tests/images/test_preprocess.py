@@ -18,7 +18,7 @@ def test_the_central_square_equals_resizing_and_then_cropping(size: tuple[int, i
     expected = np.asarray(whole.crop((left, top, left + 24, top + 24)), np.float32)
     pixels = prepare(image, Preprocessing(32, 24, MEAN, STD))
     assert pixels.shape == (24, 24, 3) and pixels.dtype == np.uint8
-    # The position of the square may differ by up to half a pixel.
+    # The square that is cut out in one step may be up to half a pixel beside the square of the two separate steps.
     assert np.abs(pixels - expected).mean() < 3
 
 
@@ -51,8 +51,8 @@ def test_whole_images_have_the_pixels_of_pillow(
 def test_boxes_have_the_pixels_of_pillow_but_for_a_fraction_of_a_pixel(
     interpolation: str, shape: tuple[int, int], size: tuple[int, int]
 ) -> None:
-    """The boxes have random positions and sizes of at least two pixels. An error of a whole pixel would give a much
-    larger mean difference."""
+    """Checks that parts of an image in random boxes of at least two pixels are resized as by Pillow. An error of a
+    whole pixel in the position would give a much larger mean difference."""
     image = make_image(4, shape)
     rng = np.random.default_rng(0)
     differences = []
@@ -70,7 +70,8 @@ def test_boxes_have_the_pixels_of_pillow_but_for_a_fraction_of_a_pixel(
 @pytest.mark.parametrize("interpolation", ["bilinear", "bicubic"])
 @pytest.mark.parametrize("side", np.arange(58, 66, 0.25).tolist())
 def test_each_pixel_of_a_resized_box_is_computed_at_its_position(interpolation: str, side: float) -> None:
-    """The grey level of each pixel of the image is its column or its row, so the expected levels are the positions."""
+    """Checks the positions at which pixels are computed. The grey level of each pixel of the image is its column or its
+    row, so the expected level of a resized pixel is its position in the image."""
     image = np.repeat(np.tile(np.arange(256, dtype=np.uint8), (256, 1))[..., None], 3, axis=2)
     positions = 40.25 + (np.arange(64) + 0.5) * side / 64 - 0.5
     across = resize(image, (64, 64), interpolation, (40.25, 40.25, 40.25 + side, 40.25 + side))[..., 0]

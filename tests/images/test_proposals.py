@@ -47,11 +47,11 @@ def test_overlaps_and_suppression_equal_those_of_torchvision() -> None:
 def test_bad_boxes_are_clipped_or_refused_with_a_reason() -> None:
     boxes = [
         [10, 10, 30, 30],
-        [-5, 10, 30, 90],  # beyond three sides
-        [30, 10, 10, 30],  # wrong order
-        [200, 10, 230, 30],  # outside
-        [10, 10, 10, 30],  # empty
-        [10, 10, 12, 30],  # too thin
+        [-5, 10, 30, 90],  # This box extends beyond three sides of the image.
+        [30, 10, 10, 30],  # This box has x2 < x1.
+        [200, 10, 230, 30],  # This box is outside the image.
+        [10, 10, 10, 30],  # This box has no width.
+        [10, 10, 12, 30],  # This box is narrower than the smallest side.
         [np.nan, 10, 12, 30],
         [10, 10, 30, np.inf],
     ]
@@ -116,7 +116,8 @@ def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
 
 
 def test_only_a_detector_in_tf32_lets_a_gpu_round_its_products(weights: dict) -> None:
-    """The settings of torch are read while the network computes, and are the former ones afterwards."""
+    """Checks the settings of torch that allow TF32 while the network computes, with and without `in_tf32`, and that
+    they are restored afterwards."""
     network, seen = build_detector(DETECTOR, weights, "w.pt"), []
     pixels = np.array(make_image(2, (90, 70)))
 

@@ -1,4 +1,4 @@
-"""Tests of features of regions: warping, activation maps, batches, and unusable images."""
+"""Tests of features of regions: warping to crops, pooling from activation maps, batches, and unusable images."""
 
 import numpy as np
 import pytest
@@ -15,7 +15,7 @@ from pipeline.images.boxes import Candidates
 def test_a_crop_is_the_box_with_its_context() -> None:
     image = make_image(3, (200, 160))
     crop = Crops(64, 8, MEAN).warp(image, np.array([50, 40, 98, 88.0]))
-    # The box is 48 pixels wide. It becomes 48 of the 64 pixels, with a border of 8 pixels.
+    # The box has 48 x 48 pixels, and so has its place in the crop of 64 x 64 pixels. The border of 8 pixels is context.
     assert np.array_equal(crop, np.asarray(image.crop((42, 32, 106, 96))))
     corner = Crops(64, 8, MEAN).warp(image, np.array([0, 0, 48, 48.0]))
     assert np.array_equal(corner[8:, 8:], np.asarray(image.crop((0, 0, 56, 56))))

@@ -80,7 +80,7 @@ def test_a_shifted_image_has_shifted_descriptors(kind: str) -> None:
         LOCAL[kind](np.ascontiguousarray(wide[:size, left : left + size]), GRID).reshape(13, 13, -1) for left in (0, 8)
     )
     assert here.shape[2] == {"csift": 384, "rgbsift": 384, "hog": 36}[kind]
-    inner = slice(2, 11)  # No filter extends beyond the edge from these rows.
+    inner = slice(2, 11)  # From these rows of grid points, no filter extends beyond the edge of the image.
     shifted, same = here[inner, 3:12].ravel(), there[inner, 2:11].ravel()
     assert shifted @ same > 0.999 * np.linalg.norm(shifted) * np.linalg.norm(same)
     assert here[inner, 2:11].ravel() @ same < 0.99 * np.linalg.norm(shifted) * np.linalg.norm(same)

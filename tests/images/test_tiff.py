@@ -24,9 +24,9 @@ BANDS = np.stack(
     axis=-1,
 ).astype(float)
 SHARES = (BANDS - BANDS.min((0, 1))) / np.ptp(BANDS, (0, 1))
-"""The true image (height, width, bands), with each band from 0 to 1."""
+"""The true image (HEIGHT, WIDTH, MAX_BANDS). Each band is scaled to the range from 0 to 1."""
 COLOURS = {0: 1, 1: 1, 2: 3, 5: 4}
-"""The number of bands of each PhotometricInterpretation."""
+"""PhotometricInterpretation -> the number of bands that are colours."""
 ALPHA = (1, 2)
 READ = {
     *itertools.product((0,), ("u1",), (1,), ((),)),
@@ -43,7 +43,8 @@ be decoded to wrong pixels.
 
 
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
-    """Scale values in [0, 1] to the whole range of a type, with 52 bits of precision."""
+    """Scale values in [0, 1] to the whole range of an integer type, with at most 52 bits of precision. For a
+    floating-point type, the values are not scaled."""
     kind, bits = np.dtype(type).kind, 8 * np.dtype(type).itemsize
     if kind == "f":
         return shares.astype(type)
@@ -52,7 +53,8 @@ def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
 
 
 def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.ndarray:
-    """Return the colours (height, width, 3) from 0 to 1 on white, by the definitions of the TIFF specification."""
+    """Return the colours (HEIGHT, WIDTH, 3), from 0 to 1, of the image SHARES on white, if its first bands are stored
+    with this PhotometricInterpretation and these ExtraSamples."""
     own = COLOURS[photometric]
     shares = SHARES[..., :own]
     if photometric == 5:
@@ -63,7 +65,8 @@ def right_picture(photometric: int, bands: int, extras: tuple[int, ...]) -> np.n
 
 
 def least_correlation(image: Image.Image, right: np.ndarray) -> float:
-    """Return the smallest correlation of a channel with the true channel."""
+    """Return the smallest correlation of a channel of the decoded `image` with the same channel of the true image
+    `right`."""
     pixels = np.asarray(image, float)
     assert pixels.shape == right.shape and pixels.std((0, 1)).min() > 1
     return min(np.corrcoef(pixels[..., one].ravel(), right[..., one].ravel())[0, 1] for one in range(3))
@@ -83,7 +86,7 @@ def test_each_layout_is_decoded_correctly_or_refused_with_its_name(photometric: 
     ):
         extras = () if first is None else (first, *[0] * (further - 1))
         shares = SHARES[..., :bands].copy()
-        if first == 1:  # The stored colours are multiplied by alpha.
+        if first == 1:  # With ExtraSamples 1, the stored colours are already multiplied by alpha.
             shares[..., :own] *= shares[..., own : own + 1]
         data = make_tiff(samples_of(shares, type), photometric, planes, extras, order, deflate, tile)
         layout = f"{photometric} {type} {bands} {extras} {planes} {order} {deflate} {tile}"
@@ -142,7 +145,8 @@ def test_a_palette_has_levels_of_8_or_of_16_bits(unit: int) -> None:
 
 
 def test_samples_and_bands_without_a_stated_meaning_are_noted() -> None:
-    """No tag explains the sample -9999, or the fourth band."""
+    """Checks the notes about a sample of -9999 without a tag for missing data, and about a fourth band without
+    ExtraSamples."""
     samples = SHARES[..., :1].astype(np.float32)
     samples[3, 4] = -9999
     assert inspect(lambda: make_tiff(samples, 1), LIMITS, ()).notes == [OWN_RANGE]

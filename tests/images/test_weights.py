@@ -85,7 +85,8 @@ def test_files_that_are_not_weights_are_refused(data: bytes, source: str) -> Non
 
 
 def test_torchs_advice_to_run_the_code_in_a_file_is_not_passed_on() -> None:
-    """torch gives this advice in different exceptions for pickled objects and for TorchScript archives."""
+    """Checks that the error about a file with code does not repeat torch's advice to load it with weights_only=False.
+    torch gives this advice in different exceptions for pickled objects and for TorchScript archives."""
     script = io.BytesIO()
     torch.jit.save(torch.jit.script(torch.nn.Linear(2, 2)), script)
     for data in (pickle.dumps(Intruder(), protocol=2), saved({"features.0.bias": Intruder()}), script.getvalue()):

@@ -53,8 +53,8 @@ UNNAMED = "photos that no list names"
 NOT_READ = "neither photos nor lists that the format reads"
 BESIDE_SHARDS = "photos next to the shards that the format reads"
 MAX_SUFFIX_CHARACTERS = 10
-"""Largest number of characters of a suffix that counts as a kind of file. Files with a longer suffix are counted as
-`others`."""
+"""Largest number of characters of a suffix that counts as a kind of file. Files with a longer suffix, or a suffix with
+characters other than letters and digits, are counted as `others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
@@ -78,16 +78,18 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
 
 
 def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tuple[str, ...] = ()) -> str:
-    """Return the number of a collection's files, and a digest of their names, sizes and modification times.
+    """Return a text with the number of a collection's files, and a digest of their names, sizes and modification times.
 
-    `given` and `exclude` are collection.files and collection.exclude. No file is opened. The files are photos and
-    lists, the texts of `text-files`, and the shards of `webdataset`, without ignored files. As in `ingest`, links to
-    folders are followed only directly under the root. Raises UsageError in the cases that `list_files` describes, and
-    InputError if a folder cannot be read.
+    The text changes if a file is added, removed or changed. `given` and `exclude` are collection.files and
+    collection.exclude. The files are photos and lists, the texts of `text-files`, and the shards of formats with
+    shards. If `form` is the import path of a reader, they are all files that are not ignored. As in `ingest`, links to
+    folders are followed only directly under the root. No file is opened. Raises UsageError in the cases that
+    `list_files` describes, and InputError if a folder cannot be read.
     """
     folder = CollectionFolder(root, Options(given, {}, "train", exclude=exclude))
     names = _lists_and_shards(folder, form, given)
-    is_user_format = ":" in form  # its reader may open any file
+    # The reader of a user's own format may open any file.
+    is_user_format = ":" in form
     names |= {name for name, ignored in folder.files() if not ignored and (is_user_format or _is_read(name, form))}
     digest = hashlib.sha256()
     for name in sorted(names):
@@ -105,7 +107,8 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
     tally = options.tally
     named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
-        for _ in named:  # files beside shards with given names are not part of the collection
+        # If collection.files names the shards one by one, other files in the folder are not part of the collection.
+        for _ in named:
             tally.add(None)
         return
     tables.create({"found_photos": pa.schema([("path", pa.binary())])})
@@ -150,7 +153,7 @@ def _lists_and_shards(folder: CollectionFolder, form: str, given: Mapping[str, s
 
 
 def _is_read(name: str, form: str) -> bool:
-    """Return whether the format reads a file of this name as a photo or a text."""
+    """Return whether the format reads a file of this name as a photo or a text. A format with shards reads neither."""
     if form in SHARDS:
         return False
     return is_image(name) or (form == "text-files" and (name.lower().endswith(".txt") or bool(described_by(name))))

@@ -9,8 +9,9 @@ tab-separated tables:
     boxes.tsv      file, x1, y1, x2, y2, score, label          (header)
     metadata.csv   file, and columns of your own               (header, or .tsv, .jsonl, .parquet)
 
-Every image in a table or in the folder belongs to the collection. An image without a split belongs to `weak` if only
-weak.tsv names it, and otherwise to collection.default_split. The tables are optional.
+Every image in captions.tsv, splits.tsv, weak.tsv or the folder belongs to the collection. An image that is not in
+splits.tsv belongs to `weak` if it is in weak.tsv and not in captions.tsv, and otherwise to collection.default_split.
+The tables are optional.
 
 The format `text-files` has photos at any depth. The captions of a photo are in a text file with its stem or its whole
 name (a.txt or a.jpg.txt), one sentence per line, or in the `description` of a JSON file with its whole name, as Google
@@ -50,7 +51,8 @@ FILE_COLUMNS = (
     *("file", "file_name", "filename", "filepath", "file_path", "image", "image_path", "path", "photo", "img"),
     *("image_name", "imagename", "img_name", "image_file", "image_filename", "photo_name", "img_path"),
 )
-"""Usual names of a column of image names, in the spelling of `usual_names`. The first that exists is used."""
+"""Usual names of a column of image names, in the spelling of `usual_names`. If a table has several, the first in this
+order is used."""
 TEXT_FILES: dict[str, tuple[str, ...]] = dict.fromkeys(SPLITS, ())
 """The keys of collection.files that name the folder of a split, in addition to the folders that `lists.split_folders`
 finds. Images outside of all these folders belong to the default split."""
@@ -67,7 +69,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder.
 
     Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
-    names.
+    names. Raises UsageError if the folder has none of captions.tsv, weak.tsv and a metadata table, but other lists or
+    no photos, and collection.default_split is not gallery.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
@@ -107,7 +110,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
-    """Yield the values of the user's own columns in a table, by image. Raises InputError if no column names images."""
+    """Yield the values of the user's own columns for each row of a table, or a Reject for a row without a file name.
+    Raises InputError if no column names images."""
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)

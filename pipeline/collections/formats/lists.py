@@ -40,7 +40,7 @@ DOCUMENT = ("title", "tags", "description")
 MAX_NUMBER_DIGITS = 18
 """Largest number of digits in the number of a sentence. A longer text is not the number of a sentence."""
 STRING = re.compile(r"""[\s,]*("(?:[^"\\]|\\.)*"|'(?:[^'\\]|\\.)*')""", re.DOTALL)
-"""A string of JSON or Python with the separator before it. Lists of numpy have no commas."""
+"""A quoted string of JSON or Python, with the spaces and commas before it. Lists that numpy writes have no commas."""
 ACCENT = re.compile(rb"(?<![\x80-\xff])([\x80-\xff])(?:\1|\xdf)?(?![\x80-\xff])")
 """A single byte beyond ASCII between ASCII characters. Letters of Western Europe in Windows-1252 are such bytes, and
 texts in other encodings have few of them. The byte may be doubled, as in Finnish, or precede the German sharp s."""
@@ -55,7 +55,7 @@ MakeRecord = Callable[[list[str], str, int], Record]
 def split_name(name: str) -> str:
     """Return jointspace's name for a split, whose `name` may be in any case.
 
-    Unknown names are returned unchanged, and are rejected later.
+    An unknown name is returned in lower case and without spaces around it, and is rejected later.
     """
     plain = name.strip().lower()
     return SPLIT_NAMES.get(plain, plain)
@@ -147,10 +147,9 @@ def not_utf8(data: bytes | str) -> str:
 def sentences(value: object, tally: Tally) -> list[Any]:
     """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
 
-    The `tally` counts texts that are read as lists.
-
-    A list has one sentence per item, an object has it under one of SENTENCE_KEYS, and a text is a sentence. A text may
-    also be a list in the form of JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
+    The `tally` counts texts that are read as lists. None has no sentences. A list has one sentence per item, an object
+    has it under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of JSON, Python
+    or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []
@@ -217,8 +216,8 @@ def _joined(value: object) -> str:
 
 
 def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageRecord]) -> Iterator[Record]:
-    """Yield the records. Each is preceded by the record of its image, which `image` makes, unless the previous record
-    belongs to the same image."""
+    """Yield the records. Each record except a Reject is preceded by the record of its image, which `image(record)`
+    makes, unless the last such record belongs to the same image."""
     last = None
     for record in records:
         if not isinstance(record, Reject) and record.key != last:
@@ -230,11 +229,10 @@ def with_images(records: Iterable[Record], image: Callable[[KeyedRecord], ImageR
 def tab_records(
     folder: CollectionFolder, path: Path, what: str, widths: tuple[int, ...], make: MakeRecord
 ) -> Iterator[Record]:
-    """Yield `make(fields, file, row)` for each line of a file with tab-separated fields.
+    """Yield `make(fields, file, row)` for each line of a file with tab-separated fields that is not empty.
 
-    `widths` are the numbers of fields that a line may have.
-
-    For all other lines, and for lines for which `make` raises ValueError, a Reject of the kind `what` is yielded.
+    `widths` are the numbers of fields that a line may have. For a line with another number of fields, and for a line
+    for which `make` raises ValueError, a Reject of the kind `what` is yielded.
     """
     with folder.open(path) as file:
         yield from _records(lines(file, path), folder.label(path), what, widths, make)
@@ -282,9 +280,10 @@ def _records(
 def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
     """Return the reason for rejecting a line, which does not have one of the numbers of fields in `widths`."""
     if len(fields) == 1 and (found := AFTER_FILE_NAME.search(line)):
-        return f"wrong separator: the file name is followed by {SEPARATORS[found[1] or ' ']}, and not by a tab"
+        separator = SEPARATORS[found[1] or " "]
+        return f"wrong separator: the file name is followed by {separator}, and not by a tab. Write tabs between fields"
     wanted = " or ".join(map(str, widths))
-    return f"wrong number of fields: the row has {len(fields)} between tabs, but must have {wanted}"
+    return f"wrong number of fields: the row has {len(fields)} fields between tabs, but must have {wanted}. Correct it"
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
@@ -333,7 +332,8 @@ def _list_mark(text: str, position: int) -> tuple[str, int]:
 
 
 def _object_items(value: Any, path: Path) -> Iterator[Any]:
-    """Yield the rows in an object of JSON."""
+    """Yield the rows in an object of JSON, as `json_items` describes. Raises InputError if it has none of these
+    forms."""
     values = value.values() if isinstance(value, dict) else ()
     record_lists = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]
     if isinstance(value, dict) and any(map(is_image, value)):
@@ -377,7 +377,7 @@ def parse_json(data: bytes | str) -> Any:
             data if isinstance(data, str) else data.decode(json.detect_encoding(data), "surrogatepass")
         )
     except RecursionError:
-        raise ValueError("its lists and objects are nested too deeply") from None
+        raise ValueError("the lists and objects in the JSON are nested too deeply") from None
 
 
 def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
@@ -385,7 +385,7 @@ def _object(pairs: list[tuple[str, object]]) -> dict[str, object]:
     if len(result) < len(pairs):
         seen: set[str] = set()
         repeated = next(name for name, _ in pairs if name in seen or seen.add(name))
-        raise ValueError(f"the key {repeated!r} is repeated")
+        raise ValueError(f"the key {repeated!r} is repeated in an object")
     return result
 
 

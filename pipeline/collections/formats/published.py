@@ -36,15 +36,16 @@ PASCAL1K = {"page": PAGES, "images": ("images", "dataset")}
 MAX_PAGE_BYTES = 1 << 26
 """Largest size of a page in bytes. The published page has half a million bytes. A larger page is an error."""
 MAX_SHOWN_CHARACTERS = 99
-"""Number of characters of a field that a message shows."""
+"""Largest number of characters of a field in a message."""
 PASCAL_SPLITS = (*["train"] * 8, "dev", "test")
-"""Splits of ten successive images of a category, in the order of their ids. In total, train has 800 images, and dev and
-test have 100 each, as in Socher et al. 2014 (section 6)."""
+"""Splits of ten successive images of a category, in the order of their names. In total, train has 800 images, and dev
+and test have 100 each, as in Socher et al. 2014 (section 6)."""
 
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a token file, which has lines `name.jpg#0 TAB sentence`, and of the lists of images for each
-    split. Images are in the order of these lists, and then of the token file."""
+    split. Images are in the order of these lists, and then of the token file. Raises UsageError if there is no token
+    file."""
     folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
@@ -78,7 +79,8 @@ def _token_sentence(fields: list[str], file: str, row: int) -> SentenceRecord:
 def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in the order of this file.
 
-    `row` is the position of the image in the file, from 1. Raises InputError if the file is not a dataset of Karpathy.
+    `row` is the position of the image in the file, from 1. Raises UsageError if there is no such file, and InputError
+    if it is not a dataset of Karpathy.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
@@ -88,7 +90,7 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
         raise InputError(
             f"{path} is not a JSON object with a list `images`. Name a dataset file of Karpathy, such as"
-            " dataset_coco.json, in collection.files."
+            " dataset_coco.json, in collection.files.dataset."
         )
     for row, image in enumerate(value["images"], 1):
         try:
@@ -175,7 +177,7 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of the UIUC Pascal sentences (Rashtchian et al. 2010).
 
     One HTML page has rows with an image, `<img src="CATEGORY/ID.jpg">`, and a table of its five sentences. The images
-    are in one folder per category. Raises InputError for a page without images.
+    are in one folder per category. Raises InputError for a page without images, or in another encoding than UTF-8.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)

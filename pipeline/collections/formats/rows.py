@@ -24,12 +24,12 @@ from pipeline.foreign.parquet import BATCH_PHOTOS, pc, plain_column, stored_type
 from pipeline.printable import is_unicode
 
 MAX_SAMPLED_ROWS = 10_000
-"""Number of rows that are read to find the columns of a table and their meaning."""
+"""Largest number of rows that are read to find the columns of a table and their meaning."""
 MIN_ACCENTED_LINES = 3
 """Smallest number of lines with accented letters of Windows-1252 from which a table with a header in ASCII is read in
 this encoding."""
 BATCH_ROWS = 1 << 13
-"""Number of rows of a Parquet file that are in memory at once."""
+"""Largest number of rows of a Parquet file that are in memory at once."""
 FREE_ROWS = 1_000_000
 """Number of rows that a Parquet file of any size may declare."""
 ROWS_PER_BYTE = 8
@@ -41,7 +41,8 @@ DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
 NUMBER = re.compile(r"(?<=[^\W\d_])[ _.-]?\d+$")
-"""The suffix that distinguishes columns with the same stem, such as caption1, caption_2 and caption 3."""
+"""A number at the end of the name of a column, with the separator before it. Columns that differ only in this number,
+such as caption1, caption_2 and caption 3, have the same stem."""
 EITHER = " | "
 """The separator in a list of columns `A | B`, of which the first column that is not empty is used."""
 SEPARATOR = re.compile(r'"?sep=.{0,2}"?\s*')
@@ -68,8 +69,8 @@ def read_rows(
     A row has the values of the `columns`, as far as the table has them, and of the user's `own` columns (None: all
     columns), but no lists, structs or bytes in own columns of Parquet files. It may have values of further columns. A
     column `caption#` stands for all columns of that stem, such as caption1 and caption2, and is a list of their values.
-    A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if the table lacks a `needed`
-    column or cannot be read, and UsageError for another kind of file.
+    A column `A | B` stands for A, or for B in rows in which A is empty. Raises InputError if a table other than JSON or
+    JSONL lacks a `needed` column, or if a table cannot be read. Raises UsageError for another kind of file.
     """
     reader = READERS.get(path.suffix.lower())
     if reader is None:
@@ -126,7 +127,8 @@ def other_values(values: Mapping[str, object], path: Path, ours: Names) -> dict[
 
 
 def column_names(folder: CollectionFolder, path: Path) -> list[str]:
-    """List the columns of the table `path`, or for JSON the keys of its first MAX_SAMPLED_ROWS rows.
+    """Return the columns of the table `path`, or for JSON and JSONL the keys of its first MAX_SAMPLED_ROWS rows. A
+    table without rows has none, unless it is a Parquet file.
 
     Raises InputError if the table cannot be read, has two columns of the same name, or has rows of which none is
     usable. Raises UsageError for another kind of file.
@@ -144,8 +146,8 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether the table is read as a CSV or TSV. Its fields have no type, and blanks around the names of its
-    columns are removed."""
+    """Return whether the table is read as a CSV or TSV, which its suffix decides. A .txt file is, too. Its fields have
+    no type, and blanks around the names of its columns are removed."""
     return READERS.get(path.suffix.lower()) is _read_csv
 
 

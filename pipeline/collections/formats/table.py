@@ -47,19 +47,20 @@ USUAL_COLUMNS = {
 SUBSTITUTE_SENTENCES = ("description", "title")
 """Columns that are read as sentences if a table has no column of sentences. The first that exists is used."""
 MAX_SAMPLED_VALUES = 20
-"""Number of values of a column that are read to find its use."""
+"""Largest number of values of a column that are read to find its use."""
 MIN_CAPTION_WORDS = 3
-"""Smallest average number of words of the texts in a column that may have captions."""
+"""Smallest average number of words of the texts in a column at which the column may have captions."""
 MIN_TITLE_WORDS = 1.5
-"""Smallest average number of words of the titles in a column that may serve as captions. File names and numbers have
-one word."""
+"""Smallest average number of words of the titles in a column at which the titles may serve as captions. File names and
+numbers have one word."""
 SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff]")
 """A character of a script without spaces between words. A word has about two such characters."""
 
 
 def read_table(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of each table in its order. An image takes its split, weak text and own columns from its first
-    row."""
+    """Yield the records of the tables of collection.files.table, and then of the further table of each split, in the
+    order of their rows. An image takes its split, weak text and own columns from its first row. Raises UsageError if
+    there is no table."""
     folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
     first = folder.require(where["table"], "table", TABLE["table"])
@@ -109,12 +110,14 @@ def _read_rows(
 
 
 def read_parquet(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of Parquet files as the Hugging Face hub has them, read in place, in the order of their names.
+    """Yield the records of Parquet files as the Hugging Face hub has them, read in place. A file that cannot be read is
+    rejected as a whole.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
-    pattern of shards for each split, or for `divided`. By default all shards are read, as in the hub: a shard has the
-    split at the beginning of its name or in the name of its folder, or else the default split. If these splits are only
-    train, only dev or only test, all shards have the default split.
+    pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
+    all shards are read, as in the hub: a shard has the split at the beginning of its name or in the name of its folder,
+    or else the default split. If these splits are only train, only dev or only test, all shards have the default split.
+    Raises UsageError if no file matches a pattern, or if collection.files or collection.columns has an unknown key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -177,7 +180,7 @@ def _read_shard(
 
 
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Find the columns of a table that are used, by jointspace's names for them.
+    """Return the names of the columns of a table that are used, by the names that jointspace has for them.
 
     They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
     are files of photos, the column with the texts, and the column whose values are names of splits. Raises InputError
@@ -260,9 +263,10 @@ def _file_column(path: Path, texts: dict[str, list[str]], stems: set[str]) -> st
 def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> dict[str, str]:
     """Return the `columns` that are used, by jointspace's names, with a column of captions if one is found.
 
-    `texts` has the first values of each column. If there is no `sentence`, it is the first column with `caption` in its
-    name and with sentences as values. Otherwise, a `title` of mostly one word is dropped. If there is then no sentence,
-    title or description, the column with the longest texts becomes the `description`, if it may have captions.
+    `texts` has the first values of each column. If no column is the `sentence`, the first column with `caption` in its
+    name and with sentences as values becomes the `sentence`, and nothing else changes. In all other cases, a `title` of
+    mostly one word is dropped. If there is then no sentence, title or description, the column with the longest texts
+    becomes the `description`, if these texts may be captions.
     """
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]
@@ -285,7 +289,7 @@ def _count_words(text: str) -> int:
 
 
 def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
-    """Find the columns with usual names, by jointspace's names for them.
+    """Return the names of the columns of a table that have usual names, by the names that jointspace has for them.
 
     Several columns of sentences with the same stem, such as caption1 and caption2, are one column `caption#`.
     """
@@ -303,7 +307,8 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Use one of SUBSTITUTE_SENTENCES as the column of sentences if a table has none.
 
-    Return the columns by jointspace's names, and a note for the user if such a column is used.
+    Return the columns by jointspace's names, and a note for the user if such a column is used. The mapping `columns`
+    then loses this column.
     """
     if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
         return columns, ()

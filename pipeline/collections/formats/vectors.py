@@ -26,7 +26,7 @@ SPLIT = "split"
 NAME_ROWS = "Name each row like the image and a number, such as a.jpg#0, or list the images in a column `file`"
 """The remedy for vectors of texts whose images are unknown, in reasons of rejects."""
 MAX_SHOWN_CHARACTERS = 40
-"""Number of characters of a name that a message shows."""
+"""Largest number of characters of a name in a message."""
 
 
 def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | None]:
@@ -41,7 +41,8 @@ def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | 
 
 
 def list_files(folder: CollectionFolder) -> list[Path]:
-    """Return all files that the format reads."""
+    """Return all files of vectors that the format reads, and the tables of their names. Raises UsageError if
+    collection.files does not name vectors of images."""
     return [file for source in filter(None, sources(folder)) for file in foreign.foreign_files(source)]
 
 

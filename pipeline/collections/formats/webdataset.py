@@ -58,7 +58,7 @@ class TarMember(NamedTuple):
 
 
 class DamagedTar(InputError):
-    """The reason why a tar cannot be read any further."""
+    """Error for a tar that cannot be read any further. Its message is the reason of a Reject."""
 
 
 class _Headers(io.RawIOBase):
@@ -84,7 +84,8 @@ class _Headers(io.RawIOBase):
         self.since_member += size
         if not 0 <= size <= MAX_HEADER_BYTES or self.since_member > MAX_HEADERS_BYTES:
             raise DamagedTar(
-                f"damaged: the headers at byte {self._position} are too many or too long for one member. Write it again"
+                f"damaged: the headers at byte {self._position} are too many or too long for one member. Write the"
+                " shard again"
             )
         data = os.pread(self._descriptor, size, self._position)
         self._position += len(data)
@@ -133,10 +134,11 @@ def members(descriptor: int) -> Iterator[TarMember]:
 
 
 def read(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of every shard, in the order of the shards' names.
+    """Yield the records of every shard.
 
-    collection.files may name a pattern of shards for each split, or for `divided`. The default is `**/*.tar` for the
-    default split. Raises UsageError if no file matches a pattern, or if collection.files has another key.
+    collection.files may name a pattern of shards for each split, or for `divided`. The shards of a pattern are in the
+    order of their names. The default is `**/*.tar` for the default split. Raises UsageError if no file matches a
+    pattern, or if collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -172,7 +174,8 @@ def _divide(name: str) -> tuple[str, str]:
 
 
 def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) -> Iterator[TarMember | Reject]:
-    """Yield the files in a shard, a Reject for any other member, and a Reject for damage, which ends reading."""
+    """Yield the files in a shard, a Reject for each link or device, and a Reject for damage, which ends reading.
+    Folders are skipped, and ignored members are counted in the `tally`."""
     try:
         for member in members(descriptor):
             if member.kind == "folder":
@@ -258,8 +261,7 @@ def _why_unused(suffix: str, image: bool) -> str:
 
 def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Iterator[Record]:
     if member.size > lists.MAX_TEXT_BYTES:
-        reason = f"too long: the text has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed"
-        yield Reject(file, None, "sentences", reason)
+        yield Reject(file, None, "sentences", _too_long(member))
         return
     text = lists.decode_text(_bytes(descriptor, member))
     if isinstance(text, bytes):
@@ -270,11 +272,15 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
-    """Yield the records of a JSON member. Its `caption` is only read if a `tally` is given."""
+    """Yield the records of a JSON member: captions, weak text and own columns. Its `caption` is only read if a `tally`
+    is given, which counts captions that are lists."""
+    if member.size > lists.MAX_TEXT_BYTES:
+        yield Reject(file, None, "documents", _too_long(member))
+        return
     try:
-        value = lists.parse_json(_bytes(descriptor, member) if member.size <= lists.MAX_TEXT_BYTES else "")
+        value = lists.parse_json(_bytes(descriptor, member))
         if not isinstance(value, dict):
-            raise ValueError('it must be an object, such as {"caption": "A dog."}')
+            raise ValueError('the file must have an object, such as {"caption": "A dog."}')
     except ValueError as error:
         yield Reject(file, None, "documents", f"not JSON: {error}")
         return
@@ -285,6 +291,10 @@ def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: T
     yield from lists.document(key, value, lists.DOCUMENT, file)
     if own := {name: field for name, field in value.items() if name not in ("caption", *lists.DOCUMENT)}:
         yield ColumnsRecord(key, own, file)
+
+
+def _too_long(member: TarMember) -> str:
+    return f"too long: the text has {member.size} bytes, but only {lists.MAX_TEXT_BYTES} are allowed. Shorten it"
 
 
 def _bytes(descriptor: int, member: TarMember) -> bytes:

@@ -92,7 +92,8 @@ def check_folder(files: LibraryFiles) -> Path:
 
 
 def check_text_file(folder: Path, name: str) -> None:
-    """Check the size of a text file, and the content of a configuration. Raises ValueError if it is not acceptable."""
+    """Check the size of a text file in a folder, and the content if the file is a configuration. Raises ValueError if
+    the file is too large, or is refused by `require_plain_config`."""
     path = folder / name
     is_config = name.endswith(".json") and path.name not in TOKENIZER_FILES
     limit = MAX_CONFIG_BYTES if is_config else MAX_JSON_BYTES
@@ -106,7 +107,7 @@ def check_text_file(folder: Path, name: str) -> None:
 
 
 def read_config(folder: Path, name: str) -> "JsonValue":
-    """Read a JSON file of a folder."""
+    """Return the value in a JSON file of a folder. Raises ValueError if the file is not JSON."""
     return json.loads((folder / name).read_text(encoding="utf-8"))
 
 

@@ -42,9 +42,10 @@ PROBE_TEXTS = (
 
 
 class FetchedImages(NamedTuple):
-    """A network for images that was fetched from a library (`body`), with the origin of its `weights`.
+    """A network for images that was fetched from a library.
 
-    `preprocessing` has the settings of `Preprocessing` for the network, as far as they are known.
+    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the settings of
+    `Preprocessing` for the network, as far as they are known.
     """
 
     body: nn.Module
@@ -79,7 +80,7 @@ class LibraryImages(ModuleEncoder):
     def load(folder: Path, about: Settings) -> nn.Module:
         """Read the network `body` from a folder that `save` has written and that `check_folder` has accepted.
 
-        `about` has the settings of the encoder (see the class).
+        `about` has the stored settings of the encoder, which the docstring of the class lists.
         """
 
     @classmethod

@@ -16,7 +16,7 @@ from pipeline.encoders.material import WeightsOrigin
 
 try:
     from sentence_transformers.sentence_transformer.modules import Dense, Normalize, Pooling, Transformer
-except ModuleNotFoundError:  # before version 6
+except ModuleNotFoundError:  # versions of the library before 6 have the modules here
     from sentence_transformers.models import Dense, Normalize, Pooling, Transformer
 
 if TYPE_CHECKING:

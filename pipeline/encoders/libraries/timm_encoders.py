@@ -27,7 +27,8 @@ class InnerLayer(nn.Module):
         """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""
         super().__init__()
         self.whole = whole
-        self.channels_last = getattr(whole, "output_fmt", "NCHW") == "NHWC"  # as in Swin transformers
+        # Swin transformers, for example, return maps with the channels last.
+        self.channels_last = getattr(whole, "output_fmt", "NCHW") == "NHWC"
         self.inner = timm.models.create_feature_extractor(whole.eval(), {layer: "features"})
 
     def forward(self, images: torch.Tensor) -> torch.Tensor:

@@ -42,7 +42,8 @@ MIN_SIZE_WITHOUT_CROP = 384
 
 PROBE_WIDTH = 400
 PROBE_HEIGHT = 300
-"""Width and height in pixels of the gradient image on which our preprocessing is compared with the library's."""
+"""PROBE_WIDTH and PROBE_HEIGHT are the width and height in pixels of the gradient image on which our preprocessing is
+compared with the preprocessing of the library."""
 
 PIXEL_TOLERANCE = 2 / 255
 """Largest difference of pixels that rounding can cause, as a share of their range. A wrong crop, scale or channel order
@@ -93,7 +94,7 @@ class TransformersImages(LibraryImages):
         repository = folder or entry.architecture
         model, missing = load_model(repository)
         require_weights(missing, ("pooler.",))
-        # In a vision transformer without a pooling layer, the attribute is None.
+        # In a vision transformer without a pooling layer, the attribute `pooler` is None.
         pooled = not missing and getattr(model, "pooler", True) is not None
         stated = {name: getattr(entry, name) for name in PREPROCESSING}
         if None in [value for name, value in stated.items() if name != "crop"]:
