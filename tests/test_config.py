@@ -304,6 +304,8 @@ def test_roots_are_taken_of_features_without_negative_values() -> None:
     assert config.image_steps(["network", "clip"]) == (("sqrt", "l2"), ("l2",))
     said = validate({"encoders": [network, clip], "image_view": {"normalise": []}})
     assert said.image_steps(["network", "clip"]) == ()
+    inner = {"name": "inner", "kind": "timm", "architecture": "resnet50", "layer": "layer2"}
+    assert validate({"encoders": [inner]}).image_steps(["inner"]) == ("l2",)
     heavy = validate({"encoders": [network | {"weight": 1.5}, clip]})
     assert heavy.image_steps(["network", "clip"]) == (("sqrt", "l2", "times 1.5"), ("l2",))
     assert heavy.encoder("network").decisive() == config.encoder("network").decisive(), "the features are the same"

@@ -153,6 +153,11 @@ class ImageVectorsEntry(EncoderEntry):
 
     weight: AboveZero = key(1, "Factor on the features, after their transforms by `image_view.normalise`.")
 
+    @property
+    def roots(self) -> bool:
+        """Whether signed square roots are among the default transforms of the features, because few are negative."""
+        return self.spec.roots
+
 
 class ImageEntry(ImageVectorsEntry):
     """Base class of the entries of image encoders that read pixels."""
@@ -396,6 +401,14 @@ class TimmEntry(ImageWeights, LibraryImagesEntry):
     )
 
     _file = file_goes_with("weights")
+
+    @property
+    def roots(self) -> bool:
+        """Whether signed square roots are among the default transforms of the features.
+
+        They are not for an inner layer, because about half of the features of many inner layers are negative.
+        """
+        return self.spec.roots and self.layer is None
 
     def without_weights(self) -> "TimmEntry":
         return self.model_copy(update=UNTRAINED)

@@ -162,5 +162,5 @@ class ImageViewSettings(Section):
         None,
         "Transforms of each encoder's features, in order: sqrt (signed square root) | l2 (unit "
         "length). null: [sqrt, l2] for the kinds network, standard, pooled and timm, and [l2] for "
-        "open_clip, transformers, imported and your own classes.",
+        "open_clip, transformers, imported, an inner layer of timm, and your own classes.",
     )

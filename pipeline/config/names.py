@@ -29,10 +29,10 @@ from pipeline.config.section import DESCRIBED, Section
 from pipeline.errors import UsageError, meant
 
 UNIT = ("l2",)
-"""Default transforms of the features of an image encoder that is not marked with `roots` in the registry."""
+"""Default transforms of the features of an image encoder whose entry does not have `roots`."""
 ROOTS = ("sqrt", "l2")
-"""Default transforms of the features of an image encoder that is marked with `roots` in the registry, because few of
-its features are negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10
+"""Default transforms of the features of an image encoder whose entry has `roots`, because few of its features are
+negative. On Flickr8k, signed square roots raise the sum of the recalls of a normalized CCA by 8 to 10
 points if no feature is negative. They lower it by 1 to 7 points if half of the features are negative (docs/vectors.md).
 """
 
@@ -318,7 +318,7 @@ class Config(OwnKeys):
         for name in encoders:
             chosen = self.image_view.normalise
             if chosen is None:
-                chosen = ROOTS if self.encoder(self._maker(name)).spec.roots else UNIT
+                chosen = ROOTS if self.encoder(self._maker(name)).roots else UNIT
             steps.append(weighted(chosen, self.encoder(name).weight))
         return steps[0] if len(set(steps)) == 1 else tuple(steps)
 
