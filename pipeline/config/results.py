@@ -189,7 +189,7 @@ class ServeSettings(Section):
     top: Positive = key(12, "Number of results, unless a request asks for another number.")
     among: Count = key(
         0,
-        "Number of nearest results of a query with plus and minus words that are sorted again by the distance "
+        "Number of nearest results of a photo with plus and minus words that are sorted again by the distance "
         "to their mean (4 in Kiros et al. 2014). 0 turns this off. `jointspace search` has "
         "its own option, --rerank.",
     )
