@@ -74,12 +74,12 @@ class CollectionSettings(Section):
     default_split: Split | Literal["divided"] = key(
         "divided",
         "Split of images that no list names: train | dev | test | weak | gallery | divided "
-        "(jointspace assigns them to splits by their texts).",
+        "(jointspace assigns images with captions to train, dev and test, and other images to weak or gallery).",
     )
     draw: tuple[Literal["dev", "test"], ...] = key(
         (),
-        "Splits (dev | test) that each get a tenth of the images of train, at most 1,000, if the collection does not "
-        "name them.",
+        "Splits (dev | test) that are drawn from train and from images without a split, if the collection does not name "
+        "them. Each gets a tenth of these images, at most 1,000.",
     )
     max_sentence_chars: Positive = key(
         2000, "Largest number of characters of a caption, title or description. Longer texts are rejected."
