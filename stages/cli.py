@@ -152,7 +152,7 @@ def _translate(former: str, args: list[str]) -> list[str]:
     epilog="`jointspace stage NAME --help` shows the options of a stage.",
 )
 def stage() -> None:
-    """Run a single stage of a run. `jointspace run` calls the stages that need to run."""
+    """Run a single stage of a run. `jointspace run` calls all stages that need to run."""
 
 
 @click.group(

@@ -63,7 +63,9 @@ class CollectionSettings(Section):
         {}, "Names of the files of the format, if they are not the usual names (docs/formats.md)."
     )
     columns: dict[str, Annotated[str, BeforeValidator(_join_choices)]] = key(
-        {}, "Formats table and parquet: the columns with the file, sentence, split, title, tags and description."
+        {},
+        "Formats table and parquet: the columns of the collection, as {file, sentence, split, title, tags or "
+        "description: name of the column}.",
     )
     own_columns: tuple[str, ...] | dict[OwnName, str] | None = key(
         None,
@@ -73,10 +75,12 @@ class CollectionSettings(Section):
     default_split: Split | Literal["divided"] = key(
         "divided",
         "Split of images that no list names: train | dev | test | weak | gallery | divided "
-        "(jointspace assigns them to splits).",
+        "(jointspace assigns images with captions to train, dev and test, and other images to weak or gallery).",
     )
     draw: tuple[Literal["dev", "test"], ...] = key(
-        (), "Splits (dev | test) that each get a tenth of train if the collection does not name them."
+        (),
+        "Splits (dev | test) that are drawn from train and from images without a split, if the collection does not name "
+        "them. Each gets a tenth of these images, at most 1,000.",
     )
     max_sentence_chars: Positive = key(
         2000, "Largest number of characters of a caption, title or description. Longer texts are rejected."
@@ -97,13 +101,15 @@ class CollectionSettings(Section):
     takedown: Place | None = key(
         None,
         "File with photos to remove from the run without a trace, one name per line. A line PHOTO "
-        "TAB CAPTION removes one caption.",
+        "TAB CAPTION removes one caption. The path is relative to the current folder.",
     )
-    memory_gb: AboveZero = key(1, "Gigabytes of tables that `ingest` keeps in memory. Larger tables are kept on disk.")
+    memory_gb: AboveZero = key(
+        1, "Gigabytes of tables that `ingest` keeps in memory. The rest of the tables is on disk."
+    )
     reject_limit: Share = key(
         0.05,
-        "Largest share of rejected images, or captions, for exit code 0. The exit code is 3 if more "
-        "are rejected, and more than one.",
+        "Largest share of rejected images, and of rejected captions. If the share is larger and more than one is "
+        "rejected, the run ends with exit code 3.",
     )
 
     @property

@@ -342,7 +342,9 @@ class PrecomputedKeys(Section):
         "captions, the order of the manifest.",
     )
     made_by: Name | None = key(
-        None, "Encoder that made the vectors, for encoding queries. With null, such queries are not possible."
+        None,
+        "Encoder that made the vectors, which then encodes queries. With null, queries with a photo (or with a text, "
+        "for a text encoder) are not possible.",
     )
 
     @property
@@ -370,8 +372,27 @@ class LibraryEntry(Section):
         return self.architecture
 
 
-class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=None, std=None, interpolation=None):
+class LibraryImagesEntry(LibraryEntry, ImageEntry):
     """Base class of the entries of image models of other libraries. A key that is null takes the value of the model."""
+
+    resize: Side | None = key(
+        None,
+        "Shorter side in pixels to which an image is resized, before the crop. null uses the values of the model for "
+        "resize and crop.",
+    )
+    crop: Side | None = key(
+        None, "Side in pixels of the central square. null, with a resize, squashes the image to resize x resize pixels."
+    )
+    mean: tuple[Number, Number, Number] | None = key(
+        None, "Mean of each channel, in [0, 1]. null uses the value of the model."
+    )
+    std: tuple[Deviation, Deviation, Deviation] | None = key(
+        None, "Standard deviation of each channel, in [0, 1]. null uses the value of the model."
+    )
+    interpolation: Literal["bilinear", "bicubic", "lanczos", "nearest"] | None = key(
+        None,
+        "Interpolation: bilinear | bicubic | lanczos | nearest, with antialiasing. null uses the value of the model.",
+    )
 
     @model_validator(mode="before")
     @classmethod
@@ -425,9 +446,9 @@ class OwnImageEntry(ImageWeights, ImageEntry):
     """A class of your own, `module:Class`, that is not a subclass of one of jointspace's encoders."""
 
     kind: ImportPath = key(...)
-    architecture: str = key("", "Setting for your class.")
-    weights: str | None = key("torchvision", "Setting for your class.")
-    layer: str = key("average", "Setting for your class.")
+    architecture: str = key("", "Value that your class can read.")
+    weights: str | None = key("torchvision", "Value that your class can read.")
+    layer: str = key("average", "Value that your class can read.")
 
 
 # --- texts
@@ -454,7 +475,7 @@ class TextEntry(EncoderEntry):
         "Centring of dense vectors: none | mean (the mean of the training captions is subtracted) | "
         "whiten (they are also decorrelated).",
     )
-    weight: Weights = key((1,), "Factor on the vectors. If several are given, the best on dev is chosen.")
+    weight: Weights = key((1,), "Factor on the vectors. If a list has several factors, dev chooses one of them.")
     storage: Literal["float16", "float32"] = key("float16", "Number type of stored dense vectors: float16 | float32.")
 
     @property
@@ -498,7 +519,8 @@ class TermKeys(Section):
     unit_length: bool = key(True, "Whether to scale the vector of every caption to unit length.")
     vocabulary: Place | None = key(
         None,
-        "model.json of a tf-idf encoder whose vocabulary is used, so that it stays the same as a collection grows.",
+        "Path of the model.json of a tf-idf encoder whose vocabulary is used, so that the vocabulary stays the same as "
+        "a collection grows.",
     )
 
 
@@ -594,7 +616,9 @@ class OpenClipTextsEntry(LibraryTextsEntry):
     """The text side of an OpenCLIP model. It needs jointspace[open-clip]."""
 
     kind: Literal["open_clip"] | ImportPath = key(...)
-    weights: str | None = key(None, "OpenCLIP's name for its pretrained weights.")
+    weights: str | None = key(
+        None, "OpenCLIP's name for its pretrained weights. null only for hf-hub:NAME or a folder."
+    )
 
 
 class ImportedTextsEntry(PrecomputedKeys, TextEntry):

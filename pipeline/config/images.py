@@ -29,7 +29,9 @@ takes seconds."""
 
 class ExtractSettings(Section):
     precision: Precision = key(
-        "auto", "Number type: auto (bfloat16 if it is fast and changes the features little) | float32 | bfloat16."
+        "auto",
+        "Number type in which networks compute: auto (bfloat16 if it is fast and changes the features little) | "
+        "float32 | bfloat16.",
     )
     batch_size: Positive | None = key(
         None,
@@ -41,7 +43,8 @@ class ExtractSettings(Section):
     )
     decode_workers: Count | None = key(
         None,
-        "Number of decoding processes of a job. null: 2 on a CPU, and the threads of the job less 2 if it has GPUs.",
+        "Number of decoding processes of a job. null: 2 on a CPU, and the threads of the job less 2 (at least 2) if it "
+        "has GPUs.",
     )
     storage: Literal["float16", "float32"] = key("float16", "Number type of stored features: float16 | float32.")
     mapped: dict[Name, Name] = key(
@@ -85,7 +88,7 @@ class DetectorSettings(Section):
 
 
 class RegionsSettings(Section):
-    encoders: tuple[Name, ...] = key((), "Encoders that extract features of regions.")
+    encoders: tuple[Name, ...] = key((), "Names of the image encoders that extract features of regions.")
     geometry: bool = key(False, "Whether models of regions also get the position and the size of each region.")
     proposals: Literal["boxes", "grid", "selective-search", "faster-rcnn"] = key(
         "boxes",
@@ -113,7 +116,9 @@ class RegionsSettings(Section):
         None,
         "Side in pixels to which a region is warped, for features: crops. null uses the side of the encoder's input.",
     )
-    context: Count = key(16, "Number of pixels of context on each side of a box in a crop, for features: crops.")
+    context: Count = key(
+        16, "Number of pixels of a crop, on each side, that show the surroundings of the box, for features: crops."
+    )
     score: Literal["proposal", "classifier"] = key(
         "proposal", "Score by which regions are ranked: proposal | classifier (of a finetuned encoder, as in R-CNN)."
     )
@@ -138,9 +143,9 @@ class FinetuneSettings(Section):
         ("train", "weak"), "Splits whose labelled boxes are used."
     )
     side: Positive = key(64, "Side in pixels to which a region is warped.")
-    context: Count = key(8, "Number of pixels of context on each side of a box.")
+    context: Count = key(8, "Number of pixels of a crop, on each side, that show the surroundings of the box.")
     iterations: Positive = key(300, "Number of steps of gradient descent.")
-    images: Positive = key(32, "Number of images per batch.")
+    images: Positive = key(32, "Number of images per step.")
     learning_rate: AboveZero = key(
         0.03,
         "Largest learning rate. It is reached after a tenth of the iterations, and then decreases "
@@ -161,6 +166,6 @@ class ImageViewSettings(Section):
     normalise: tuple[Literal["sqrt", "l2"], ...] | None = key(
         None,
         "Transforms of each encoder's features, in order: sqrt (signed square root) | l2 (unit "
-        "length). null: [sqrt, l2] for the kinds network, standard, pooled and timm, and [l2] for "
+        "length). null: [sqrt, l2] for the kinds network, standard, colours, pooled and timm, and [l2] for "
         "open_clip, transformers, imported, an inner layer of timm, and your own classes.",
     )

@@ -78,7 +78,9 @@ class Keys(Section):
     """All keys, without the sections of registered models and generators."""
 
     name: Name = key("demo", "Name of the run. Its results are in results_root/name.", title="The run")
-    data_root: Place = key("results/demo-collection", "Folder of the photos and their texts.")
+    data_root: Place = key(
+        "results/demo-collection", "Folder of the photos and their texts, relative to the current folder."
+    )
     weights_root: Place = key(".", "Folder of weight files.")
     results_root: Place = key("results", "Folder of all runs.")
     models: Names = key(
@@ -95,7 +97,7 @@ class Keys(Section):
         "auto", "Device for networks and matrix products: auto (a GPU if there is one) | cpu | cuda | cuda:N."
     )
     workers: Positive = key(
-        1, "Number of processes that share the shards of a job. With several GPUs there is one process per GPU."
+        1, "Number of processes that share the shards of a job. If a job has several GPUs, it has one process per GPU."
     )
     scheduler: Annotated[str, Field(pattern=SCHEDULER)] | None = key(
         None,
@@ -110,7 +112,9 @@ class Keys(Section):
         "Image encoders. Their features are concatenated.",
         title="Images: prepare-encoder, extract, extract-regions, finetune",
     )  # fmt: skip
-    query_encoders: tuple[ImageEncoderEntry, ...] = key((), "Image encoders that only encode queries, see made_by.")
+    query_encoders: tuple[ImageEncoderEntry, ...] = key(
+        (), "Image encoders that only encode photos of queries, for precomputed features (made_by)."
+    )
     extract: ExtractSettings = key(ExtractSettings, "Extraction of image features.")
     regions: RegionsSettings = key(RegionsSettings, "Image regions.")
     finetune: FinetuneSettings = key(FinetuneSettings, "Training of the encoders with weights: finetuned.")
@@ -123,24 +127,28 @@ class Keys(Section):
         ({"name": "tfidf", "kind": "tf-idf", "normalise": []},),
         "Text encoders. Their vectors are concatenated.",
     )
-    query_text_encoders: tuple[TextEncoderEntry, ...] = key((), "Text encoders that only encode queries, see made_by.")
-    image_view: ImageViewSettings = key(
-        ImageViewSettings, "Image side of linear models.", title="Linear models: accumulate, fit"
+    query_text_encoders: tuple[TextEncoderEntry, ...] = key(
+        (), "Text encoders that only encode texts of queries, for precomputed vectors (made_by)."
     )
-    fit: FitSettings = key(FitSettings, "Linear models. Each value of a list is tried on dev.")
+    image_view: ImageViewSettings = key(
+        ImageViewSettings, "Image features, as models and generators read them.", title="Linear models: accumulate, fit"
+    )
+    fit: FitSettings = key(FitSettings, "Fit of linear models. The values of each list are tried on dev.")
     parse: ParseSettings = key(
         ParseSettings,
-        "Parses of captions, for models that read trees.",
+        "Parses of captions, for models that read trees (docs/trees.md).",
         title="Neural models: parse, encode-tokens, train",
     )
     tokens: TokenVocabularySettings = key(TokenVocabularySettings, "Vocabulary of models that read words.")
-    word_vectors: WordVectorsSettings = key(WordVectorsSettings, "First word vectors of models that read words.")
+    word_vectors: WordVectorsSettings = key(
+        WordVectorsSettings, "Word vectors with which the training of models that read words starts."
+    )
     train_defaults: TrainSettings = key(
         TrainSettings, "Defaults of the trained models below. bow and gru have no other keys."
     )
     auxiliary: AuxiliarySettings = key(
         AuxiliarySettings,
-        "Auxiliary pairs of images and weak texts.",
+        "Auxiliary pairs: images and their weak texts.",
         title="Titles, tags and descriptions: encode-documents, accumulate, study",
     )
     documents: dict[Name, DocumentsSettings] = key(
@@ -153,7 +161,7 @@ class Keys(Section):
         "Weak texts by name: the fields to join, and their origin. Table 3 of Gong et al. 2014 uses the last three.",
     )
     transfer: TransferSettings = key(
-        TransferSettings, "Training with auxiliary pairs. Each value of a list is tried on dev."
+        TransferSettings, "Training with auxiliary pairs. The values of each list are tried on dev."
     )
     study: StudySettings = key(StudySettings, "Experiments for the tables of Gong et al. 2014.")
     variants: dict[Name, Variant] = key(
@@ -166,7 +174,7 @@ class Keys(Section):
     ensembles: dict[Name, EnsembleSettings] = key(
         {}, "Ensembles of models, as NAME: {members: [models], weights: ...}."
     )
-    hubness: HubnessSettings = key(HubnessSettings, "Hubness correction. Each value of a list is tried on dev.")
+    hubness: HubnessSettings = key(HubnessSettings, "Hubness correction. The values of each list are tried on dev.")
     align: AlignSettings = key(AlignSettings, "Alignment of words with regions by multi-vector models.")
     phrases: PhrasesSettings = key(PhrasesSettings, "Evaluation of noun phrases against regions.")
     index: IndexSettings = key(IndexSettings, "Search indexes.", title="Results: build-index, evaluate")

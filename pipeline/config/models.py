@@ -62,7 +62,8 @@ class FitSettings(Section):
     )
     eigenvalues: Eigenvalues = key(
         ("correlation",),
-        "Base of this exponent (lambda in equation 2): correlation (rho) | gong (1 + rho, as in the published code).",
+        "Base of eigenvalue_power (lambda in equation 2): correlation (rho) | gong (1 + rho, as in the published "
+        "code).",
     )
     search: Literal["grid", "lines", "walk"] = key(
         "lines",
@@ -80,7 +81,7 @@ class FitSettings(Section):
 class TransferSettings(Section):
     """How a fit uses auxiliary pairs. Every combination of values is tried on dev."""
 
-    beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the rows of auxiliary pairs.")
+    beta: NonNegatives = key((0.1, 0.3, 1), "joint: factor on the vectors of auxiliary pairs.")
     auxiliary_dimensions: Positives = key(
         (128,), "stacked, sae-linear, sae: number of dimensions of the auxiliary projection (c1)."
     )
@@ -88,11 +89,11 @@ class TransferSettings(Section):
         (1,), "stacked, sae-linear, sae: exponent on the canonical correlations of the auxiliary projection (t)."
     )
     auxiliary_eigenvalues: Eigenvalues = key(
-        ("correlation",), "stacked, sae-linear, sae: base of this exponent, as fit.eigenvalues."
+        ("correlation",), "stacked, sae-linear, sae: base of auxiliary_power, as fit.eigenvalues."
     )
     weight: NonNegatives = key((1,), "sae-linear, sae: length of the stacked columns relative to the original columns.")
     second_beta: NonNegatives = key(
-        (0,), "sae-linear, sae: factor on auxiliary rows in the second CCA. The paper has 0."
+        (0,), "sae-linear, sae: factor on the vectors of auxiliary pairs in the second CCA. The paper has 0."
     )
     rule: Annotated[tuple[Literal["cosine-sine", "paper", "tanh"], ...], Field(min_length=1)] = key(
         ("cosine-sine",),
@@ -146,7 +147,8 @@ class AnchorSettings(Section):
     )
     power: AboveZeros = key((1, 2, 4, 8, 16), "Exponents on the cosines (p) to try on dev. The paper has 8.")
     anchors: Positive = key(
-        5000, "Largest number of training pairs that are anchors. It is the number of dimensions of the joint space."
+        5000,
+        "Largest number of training pairs that are anchors. The joint space has a dimension for each anchor.",
     )
 
 
@@ -156,7 +158,9 @@ class WsabieSettings(Section):
     learning_rate: AboveZeros = key(
         (0.5, 1, 2, 4, 8), "Learning rates to try on dev, for the mean gradient of a batch."
     )
-    max_norm: AboveZeros = key((10, 20, 50, 100, 200), "Largest squared lengths of a column (alpha) to try on dev.")
+    max_norm: AboveZeros = key(
+        (10, 20, 50, 100, 200), "Largest squared lengths of a column of weights (alpha) to try on dev."
+    )
     batch_size: Positive = key(256, "Number of pairs per step, whose mean gradient is applied. The paper has 1.")
     dimensions: Positive = key(96, "Number of dimensions of the joint space (c).")
     epochs: Positive = key(300, "Largest number of epochs.")
@@ -170,7 +174,7 @@ class TrainSettings(Section):
     dimensions: Positive = key(
         512,
         "Number of dimensions of the joint space (K). bow has the dimensions of its word vectors, "
-        "and ncca-refined the dimensions of the model that it starts from.",
+        "and ncca-refined and ncca-recurrent have the dimensions of the model that they start from.",
     )
     loss: Loss = key(
         "info-nce",
@@ -183,8 +187,8 @@ class TrainSettings(Section):
     )
     negatives: Literal["all", "distinct", "hardest", "sampled"] = key(
         "all",
-        "Negative pairs: all (pairs of the batch) | distinct (each image of the batch once) | "
-        "hardest (the best-scoring negative in the batch) | sampled (from the training set).",
+        "Negative pairs: all (other pairs of the batch) | distinct (the same, but each image once) | "
+        "hardest (the best-scoring negative in the batch) | sampled (drawn from the training set for each batch).",
     )
     reduction: Literal["mean", "sum"] = key(
         "mean", "Reduction of the losses in a batch: mean | sum (as in the papers)."
@@ -195,28 +199,34 @@ class TrainSettings(Section):
     optimiser: Optimiser = key("adam", "Optimiser: adam | sgd | momentum (sgd with a momentum of 0.9) | adagrad.")
     learning_rate: AboveZero | AboveZeros = key(
         0.001,
-        "Learning rate in the first epoch. If it is a list, dev chooses one of its rates. Models that differ only in "
-        "their seeds have the rate of the first of them.",
+        "Learning rate at the start. If it is a list, dev chooses one of its rates. Models that differ only in "
+        "their seeds have the rate that is chosen for the first of them.",
     )
-    decay: PositiveShare = key(0.85, "Factor on the learning rate after every epoch.")
+    decay: PositiveShare = key(0.85, "Factor on the learning rate per epoch. The rate decreases in every step.")
     weight_decay: NonNegative = key(
         0,
-        "Weight decay. It pulls parameters towards zero, or, in models that start from an ncca, "
-        "towards the start. It pulls the matrices of tree models towards the identity.",
+        "Weight decay per step, as a multiple of the learning rate. It pulls parameters towards zero, in models that "
+        "start from an ncca towards the start, and the matrices of tree models towards the identity.",
     )
-    penalty: NonNegative = key(0, "Penalty on the parameters (lambda in Socher et al. 2014, section 5).")
+    penalty: NonNegative = key(
+        0, "Weight of the squared parameters in the loss (lambda in Socher et al. 2014, section 5)."
+    )
     averaging: BelowOne = key(0, "Decay of the running average of the parameters per step. 0 turns averaging off.")
     dropout: BelowOne = key(0.3, "Dropout on image features, words and caption vectors.")
     encoder_dropout: BelowOne = key(0, "Probability that an image lacks the features of an encoder in training.")
     clip: AboveZero = key(2, "Largest norm of the gradient.")
     batch_size: Annotated[Positive, Field(ge=2)] = key(128, "Number of pairs per batch.")
     epochs: Positive = key(10, "Largest number of epochs.")
-    patience: Positive = key(3, "Number of epochs without a better sum of recalls on dev after which training stops.")
+    patience: Positive = key(
+        3,
+        "Number of epochs without a better result on dev after which training stops. The result is the sum of recalls, "
+        "or the mean rank if `score` is product or `loss` is squared.",
+    )
     precision: Precision = key(
         "auto", "Number type of recurrent products: auto (bfloat16 if it is fast) | float32 | bfloat16."
     )
     checkpoint_seconds: NonNegative = key(
-        60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
+        60, "Number of seconds between two checkpoints. A killed job repeats about this many seconds."
     )
 
     @property
@@ -284,7 +294,7 @@ class RecurrentTrainSettings(RefinedTrainSettings):
 class DenseTrainSettings(TrainSettings):
     """A model of phrases and regions. It needs regions of all encoders of the model."""
 
-    simplified_epochs: Count = key(3, "Number of first epochs that use only whole captions.")
+    simplified_epochs: Count = key(3, "Number of epochs at the start that use only whole captions.")
     correspondence_epochs: Positive = key(2, "Number of epochs after which the region of every phrase is chosen again.")
     phrase_share: NonNegative = key(0.3, "Weight of the loss of phrases relative to the loss of sentences.")
     phrase_contrasts: Literal["other-images", "batch", "own-image"] = key(
@@ -368,13 +378,13 @@ class HubnessSettings(Section):
     )
     bank: Positive = key(
         5000,
-        "Number of train images, and of train captions, against which hubs are measured. A refitted "
-        "model uses train and dev.",
+        "Largest number of train images, and of train captions, against which hubs are measured. They are drawn at "
+        "random. A refitted model uses train and dev.",
     )
     queries: Place | None = key(
         None,
-        "Text file with real queries, one per line, that replace the train captions in the bank. They also measure the "
-        "index of photos without captions.",
+        "Text file with real queries, one per line, that replace the train captions against which hubs among images "
+        "are measured. They also measure the index of a run without captions.",
     )
 
 
@@ -503,10 +513,13 @@ class EnsembleSettings(Section):
     """A model that adds the scores of other models."""
 
     members: Annotated[Names, Field(min_length=2)] = key(..., "Models whose scores are added.")
-    refit: bool = key(False, "Whether to refit the members to train and dev, with the weights that were chosen on dev.")
+    refit: bool = key(
+        False,
+        "Whether to fit the members again to train and dev. The weights are those that were chosen on dev before.",
+    )
     weights: NonNegatives = key(
         (0, 0.25, 0.5, 1),
-        "Weights to try for the scores of each member, which are divided by their standard "
+        "Weights that dev tries for the scores of each member. The scores are first divided by their standard "
         "deviation. 0 removes the member.",
     )
 

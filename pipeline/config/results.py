@@ -93,7 +93,7 @@ class PhrasesSettings(Section):
 class AlignSettings(Section):
     splits: tuple[Described, ...] = key(("test",), "Splits whose captions are aligned with regions.")
     beta: NonNegative = key(
-        0.1, "Bonus for neighbouring words with the same region, in units of the product of a word and a region."
+        0.1, "Bonus for two neighbouring words with the same region, added to the products of words and regions."
     )
 
 
@@ -108,7 +108,7 @@ class IndexSettings(Section):
         200_000, "Largest number of vectors for an exact index, if it fits `memory` and `latency_ms`."
     )
     recall_floor: PositiveShare = key(
-        0.95, "Smallest recall@10, compared with exact search, of an index that is not exact."
+        0.95, "Smallest recall@10 of an index that is not exact: the share of the 10 exact neighbours that it finds."
     )
     memory: Positive | None = key(None, "Largest size of an index in MiB. null sets no limit.")
     bundles: Annotated[Positive, Field(le=10_000)] = key(
@@ -123,7 +123,8 @@ class IndexSettings(Section):
         "dev (docs/searching.md).",
     )
     candidates: Literal["auto"] | Annotated[tuple[str, ...], Field(min_length=1)] = key(
-        "auto", "Types of indexes to try above exact_limit: auto, or a list such as [HNSW32, 'IVF1024,SQ8']."
+        "auto",
+        "Types of indexes to try if an exact index is not possible: auto, or a list such as [HNSW32, 'IVF1024,SQ8'].",
     )
     shortlist: ShortlistSettings = key(
         ShortlistSettings,
@@ -140,14 +141,18 @@ class EvaluateSettings(Section):
     )
     bootstrap: Count = key(1000, "Number of resamples of the images for 95% confidence intervals.")
     folds: Positive = key(
-        1, "Number of sets of consecutive images over which recalls are also averaged (5 for COCO). 1 turns this off."
+        1,
+        "Number of sets of consecutive images into which a split is also divided (5 for COCO). The recalls of the sets "
+        "are averaged. 1 turns this off.",
     )
     generators: tuple[Name, ...] = key(
         (),
         "Caption generators that are evaluated by perplexity: mrnn | lbl | mlbl | mnlm | sc-nlm.",
     )
     prior_images: Count = key(
-        32, "Number of train images whose mean probability a caption's probability is divided by. 0: plain perplexity."
+        32,
+        "generators: number of train images. The probability of a caption is divided by its mean probability for these "
+        "images. 0: plain perplexity.",
     )
 
 
@@ -184,9 +189,9 @@ class ServeSettings(Section):
     top: Positive = key(12, "Number of results, unless a request asks for another number.")
     among: Count = key(
         0,
-        "Number of nearest results of an image plus and minus words that are re-ranked by distance "
-        "to their mean (4 in Kiros et al. 2014). 0 turns re-ranking off. `jointspace search` has "
-        "its own option.",
+        "Number of nearest results of a photo with plus and minus words that are sorted again by the distance "
+        "to their mean (4 in Kiros et al. 2014). 0 turns this off. `jointspace search` has "
+        "its own option, --rerank.",
     )
     max_upload_pixels: Positive = key(50_000_000, "Largest number of pixels of an uploaded photo.")
     max_connections: Positive = key(1000, "Largest number of open connections. Further connections get the answer 503.")
@@ -197,13 +202,13 @@ class ServeSettings(Section):
     )
     originals: bool | None = key(
         None,
-        "Whether to serve original files, including their EXIF metadata. null: only if the server "
-        "listens on localhost.",
+        "Whether to serve original files, including their EXIF metadata. null: only if no other machine can reach the "
+        "server.",
     )
     columns: tuple[str, ...] | None = key(
         None,
-        "The collection's own columns that the page shows and filters by. null: all columns if the "
-        "server listens on localhost, and otherwise none.",
+        "The collection's own columns that the page shows and filters by. null: all columns if no other machine can "
+        "reach the server, and otherwise none.",
     )
 
 
@@ -233,8 +238,8 @@ class NearestSettings(Section):
 class OptimisationSettings(Section):
     in_space: ClassVar[bool] = False
     optimiser: Literal["rmsprop", "adam", "sgd"] = key("rmsprop", "Optimiser: rmsprop | adam | sgd.")
-    learning_rate: AboveZero = key(0.002, "Learning rate in the first epoch.")
-    decay: PositiveShare = key(0.75, "Factor on the learning rate after every epoch.")
+    learning_rate: AboveZero = key(0.002, "Learning rate at the start.")
+    decay: PositiveShare = key(0.75, "Factor on the learning rate per epoch. The rate decreases in every step.")
     weight_decay: NonNegative = key(0, "Weight decay per step, as a multiple of the learning rate.")
     averaging: BelowOne = key(0.99, "Decay of the running average of the parameters per step.")
     clip: AboveZero = key(5, "Largest absolute value of an element of the gradient.")
@@ -245,7 +250,7 @@ class OptimisationSettings(Section):
     epochs: Positive = key(8, "Largest number of epochs.")
     patience: Positive = key(2, "Number of epochs without a lower perplexity on dev after which training stops.")
     checkpoint_seconds: NonNegative = key(
-        60, "Number of seconds between two checkpoints. A killed job repeats at most this many seconds."
+        60, "Number of seconds between two checkpoints. A killed job repeats about this many seconds."
     )
     precision: Precision = key(
         "auto", "Number type of matrix products: auto (bfloat16 if it is fast) | float32 | bfloat16."
@@ -301,12 +306,17 @@ class DescribeSettings(Section):
     region_texts: Place | None = key(
         None, "File under data_root with texts that people wrote for boxes (docs/trees.md)."
     )
-    space: str = key("ncca", "Model whose joint space mnlm, sc-nlm, lbl and nearest use.")
+    space: str = key(
+        "ncca",
+        "Model whose joint space lbl, mlbl, mnlm and sc-nlm use, and nearest with by: joint-image or joint-sentence.",
+    )
     top: Positive = key(5, "Number of generated captions per image, the best first. The first is evaluated.")
     beam: Positive = key(7, "mrnn: number of hypotheses in the beam search. 1 is greedy.")
     length_power: NonNegative = key(0.7, "mrnn: exponent of the length by which log probabilities are divided.")
     temperature: AboveZero | None = key(None, "mrnn: temperature at which captions are sampled. null uses beam search.")
-    candidates: Positive = key(300, "lbl, mnlm, sc-nlm: number of candidates per image. Kiros et al. 2014 have 1000.")
+    candidates: Positive = key(
+        300, "lbl, mlbl, mnlm, sc-nlm: number of candidates per image. Kiros et al. 2014 have 1000."
+    )
     meteor: bool = key(True, "Whether to compute METEOR, if Java is installed. All scores need jointspace[metrics].")
 
 

@@ -29,15 +29,15 @@ class WordVectorsSettings(Section):
     predicts: Literal["context", "word"] = key(
         "context", "Method of word2vec, for source: corpus: context (skip-gram) | word (CBOW, as in Kiros et al. 2014)."
     )
-    train: bool = key(True, "Whether the word vectors are trained further with the model.")
+    train: bool = key(True, "Whether the training of a model changes the word vectors.")
 
     _file = file_goes_with("source")
 
 
 class TreebankSettings(Section):
-    train: Place | None = key(None, "Sentences for training.")
-    dev: Place | None = key(None, "Sentences for choosing the best epoch.")
-    test: Place | None = key(None, "Sentences for reporting the accuracy.")
+    train: Place | None = key(None, "File of sentences for training.")
+    dev: Place | None = key(None, "File of sentences for choosing the best epoch.")
+    test: Place | None = key(None, "File of sentences for reporting the accuracy.")
 
 
 class ParserSettings(Section):
@@ -50,12 +50,13 @@ class ParseSettings(Section):
     )
     conllu: Place | None = key(
         "trees.conllu",
-        "CoNLL-U file of dependency trees under data_root, for engine: files. null derives "
-        "dependencies from phrase trees.",
+        "CoNLL-U file of dependency trees under data_root, for engine: files. With null, "
+        "dependencies are derived from phrase trees.",
     )
     brackets: Place | None = key(
         "trees.brackets",
-        "File of phrase trees under data_root, for engine: files. null derives phrase trees from dependencies.",
+        "File of phrase trees in Penn brackets under data_root, for engine: files. With null, phrase trees are derived "
+        "from dependencies.",
     )
     pipeline: str | None = key(
         None,

@@ -44,7 +44,7 @@ def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
     writes=lambda layout, encoder: layout.encoder(encoder),
 )
 def finetune(run: StageRun, job: Job, encoder: str) -> None:
-    """Finetune the network of an image encoder to classify the labelled boxes of the training images.
+    """Finetune the network of an image encoder to classify the labelled boxes of the images in `finetune.splits`.
 
     If the job is killed, run it again: it continues at the last checkpoint.
     """

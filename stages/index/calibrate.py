@@ -18,9 +18,9 @@ from stages.commands import FILE, FOLDER, say_next
 def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
     """Show where likely matches end, by captions that you write.
 
-    PAIRS is a table (CSV, TSV or Parquet) with the columns file and caption, for at least 50 photos of INDEX, by
-    default pairs.csv. Write what you would type to find the photo. With --ask, Enter skips a photo and Ctrl-D stops.
-    Run the same command again to continue.
+    PAIRS (by default pairs.csv) is a table (CSV, TSV or Parquet) with the columns file and caption. It needs captions
+    of at least 50 photos of INDEX. Write what you would type to find the photo. With --ask, Enter skips a photo and
+    Ctrl-D stops. Run the same command again to continue.
     """
     from pipeline.run.reading.calibration_pairs import calibrate_index
     from pipeline.run.reading.results import search_command

@@ -21,15 +21,19 @@ log = logging.getLogger(__name__)
 )  # fmt: skip
 @click.option(
     "--dims", type=click.IntRange(min=1), metavar="N",
-    help="Dimensions before coding with --to faiss. [default: all for int8, and 128, 96 and 64 for the others]",
+    help="Number of dimensions to which vectors are reduced before coding, with --to faiss."
+    " [default: all for int8, and 128, 96 and 64 for the others]",
 )  # fmt: skip
-@click.option("--recipe", type=FOLDER, metavar="FOLDER", help="New folder for a program that embeds queries.")
+@click.option(
+    "--recipe", type=FOLDER, metavar="FOLDER", help="New folder for a recipe with which a program embeds queries."
+)
 def command(
     index_folder: Path, kind: str | None, output: Path | None, code: str | None, dims: int | None, recipe: Path | None
 ) -> None:
     """Export vectors, or a recipe for queries, for other programs.
 
-    The files of the vectors also have the ids, paths and captions, and your own columns.
+    Give --to and --output for the vectors, or --recipe, or all three. The files beside the vectors, or the Parquet
+    table itself, have the ids, paths and captions, and your own columns.
     """
     from pipeline.storage.locks import hold
 

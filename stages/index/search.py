@@ -98,7 +98,9 @@ class Query:
     "--index", "index_folders", type=FOLDER, multiple=True, metavar="INDEX",
     help="Instead of INDEX: search this index. Repeat it to search several indexes of the same model together.",
 )  # fmt: skip
-@click.option("--image", "image_path", type=FILE, metavar="FILE", help="Search with this photo: rank captions for it.")
+@click.option(
+    "--image", "image_path", type=FILE, metavar="FILE", help="Search with this photo. By default, rank captions for it."
+)
 @click.option("--similar", is_flag=True, help="With --image: find similar photos instead of captions.")
 @click.option("--text", help="With --image: find photos that are similar and match these words.")
 @click.option(
@@ -106,12 +108,10 @@ class Query:
     help="With --text: the weight of the words, from 0 to 1. The weight of the photo is 1 minus this weight.",
 )  # fmt: skip
 @click.option(
-    "--regions", is_flag=True, help="Rank regions of photos and print their boxes. The model must be a region model."
+    "--regions", is_flag=True, help="Rank regions of photos and print their boxes. The model must have regions."
 )
-@click.option(
-    "--minus", multiple=True, metavar="WORDS", help="Find photos without this: subtract its vector from the query."
-)
-@click.option("--plus", multiple=True, metavar="WORDS", help="Find photos with this: add its vector to the query.")
+@click.option("--minus", multiple=True, metavar="WORDS", help="Find photos without these words: subtract their vector.")
+@click.option("--plus", multiple=True, metavar="WORDS", help="Find photos with these words: add their vector.")
 @click.option(
     "--sort", metavar="COLUMN",
     help="Sort the likely matches of a text by a column: dates from the newest, other values from the smallest."

@@ -93,7 +93,7 @@ class ServeOptions:
 )  # fmt: skip
 @click.option(
     "--column", "columns", multiple=True, metavar="NAME",
-    help="Column of the collection to show. Repeat it for several. [default: all, or none if others can see the page]",
+    help="Column of the collection to show. Repeat it for several. [default: the key serve.columns]",
 )  # fmt: skip
 @click.option(
     "--review", is_flag=True,

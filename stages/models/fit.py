@@ -45,7 +45,7 @@ def _fit_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def fit(run: StageRun, job: Job, model: str) -> None:
-    """Fit a linear MODEL in closed form, and choose its parameters on dev.
+    """Fit a linear MODEL, and choose its parameters on dev.
 
     MODEL is a registered model, a variant from the configuration, or a refit of one of them. A refit is fitted on train
     and dev with the parameters that were chosen before.

@@ -53,11 +53,12 @@ listed, even if fewer are probably wrong."""
 @click.argument("root", type=RUN, metavar="RUN")
 @click.option(
     "--exclude", type=FILE, metavar="FILE",
-    help="Write a takedown list, which the key collection.takedown can name. Less reliable findings are comments.",
+    help="Write the findings as a takedown list, which the key collection.takedown can name. Less reliable findings are"
+    " comments.",
 )  # fmt: skip
 @click.option(
     "--rate", type=click.FloatRange(0, 0.5), default=FALSE_DISCOVERY_RATE, show_default=True,
-    help="Largest estimated share of right captions among the captions that the takedown list leaves out.",
+    help="Largest estimated share of right captions among the captions that the takedown list removes.",
 )  # fmt: skip
 def command(root: Path, exclude: Path | None, rate: float) -> None:
     """Find wrong captions, near-duplicates and split leakage.

@@ -104,8 +104,8 @@ def demo(further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
 def run(config_path: Path | None, further: tuple[str, ...], cores: int | None, as_json: bool) -> None:
     """Train, evaluate and index as a configuration asks.
 
-    CONFIG is a YAML file that `init` wrote. Finished work is kept. Options and targets of Snakemake follow after `--`,
-    e.g. `-- --keep-going`. With such options, the command shows the output of Snakemake.
+    CONFIG is a YAML file such as `init` writes. Finished work is kept. Options and targets of Snakemake follow after
+    `--`, e.g. `-- --keep-going`. With them, the command shows the output of Snakemake.
     """
     if config_path is None:
         found = sorted(Path().glob("*.yaml"))
@@ -135,12 +135,13 @@ def migrate(
 
     With files: OLD has vectors of the old encoder (.npy, Parquet and other formats, or an index), and NEW has vectors
     of some of the same photos by the new encoder, paired by names or by order. The command prints how much recall is
-    kept, maps the other vectors of OLD, and also writes an adapter with which new queries search the old vectors.
+    kept. It writes a vector in the new space for each vector of OLD, which is mapped if NEW does not have it. It also
+    writes the map with which new queries search the old vectors.
 
-    With a run: OLD is the encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes a
-    sample of the photos, fits a map from the features of OLD to the features of NEW, and maps the features of the other
-    photos. Results that use mapped features have the field `mapped_from`. The next `jointspace run CONFIG` encodes the
-    other photos and rebuilds the models and indexes.
+    With a run: OLD is the image encoder of the finished run, and NEW is its replacement in CONFIG. The command encodes
+    a sample of the photos, fits a map from the features of OLD to the features of NEW, maps the features of the other
+    photos, and completes the run with these features. Results that use mapped features have the field `mapped_from`.
+    The next `jointspace run CONFIG` encodes the other photos and rebuilds the models and indexes.
     """
     from pipeline.config import loading
     from pipeline.storage.locks import hold

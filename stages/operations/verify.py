@@ -34,8 +34,8 @@ def verify(run: Path, sweep: bool, quick: bool, as_json: bool) -> None:
     """Check every file of a run or an index against its hash.
 
     RUN is the folder of a run or of an index. The command prints the damaged files and the commands that repair them.
-    It also opens each index as `search` does. The exit code is 0 if every artefact is intact and was made from the
-    other artefacts of this run, and 1 otherwise.
+    Without --quick, it also opens each index as `search` does. The exit code is 0 if every artefact is intact and was
+    made from the other artefacts of this run, and 1 otherwise.
     """
     from tqdm import tqdm
 

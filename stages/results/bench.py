@@ -24,9 +24,11 @@ SEEDS = (0, 1, 2)
 
 @click.command("bench")
 @click.argument("root", metavar="RUN", type=RUN)
-@click.option("--encoder", "encoders", multiple=True, help="Image encoder. Repeat for several. [default: all]")
-@click.option("--text-encoder", "text_encoders", multiple=True, help="Text encoder. Repeat for several. [default: all]")
-@click.option("--method", "methods", multiple=True, help="Method. Repeat for several. [default: all]")
+@click.option("--encoder", "encoders", multiple=True, help="Image encoder of RUN. Repeat for several. [default: all]")
+@click.option(
+    "--text-encoder", "text_encoders", multiple=True, help="Text encoder of RUN. Repeat for several. [default: all]"
+)
+@click.option("--method", "methods", multiple=True, help="Method, such as ncca. Repeat for several. [default: all]")
 @click.option("--pairs", multiple=True, type=click.IntRange(min=20), default=PAIRS, show_default=True,
               help="Number of training pairs. Repeat for several.")  # fmt: skip
 @click.option("--seed", "seeds", multiple=True, type=click.IntRange(min=0), default=SEEDS, show_default=True,
@@ -46,8 +48,8 @@ def command(
 
     All methods get the same stored training pairs of RUN, and choose their settings on the first caption of each dev
     photo. Recalls are measured on all test captions, without and with a hubness correction. bench.csv has a line for
-    each measurement.
-    bench.html has the means over the seeds, a plot, and paired 95% intervals of the difference from the first method.
+    each measurement. bench.html has the means over the seeds, a plot, and paired 95% intervals of the difference from
+    the first method without correction.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.models.bench import METHODS, align_encoders, compare_methods, line_of, summarise

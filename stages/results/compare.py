@@ -30,8 +30,8 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
 
     The command shows the recalls with their intervals, and also writes them as an HTML page. All models are compared
     with the best model of the first RUN. Several seeds of a model are one system. A CSV table adds published
-    results: its columns are model, image_to_sentence_recall@1, @5 and @10, and sentence_to_image_recall@1, @5 and @10,
-    in percent.
+    results: it has the column model and some of the columns image_to_sentence_recall@1, @5 and @10, and
+    sentence_to_image_recall@1, @5 and @10, in percent.
     """
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.report.page import compared_as_text, render_page
