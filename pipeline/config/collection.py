@@ -78,8 +78,8 @@ class CollectionSettings(Section):
     )
     draw: tuple[Literal["dev", "test"], ...] = key(
         (),
-        "Splits (dev | test) that are drawn from train and from images without a split, if the collection does not name "
-        "them. Each gets a tenth of these images, at most 1,000.",
+        "Splits (dev | test) that are drawn from train and from images without a split, if the collection does not "
+        "name them. Each gets a tenth of these images, at most 1,000.",
     )
     max_sentence_chars: Positive = key(
         2000, "Largest number of characters of a caption, title or description. Longer texts are rejected."
