@@ -188,8 +188,9 @@ def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | Non
 class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
-    `exact` are the rows of photos with the query as an identifier. `ranks` maps the row of each match to its rank from
-    0. Photos in `exact` have the rank 0, and the others follow by BM25. Equally good matches have the same rank.
+    `exact` are the rows of the photos that have the query as an identifier. `ranks` maps the row of each match to its
+    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, also if too many
+    photos share the value for an identifier. The other matches follow by BM25. Equally good matches have equal ranks.
     """
 
     query: TextQuery
@@ -218,14 +219,15 @@ class TextIndex:
         try:
             keys = " OR ".join((f'"{_mark(query.key)}"', *(f'c0 : "{stem}"' for stem in query.stems)))
             equal = self._find(keys, MAX_MATCHES) if query.key else {}
-            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most) | equal
+            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
         except sqlite3.Error as error:
             raise IntegrityError(
                 f"The stored words of an index are damaged ({error}). Delete the folder {state_folder('words')}, and"
                 " search again."
             ) from error
         exact = equal if len(equal) <= MAX_IDENTIFIED else {}
-        scores |= dict.fromkeys(exact, -math.inf)  # SQLite's score of a better match is smaller.
+        # SQLite's score of a better match is smaller. A whole value is the best match, also if it is a category.
+        scores |= dict.fromkeys(equal, -math.inf)
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}
         ordered = np.sort(np.fromiter(scores.values(), float, len(scores)))

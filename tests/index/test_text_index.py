@@ -156,6 +156,30 @@ def test_an_identifier_comes_before_better_matches_of_its_words(run: Path, tmp_p
     assert {*found[:2]} == {0, 1} and found[2] == 2
 
 
+def test_a_whole_value_has_rank_0_although_other_texts_repeat_its_words(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """More photos have this value than may share an identifier. One shard and several shards give the same ranks."""
+    monkeypatch.setattr(text_index, "MAX_IDENTIFIED", 2)
+    several = build_bundle(run, {"index": {"bundles": 3}}, output="several-values")
+    shards = sorted(path.parent for path in several.rglob("card.json"))
+    assert len(shards) == 3
+    values = {5: "Green Harbour", 12: "green-harbour", 20: "GREENHARBOUR", 2: "Green Harbour " * 9, 14: "harbour"}
+    notes = {14: "a green harbour, the green harbour"}
+    folders = []
+    for shard in (run / "bundle", *shards):
+        ids = IndexShard(shard).table("images")["image_id"].to_pylist()
+        columns = {"place": [values.get(number) for number in ids], "note": [notes.get(number, "") for number in ids]}
+        folders.append(with_columns(shard, tmp_path / f"index-{len(folders)}", **columns))
+    for opened in (folders[:1], folders[1:]):
+        searcher = Searcher(open_index(*opened))
+        matches = searcher.text_index.search(TextQuery.parse("green harbour"))
+        ids = [row["image_id"] for row in rows_of(searcher.index)]
+        assert not matches.exact and {ids[row] for row in matches.ranks} == {2, 5, 12, 14, 20}
+        assert {ids[row] for row, rank in matches.ranks.items() if rank == 0} == {5, 12, 20}
+        assert {hit.row["image_id"] for hit in searcher.images("green harbour", 24)[:3]} == {5, 12, 20}
+
+
 def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> None:
     index = jointspace.load(museum)
     assert not index.search("horse Rome", k=24).matched  # No horse is in Rome.
