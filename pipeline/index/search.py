@@ -95,7 +95,7 @@ class Answer(list[Hit]):
         return self._judge(scores) if self._judge else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"error": self.error, "judgement": self.judgement}
+        return {"error": self.error, "identified": self.identified, "judgement": self.judgement}
 
     def _repr_html_(self) -> str | None:
         """Return the first hits as HTML for a notebook, if the searcher can draw them."""
@@ -611,6 +611,7 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     first, others = answer[: answer.identified], answer[answer.identified : likely]
     hits = [*_sort_hits(first, column), *_sort_hits(others, column), *answer[len(first) + len(others) :]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
+    ordered.identified = answer.identified
     ordered._judge = answer._judge
     ordered._draw = answer._draw
     return ordered

@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import pickle
 import re
 import shutil
 import sqlite3
@@ -546,9 +547,13 @@ def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) 
         run / "bundle", tmp_path / "index", name=["dog", "dog", *["other"] * 22], place=["Rome"] * 21 + [None] * 3,
         count=[*range(24)],
     )))  # fmt: skip
-    dogs = [hit.row["count"] for hit in searcher.images("dog", 24, sort="-count")]
-    assert dogs == [1, 0, *range(23, 1, -1)]
-    assert [hit.row["count"] for hit in searcher.images("rome", 2, sort="-count")] == [20, 19]
+    dogs = searcher.images("dog", 24, sort="-count")
+    assert [hit.row["count"] for hit in dogs] == [1, 0, *range(23, 1, -1)]
+    assert dogs.identified == 2 and {hit.matches for hit in dogs[:2]} == {("name",)}
+    assert dogs.identified == searcher.images("dog", 24).identified
+    assert pickle.loads(pickle.dumps(dogs)).identified == 2  # noqa: S301  The test has written it.
+    places = searcher.images("rome", 2, sort="-count")
+    assert [hit.row["count"] for hit in places] == [20, 19] and places.identified == 0
 
 
 def test_command_finds_words(museum: Path) -> None:
