@@ -72,8 +72,8 @@ class ImageAnswer(PhotographAnswer):
     score: float = Field(description="similarity to the query. A higher score is a better match.")
     matches: list[str] = Field(description="texts with the words of the query: caption, file name or a column")
     box: tuple[float, float, float, float] | None = Field(
-        description="region of the photo that matches the text best, as left, top, right, bottom in pixels, or null"
-        " if the model compares whole photos"
+        description="region of the photo that matches the text best, as left, top, right, bottom in pixels. null if the"
+        " model compares whole photos, or if it knows no word of the text."
     )
 
 

@@ -153,11 +153,16 @@ class ServedGallery:
     ) -> Answer:  # fmt: skip
         """Find the `top` images nearest to a text. The arguments have the meaning that Searcher.images describes.
 
-        With a multi-vector model, the row of each hit has the `box` of the region that matches the text best: left,
-        top, right, bottom in pixels.
+        With a multi-vector model, the row of each hit has the additional key `box`: left, top, right, bottom of the
+        region that matches the text best, in pixels of the original image. The key is missing if the model cannot embed
+        the text, and the images were found by their texts alone.
         """
         hits = self.searcher.images(sentence, top, where, match_text, minus, sort=sort)
         if not self.searcher.multi_vector:
+            return hits
+        try:
+            self.searcher.require_known(sentence)
+        except (InputError, UsageError):  # The hits were found by their texts alone.
             return hits
         words = several_vectors_each(self.searcher.embed_sentence(sentence)).array.sum(axis=0)
         gallery = with_regions(self.searcher.gallery("images"))
@@ -166,7 +171,8 @@ class ServedGallery:
         for record, row in zip(self.searcher.records("images", rows), rows.tolist(), strict=True):
             item = gallery.item(row)
             boxes[record["image_id"]] = item.box_array[(item.array @ words).argmax()].tolist()
-        return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
+        hits[:] = (replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
+        return hits
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
         """Return the bytes of a photo, or an image of a gallery, in a form that the searcher accepts. The image is read
