@@ -40,16 +40,17 @@ from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex, open_index
-from pipeline.storage.tables import RowTable
+from pipeline.storage.tables import SHARD, RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "3"
+VERSION = "4"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
-BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
-"""Columns whose values are not text of the user. File names are read from `path` and `member`."""
+BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height", SHARD))
+"""Names of the columns of images that jointspace writes. Words are searched in none of them, except in the file names in
+`path` and `member`."""
 MAX_COLUMNS = 500
 """Largest number of the user's columns that are searched. Further columns are ignored. SQLite has a limit of 2,000."""
 MAX_VALUE_CHARACTERS = 10_000

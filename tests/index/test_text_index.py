@@ -485,6 +485,12 @@ def test_several_shards_match_as_one(run: Path) -> None:
             [(hit.row["path"], hit.matches) for hit in searcher.images(query, 24)] for searcher in (one, several)
         ]
         assert answers[0][:3] == answers[1][:3] and {*answers[0]} == {*answers[1]}
+    for query in ("1", "horse 2"):  # A number of a shard is not a value of the collection.
+        matches = [
+            {hit.row["path"]: hit.matches for hit in searcher.images(query, 24) if hit.matches}
+            for searcher in (one, several)
+        ]
+        assert matches[0] == matches[1]
     for changes in ({"sort": "-path"}, {"minus": ["cat"]}, {"where": "path != 'horse-19.png'"}):
         scores = [
             {hit.row["path"]: hit.score for hit in searcher.images("horse dog", 24, **changes)}
