@@ -81,12 +81,19 @@ class Review:
             rows = read_decisions(self.path)
             if step.step == "undo" and not rows:
                 raise InputError("There is no decision that can be undone.")
-            if step.step != "undo" and not 0 <= step.pair < len(self.pairs):
-                raise InputError(f"There is no pair {step.pair}. The last pair is {len(self.pairs) - 1}.")
-            row = rows.pop() if step.step == "undo" else Decision.now(self.pairs[step.pair].pair, step.step)
+            row = rows.pop() if step.step == "undo" else Decision.now(self.pair(step.pair).pair, step.step)
             write_decisions(self.path, rows if step.step == "undo" else [*rows, row])
         numbers = {each.pair: number for number, each in enumerate(self.pairs)}
         return {"pair": numbers.get((row.image, row.caption)), "decisions": self.decisions()}
+
+    def pair(self, number: int) -> ReviewedPair:
+        """Return the pair with a number from 0. Raises InputError if there is no pair with this number."""
+        if not 0 <= number < len(self.pairs):
+            raise InputError(
+                f"There is no pair {number}. The audit has {len(self.pairs)} pairs, which are numbered from 0. Open the"
+                " page /review again."
+            )
+        return self.pairs[number]
 
 
 def build_router(review: Review, page: str) -> APIRouter:
@@ -112,8 +119,8 @@ def build_router(review: Review, page: str) -> APIRouter:
     async def show_photograph(request: Request, number: int) -> Response:
         service: Service = request.app.state.service
         try:
-            data, _ = await service.run(service.showing, review.gallery.large, review.pairs[number].image_id)
-        except (IndexError, InputError) as error:
+            data, _ = await service.run(service.showing, review.gallery.large, review.pair(number).image_id)
+        except InputError as error:
             raise HTTPException(404, str(error)) from error
         return Response(data, media_type="image/jpeg")
 

@@ -55,7 +55,9 @@ def test_suspicious_pairs_are_shown_with_their_photo_and_its_other_captions(fold
     photos = [client.get(f"/api/review/photographs/{number}") for number in range(3)]
     for photo, image_id in zip(photos, (3, 5, 1), strict=True):
         assert photo.content == client.get(f"/api/models/ncca/photographs/{image_id}/large").content
-    assert client.get("/api/review/photographs/3").status_code == 404
+    for number in (3, -1):
+        missing = client.get(f"/api/review/photographs/{number}")
+        assert missing.status_code == 404 and f"There is no pair {number}." in missing.json()["error"]
 
 
 def test_every_step_is_written_and_can_be_undone(folder: Path) -> None:
