@@ -272,8 +272,8 @@ class Searcher(QueryEncoder):
 
         The texts are encoded together, and the index is searched once. `where` is a condition on the columns of the
         images. With `match_text`, images whose captions, file names or columns have all words of a text are found too.
-        A text for which `images` would raise InputError gets an empty answer whose `error` is the message. Other errors,
-        such as a UsageError for a wrong condition, are raised.
+        A text for which `images` would raise InputError gets an empty answer whose `error` is the message. Other
+        errors, such as a UsageError for a wrong condition, are raised.
         """
         if len(sentences) > 1:
             self._keep("images")  # Otherwise the next batch would unpack the table again.

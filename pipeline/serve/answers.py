@@ -126,7 +126,7 @@ class SentenceAnswer(BaseModel):
 class ImagesAnswer(BaseModel):
     model: str
     seconds: float = Field(
-        description="duration of the search in seconds, with the encoding of the query and without the time in the queue"
+        description="duration of the search and the encoding of the query in seconds, without the time in the queue"
     )
     unknown: list[str] = Field(
         description="words of the query that are not in the vocabulary of the model and were ignored. Empty if some"

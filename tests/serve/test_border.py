@@ -270,7 +270,8 @@ def test_an_internal_error_is_counted_and_its_details_are_not_sent(
     client = make_client(gallery)
     answer = client.get("/api/models/ncca/images?sentence=dog")
     assert answer.status_code == 500 and answer.json() == {
-        "error": "The server could not answer because of an internal error. Its log has the details."
+        "error": "The server could not answer this request because of an internal error. Look for the reason in the log"
+        " of the server."
     }
     assert "a secret" in caplog.text
     route = '{route="/api/models/{model}/images",status="500"}'
