@@ -66,16 +66,16 @@ class Chained:
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise IndexError(
-                f"Rows were requested by {rows!r}. Request them by whole numbers of the shape (k,), by a bool array of"
-                f" the shape ({count},), or by a slice."
+                f"rows must be requested by whole numbers of the shape (k,), a bool array of the shape ({count},) or a"
+                f" slice, but were requested by {rows!r}."
             )
         rows = rows.astype(np.int64)  # Unsigned numbers would have no negative differences.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:
             raise IndexError(
-                f"Rows from {rows[0]} to {rows[-1]} were requested, but there are only {count} rows, counted from 0."
-                " Request rows in this range."
+                f"there are {count} rows, counted from 0, but rows from {rows[0]} to {rows[-1]} were requested. Request"
+                f" rows from 0 to {count - 1}."
             )
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
         cuts = np.searchsorted(rows, self.bounds)
