@@ -149,6 +149,7 @@ def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> Non
         (pa.array([b"\xff"]).dictionary_encode(), "'x' in a", "values of the type binary"),
         (pa.array([[1]]), "a = 1", "values of the type list"),
         (pa.array([Decimal("1.5")]), "a = '1.5'", "contains numbers, not text. Compare it with 1234.5"),
+        (pa.array([0], pa.date32()), "a > 3", "contains dates, not numbers. Compare it with '2024-01-31', for example"),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused_with_a_reason(values: pa.Array, text: str, message: str) -> None:
