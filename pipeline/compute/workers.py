@@ -356,7 +356,9 @@ class Worker(Generic[Item, Result]):
         connection.close()
         self._running = None
         if self._closed:
-            raise JointspaceError("The worker process was stopped before it had finished. Run the same command again.")
+            raise JointspaceError(
+                "A worker process was stopped before it had finished its work. Run the same command again."
+            )
         reasons = {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}
         return reasons.get(process.exitcode or 0, DIED)
 

@@ -64,7 +64,9 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
     if column.name not in names:
         near = difflib.get_close_matches(column.name, names, 1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        raise UsageError(f"There is no column {column.name[:80]!r}.{meant} The columns are {', '.join(names)}.")
+        raise UsageError(
+            f"There is no column {column.name[:80]!r}.{meant} Use one of the columns of the index: {', '.join(names)}."
+        )
     values = table[column.name]
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)

@@ -313,8 +313,11 @@ class MultiVectorGallery(Gallery):
         return self.rule.global_weight * (stored[items] @ own[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and the scores of the `top` best items for a single query, among the rows `items` (k,). If
-        there are fewer items than `top`, all of them are returned."""
+        """Return the rows and the exact scores of the `top` best items for a single query, among the rows `items` (k,).
+
+        If there are fewer items than `top`, all of them are returned. With a shortlist, an item whose estimated score
+        is too low may be missed.
+        """
         kept = min(self.scored(top), len(items))
         if kept == len(self):
             return self._rank(items, self.score_all(query, self.vectors())[items], top)

@@ -402,13 +402,14 @@ class Searcher(QueryEncoder):
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
-                f"Words cannot be added to a photo with the model {model}, which has one vector per region. Use the"
-                " index of a model with one vector per photo, such as ncca."
+                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because it has"
+                " several vectors per photo, one per region. Use the index of a model with one vector per photo, such"
+                " as ncca."
             )
         if self.index.card.metric != "inner_product":
             raise UsageError(
-                f"Words can only be added to a photo with a model that compares by cosine, but {model} uses the"
-                " Euclidean distance. Use the index of another model, such as ncca."
+                "Words can only be added to a photo, or subtracted from a query, with a model that compares by cosine,"
+                f" but {model} uses the Euclidean distance. Use the index of another model, such as ncca."
             )
 
     def analogy(

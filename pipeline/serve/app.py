@@ -24,9 +24,10 @@ from pipeline.serve.review import Review, build_router
 from pipeline.serve.routes import router
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
-"""JavaScript files of the page, in the order in which they are joined into one script."""
+"""Names, without `.js`, of the JavaScript files of the search page, in the order in which they are joined into one
+script."""
 REVIEW_SCRIPTS = ("state", "review")
-"""JavaScript files of the review page."""
+"""Names, without `.js`, of the JavaScript files of the review page, in the order in which they are joined."""
 
 
 def build_app(

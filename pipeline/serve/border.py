@@ -123,8 +123,8 @@ class Metrics:
         )
 
     def record(self, route: str, status: int, seconds: float) -> None:
-        """Count a request for `route` that was answered with the HTTP `status` after `seconds`. The status is 0 if the
-        request ended without an answer."""
+        """Count a request for `route` that was answered with the HTTP `status` after `seconds`, also as an error if the
+        status is at least 400. The status is 0 if the request ended without an answer."""
         self._requests.labels(route, status).inc()
         if status >= 400:
             self._errors.labels(route, status).inc()

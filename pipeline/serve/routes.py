@@ -53,7 +53,7 @@ async def _describer(service: Shared, generator: Annotated[str, Path()]) -> Desc
     if generator not in service.describers:
         names = ", ".join(service.describers) or "none"
         raise HTTPException(
-            404, f"There is no generator {generator[:80]!r}. The generators of this server are: {names}."
+            404, f"There is no generator {generator[:80]!r}. Use one of the generators of this server: {names}."
         )
     return service.describers[generator]
 
@@ -83,7 +83,10 @@ async def _photograph(
     HTTPException with status 413 if the file of the upload is too large, and with status 404 if there is no model `of`.
     """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("Send a photo as `photograph`, or the `image_id` of a photo together with its model as `of`.")
+        raise InputError(
+            "The request has no photo, or has it in two ways. Send a photo as `photograph`, or the `image_id` of a"
+            " photo of an index together with its model as `of`."
+        )
     if photograph is None:
         assert of is not None and image_id is not None  # The condition above checks both.
         return OfGallery(await _gallery(service, of), image_id)

@@ -19,7 +19,7 @@ from pipeline.storage.stored_index import open_index
 from pipeline.text.vocabulary import KnownTerms
 from stages.index.search import command
 
-# The images of dogs, sorted by their distance to "dog". The vector of image i deviates by 0.01 i towards the next thing.
+# The images of dogs, by their distance to "dog". The vector of image i deviates by 0.01 i towards the next thing.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
