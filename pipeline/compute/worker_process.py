@@ -116,7 +116,8 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
     The process ignores Ctrl-C, which its parent handles. It ends when its parent ends, even if the parent is killed.
     """
     os.environ.update(variables)
-    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:  # imported before this process was forked
+    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:
+        # NumPy was imported before this process was forked, so it does not read the environment variables again.
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(int(variables["OMP_NUM_THREADS"]))

@@ -262,7 +262,8 @@ def remove(
     `card`. If `rest_ids` is empty, the new index is an empty Flat index.
     """
     factory = card.factory
-    # The type is read from the index, because the card may be wrong. Other types number the vectors again.
+    # The type is read from the index, because the card may be wrong. If FAISS removes vectors from an index of another
+    # type, it numbers the remaining vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)

@@ -230,7 +230,8 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ):
-            untyped(part).do_polysemous_training = False  # It takes minutes, and only polysemous search needs it.
+            # This training takes minutes, and only polysemous search, which jointspace does not use, needs it.
+            untyped(part).do_polysemous_training = False
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:

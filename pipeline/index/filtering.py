@@ -31,7 +31,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     fewer than `top` ids are allowed, the result has as many columns as there are allowed ids. Raises UsageError if the
     index can neither skip vectors nor return its vectors.
     """
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
         ids = faiss.vector_to_array(typed.id_map)
         return search_among(typed.index, queries, top, allowed[ids]).renumber(ids)
@@ -67,7 +67,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
 
     Raises RuntimeError if this type of index cannot return its vectors. Several threads may call this at the same time.
     """
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS cannot look up a vector by its id in this type.
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
@@ -96,7 +96,7 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
 
 def is_exact(index: faiss.Index) -> bool:
     """Return whether `reconstruct` is known to return exactly the vectors that were added to the index."""
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):
         return is_exact(typed.index)
     if isinstance(typed, faiss.IndexRefine):

@@ -191,7 +191,7 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
     Raises IntegrityError that names a type if the type of the index is not in `allowed`, if PARTS does not allow the
     type of an index in it, or if TRANSFORMS, MAX_TRANSFORMS or SCALAR_KINDS do not allow a transform or quantizer.
     """
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     kind = type(typed).__name__
     if kind not in allowed:
         raise IntegrityError(f"{name} contains an {kind}, which jointspace does not use there. {REBUILD}")

@@ -155,7 +155,7 @@ class MultiVectorGallery(Gallery):
         rule: ScoreRule,
         shortlist: Shortlist | None,
     ) -> None:
-        typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+        typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
             raise IntegrityError(
                 f"The index of {modality} is a {type(typed).__name__}, but a model with several vectors per item needs"
@@ -247,7 +247,8 @@ class MultiVectorGallery(Gallery):
         If images are searched and the best region for each word counts, the `nearest` regions for each word keep their
         exact products.
         """
-        assert self.means is not None  # The constructor has checked this.
+        # Only a search with a shortlist needs estimates, and the constructor allows one only for an index with lists.
+        assert self.means is not None
         if not len(query.array):
             return np.zeros(len(self.outline), np.float32) + self._global_scores(query, slice(None))
         products = self.means.means @ query.array.T  # (lists, q)

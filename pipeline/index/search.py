@@ -122,7 +122,8 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
-        self.draw: Callable[[Hit], str] | None = None  # Draws a hit of an image as HTML, for notebooks.
+        # A caller may set this to a function that draws a hit of an image as HTML, for notebooks.
+        self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
         self._tables: dict[str, pa.Table] = {}
@@ -204,9 +205,9 @@ class Searcher(QueryEncoder):
         return answers
 
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
-        """Find the allowed images whose texts have all words of a query. Return None if there are none, or if the query
-        cannot be searched as text because it has no words or too many. `allowed` is the result of `allowed`, or None if
-        all images may be found."""
+        """Find the images whose texts have all words of a query. Return None if there are none, or if the query cannot
+        be searched as text because it has no words or too many. `allowed` (n,) bool says which images may be found, or
+        is None if all may."""
         query = TextQuery.parse(sentence)
         matches = self.text_index.search(query, allowed) if query else None
         return matches if matches and matches.ranks else None
@@ -655,7 +656,8 @@ def _sort_hits(hits: Sequence[Hit], column: str) -> list[Hit]:
     A minus sign before the name of the column reverses this. Hits whose value is missing or NaN come last in any case.
     """
     name = column.removeprefix("-")
-    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
+    # NaN is the only value that is not equal to itself.
+    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]
     newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
     known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
     return [*known, *(hit for hit in hits if hit.row[name] is None or hit.row[name] != hit.row[name])]

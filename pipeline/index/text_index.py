@@ -244,7 +244,8 @@ class TextIndex:
                 " search again."
             ) from error
         exact = equal if len(equal) <= MAX_IDENTIFIED else {}
-        # SQLite's score of a better match is smaller. A whole value is the best match, also if it is a category.
+        # A smaller score of SQLite means a better match. A photo with the query as a whole value is the best match, even
+        # if so many photos share this value that it is a category.
         scores |= dict.fromkeys(equal, -math.inf)
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}
@@ -285,7 +286,7 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
             return database
     try:
         return _fill(sqlite3.connect(":memory:", check_same_thread=False), index)
-    except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
+    except sqlite3.Error as error:  # This happens, for example, if Python's SQLite was built without FTS5.
         raise UsageError(
             f"The words of queries cannot be searched as text, because SQLite cannot make a full-text index ({error})."
             " Search with --no-match-text, or with match_text=False in Python."
@@ -314,7 +315,7 @@ def make_text_index(index: StoredIndex) -> Path | None:
         if not path.exists():
             discard(prefix)
             other = next(folder.glob(f"*-{digest}.sqlite"), None)
-            with suppress(OSError):  # for example, if the file system has no hard links
+            with suppress(OSError):  # Some file systems have no hard links. The file is then made again below.
                 if other is not None:
                     os.link(other, path)
                     return path

@@ -19,8 +19,8 @@ if TYPE_CHECKING:
 NEIGHBOURS = 10
 """Number of neighbours at which the recall of an index is measured."""
 MAX_TIED_NEIGHBOURS = 100
-"""Largest number of exact neighbours of a query that are computed. Vectors with the same score as the neighbour number
-NEIGHBOURS also count as right results, and are sought among them."""
+"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, so that vectors whose
+score equals the score of the last of the NEIGHBOURS best are found too, because they also count as right results."""
 K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
 the best k of them."""
@@ -245,7 +245,7 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
     finalists = list(least.values())
     if len(finalists) == 1:
         return finalists[0]
-    # Timing them alternately lets a load by other programs affect all of them.
+    # The settings are timed alternately, so that a load by other programs affects all of them alike.
     rounds = [[ask_again(operation) for operation in finalists] for _ in range(TIMING_REPEATS)]
     seconds = np.median(rounds, axis=0).tolist()
     measured = [replace(operation, seconds=value) for operation, value in zip(finalists, seconds, strict=True)]
