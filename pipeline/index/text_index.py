@@ -244,8 +244,8 @@ class TextIndex:
                 " search again."
             ) from error
         exact = equal if len(equal) <= MAX_IDENTIFIED else {}
-        # A smaller score of SQLite means a better match. A photo with the query as a whole value is the best match, even
-        # if so many photos share this value that it is a category.
+        # A smaller score of SQLite means a better match. A photo with the query as a whole value is the best match,
+        # even if so many photos share this value that it is a category.
         scores |= dict.fromkeys(equal, -math.inf)
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}
