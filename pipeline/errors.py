@@ -52,7 +52,9 @@ class IntegrityError(JointspaceError):
 
 
 class RejectLimitError(JointspaceError):
-    """Report that more input was rejected than the configuration allows. The work itself is done. Exit code 3."""
+    """Report that a command could not use some of its input, although the rest of its work is done: more files or
+    captions were rejected than the configuration allows, or lines of a file or queries could not be used. Exit code
+    3."""
 
     exit_code = 3
 

@@ -42,7 +42,7 @@ GPU_BATCH_IMAGES = 256
 """Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
 pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
-"""Largest number of images that is tried in one forward pass on a GPU."""
+"""Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
 """Smallest ratio of the rows per second of a doubled batch to those of the batch before with which `grow_batch` accepts
 the doubled batch."""

@@ -29,7 +29,8 @@ HEADERS = {
 }
 """Security headers of every answer."""
 MAX_FORM_OVERHEAD_BYTES = 65536
-"""Maximum size of an upload form in bytes, without the photo in it. A larger form is refused with status 413."""
+"""Number of bytes by which the body of a request may be larger than `Limits.max_upload_bytes`, because a form has more
+than the photo. A larger body is refused with status 413."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 """Pattern of Starlette's TrustedHostMiddleware that allows every host name."""
@@ -53,9 +54,10 @@ class Limits:
     max_top: int = 2000
     """Largest number of results that a request may ask for."""
     max_upload_bytes: int = 20_000_000
-    """Maximum size of an uploaded photo in bytes."""
+    """Maximum size of an uploaded photo in bytes. A larger photo is refused with status 413."""
     upload_seconds: float = 30
-    """Number of seconds within which a request must have arrived completely."""
+    """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
+    408."""
     max_descriptions: int = 16
     """Maximum number of photos that are being captioned or wait for it. One more is refused with status 503."""
 

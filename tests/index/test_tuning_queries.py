@@ -166,7 +166,7 @@ def test_a_model_that_knows_hardly_any_phrase_is_measured_with_images() -> None:
 
 def test_phrases_about_other_things_and_in_unknown_languages_do_not_fit() -> None:
     """English has the greatest median, 5.5, and the lower quartile 3.25. The median of German, 4, is above this
-    quartile, and the median of Russian, 3, is below it. 60 % of the 15 phrases in both languages are nine phrases.
+    quartile, and the median of Russian, 3, is below it. 60 % of the 15 phrases in English and German are nine phrases.
     """
     scores = {"en": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "de": [0, 3, 4, 5.5, 6.5], "ru": [1, 2, 3, 20, 30]}
     languages = np.repeat(list(scores), [len(each) for each in scores.values()])
