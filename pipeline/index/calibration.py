@@ -147,8 +147,8 @@ class Judgement:
     The first `likely` of the `shown` results are likely matches, and the searched photos have about `expected` likely
     matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
     `far` says whether the query is far from the photos of the collection. The query has `words` words, and the model
-    does not know `unknown` of them. `matched` says whether the texts of some results have all words of the query, so
-    that the query fits the collection in any case.
+    does not know `unknown` of them. `matched` says whether the text search has found some of the results, so that the
+    query fits the collection in any case.
     """
 
     likely: int

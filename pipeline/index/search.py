@@ -56,9 +56,11 @@ class Hit:
     """One result of a search: its rank from 1, its score (greater is better), and its row in the table of images or
     captions, as column -> value.
 
-    If the texts of an image have all words of the query, `matches` names the texts with these words: `caption`, `file
-    name`, or a column. Otherwise `matches` is empty. It is ignored when hits are compared with `==`. If the model
-    cannot embed the query, the hit was found by words alone, and its score is 0.
+    If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
+    `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
+    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). It is ignored
+    when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and its
+    score is 0.
     """
 
     rank: int
@@ -88,7 +90,7 @@ class Answer(list[Hit]):
 
     @property
     def matched(self) -> bool:
-        """Whether the texts of some hits have all words of the query."""
+        """Whether the text search has found some of the hits, because their texts have all words of the query."""
         return any(hit.matches for hit in self)
 
     @cached_property
@@ -636,8 +638,8 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     answer with ranks from 1.
 
     Hits with the query as an identifier stay before the other hits, and are sorted among themselves. The less likely
-    hits follow unsorted. If the answer has no judgement, all hits are sorted if the texts of all of them have the words
-    of the query. Otherwise only the `top` best hits are sorted.
+    hits follow unsorted. If the answer has no judgement, all hits are sorted if the text search has found all of them,
+    so that they have `matches`. Otherwise only the `top` best hits are sorted.
     """
     every = len(answer) if all(hit.matches for hit in answer) else top
     likely = answer.judgement.likely if answer.judgement else every

@@ -72,8 +72,8 @@ class ImageAnswer(PhotographAnswer):
     rank: int
     score: float = Field(description="similarity to the query. A higher score is a better match.")
     matches: list[str] = Field(
-        description="names of the texts with the words of the query: caption, file name or a column. Empty if the texts"
-        " of the photo do not have all of the words."
+        description="names of the texts with the words of the query: caption, file name or a column. Empty if the text"
+        " search has not found the photo."
     )
     box: tuple[float, float, float, float] | None = Field(
         description="region of the photo that matches the text best, as left, top, right, bottom in pixels. null if the"
@@ -129,8 +129,8 @@ class ImagesAnswer(BaseModel):
         description="duration of the search and the encoding of the query in seconds, without the time in the queue"
     )
     unknown: list[str] = Field(
-        description="words of the query that are not in the vocabulary of the model and were ignored. Empty if some"
-        " result has the words of the query as text."
+        description="words of the query that are not in the vocabulary of the model and were ignored. Empty if the text"
+        " search has found some of the results."
     )
     near: dict[str, str] = Field(
         description="unknown word -> the known word with the most similar spelling. Words without a similar known word"

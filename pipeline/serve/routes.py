@@ -130,7 +130,7 @@ class Question:
     ) -> answers.ImagesAnswer:
         """Call `search(top, where)` in a thread of `pool`, and return its hits as an answer of the API.
 
-        `words` are the texts of the request. If no hit has the words of the query as text, the answer also names the
+        `words` are the texts of the request. If the text search has found none of the hits, the answer also names the
         unknown words of these texts, which the search has ignored.
         """
 
