@@ -207,9 +207,11 @@ class Searcher(QueryEncoder):
         return answers
 
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
-        """Find the images whose texts have all words of a query. Return None if there are none, or if the query cannot
-        be searched as text because it has no words or too many. `allowed` (n,) bool says which images may be found, or
-        is None if all may."""
+        """Find the images whose texts have all words of a query, by the full-text index.
+
+        Return None if there are none, if too many photos have the words, or if the query has no words or too many to be
+        searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
+        """
         query = TextQuery.parse(sentence)
         matches = self.text_index.search(query, allowed) if query else None
         return matches if matches and matches.ranks else None
