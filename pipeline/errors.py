@@ -5,17 +5,19 @@ import textwrap
 from collections.abc import Iterable
 
 MAX_REASON_CHARACTERS = 200
-"""Maximum number of characters of a message that `brief` returns. A longer message is cut and ends with ` ...`."""
+"""Maximum number of characters of a message that `brief` returns. A longer message is cut between two words and ends
+with ` ...`."""
 MALFORMED = (
     LookupError, TypeError, ValueError, ArithmeticError, AttributeError, AssertionError, RuntimeError, MemoryError,
 )  # fmt: skip
-"""Exceptions that a computation raises if stored settings and arrays do not have the form that their class expects."""
+"""Types of exceptions that code may raise if stored settings and arrays do not have the form that their class
+expects."""
 
 
 class JointspaceError(Exception):
     """Base class of all exceptions of this project. The message names the file (and row) and says what to do.
 
-    The exit code of a command is 1, unless a subclass has another exit code.
+    A command that ends with this exception has the exit code 1, or the `exit_code` of the subclass.
     """
 
     exit_code = 1
@@ -32,8 +34,8 @@ class InputError(JointspaceError):
 
 
 class Refused(InputError):
-    """Rejection of a file. `reason` is one of a few fixed texts, by which rejects are counted, and `detail` adds the
-    particulars."""
+    """Rejection of a file of the user. `reason` is one of a few fixed texts, by which rejected files are counted, and
+    `detail` says what is wrong with this file. The message is `reason: detail`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)
@@ -45,36 +47,44 @@ class Refused(InputError):
 
 
 class IntegrityError(JointspaceError):
-    """Error in a file that jointspace wrote: it is missing, incomplete or changed, or belongs to another run."""
+    """Error in a file that jointspace wrote: it is missing, incomplete or changed, or belongs to another run. Exit code
+    1."""
 
 
 class RejectLimitError(JointspaceError):
-    """Report that more input was rejected than the configuration allows. The work itself is done. Exit code 3."""
+    """Report that a command could not use some of its input, although the rest of its work is done: more files or
+    captions were rejected than the configuration allows, or lines of a file or queries could not be used. Exit code
+    3."""
 
     exit_code = 3
 
 
 def too_many(rejected: int, given: int, limit: float) -> bool:
-    """Return whether `rejected` is more than the share `limit` (0 to 1) of the number of inputs, `given`.
+    """Return whether too many inputs were rejected: whether the number `rejected` is more than the share `limit` (0 to
+    1) of the number of all inputs, `given`.
 
-    A single rejected input is allowed, unless `limit` is zero.
+    A single rejected input is never too many, unless `limit` is zero.
     """
     return rejected > max(limit * given, limit > 0)
 
 
 def brief(error: BaseException) -> str:
-    """Return the message of an error on one line, cut to MAX_REASON_CHARACTERS. For an error of a library, the type
-    precedes the message, because the message may be empty."""
+    """Return the message of an error on one line, cut to MAX_REASON_CHARACTERS.
+
+    The name of the type precedes the message, unless it is a JointspaceError, because messages of libraries may be
+    empty.
+    """
     message = str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"
     return textwrap.shorten(message, MAX_REASON_CHARACTERS, placeholder=" ...")
 
 
 def similar_name(name: str, known: Iterable[str]) -> str | None:
-    """Return the known name whose spelling is most similar to `name`, or None if no known name is similar."""
+    """Return the name in `known` whose spelling is most similar to `name`, or None if no spelling is similar."""
     return next(iter(difflib.get_close_matches(name, list(known), n=1)), None)
 
 
 def meant(name: str, known: Iterable[str]) -> str:
-    """Return `Did you mean NAME? ` for the known name with the most similar spelling, or "" if there is none."""
+    """Return the question `Did you mean NAME? `, with a space at its end, for the known name whose spelling is most
+    similar to `name`. Return "" if no spelling is similar."""
     nearest = similar_name(name, known)
     return f"Did you mean {nearest}? " if nearest else ""

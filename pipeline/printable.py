@@ -1,4 +1,4 @@
-"""Makes text from outside safe to print on a terminal.
+"""Functions that make text from outside, such as captions and file names, safe to print on a terminal.
 
 Captions, names and paths can contain characters that move the cursor, change the title or the colours of the terminal,
 or show words in another order.
@@ -17,12 +17,14 @@ text or begins a line, or a lone surrogate."""
 
 
 def tidy(caption: str) -> str:
-    """Remove the spaces before punctuation, 's and n't in a tokenised caption: `a dog 's toy .` is `a dog's toy.`"""
+    """Return a tokenised caption without the spaces before punctuation, 's and n't: `a dog 's toy .` becomes
+    `a dog's toy.`"""
     return re.sub(r"(?<=\S) +([.,;:!?]|'s|n't)(?=\s|$)", r"\1", caption)
 
 
 def counted(count: int, what: str) -> str:
-    """Return a count with the noun `what`, in the plural unless the count is 1: `1 photo`, `1,200 photos`."""
+    """Return a count with the noun `what`, such as `1 photo` or `1,200 photos`. An s is added to the noun unless the
+    count is 1."""
     return f"{count:,} {what}{'s' * (count != 1)}"
 
 
@@ -36,13 +38,15 @@ def is_unicode(text: str) -> bool:
 
 
 def printable(text: object) -> str:
-    """Return `text` on one line. Unsafe characters are replaced by Python's escapes, such as \\x1b, \\r and \\u202e."""
+    """Return `str(text)` on one line. Characters that match UNSAFE, such as line ends, are replaced by Python's
+    escapes, such as \\x1b, \\n and \\u202e."""
     return UNSAFE.sub(lambda match: match[0].encode("unicode_escape").decode(), str(text))
 
 
 def printable_json(value: object, default: Callable[[object], object] | None = None) -> str:
-    """Return `value` as JSON on one line. Unsafe characters are replaced by JSON's escapes, such as \\u001b.
+    """Return `value` as JSON on one line. Characters that match UNSAFE are replaced by JSON's escapes, such as \\u001b.
 
-    `default` is passed to json.dumps. It converts objects that JSON cannot express.
+    `default` is passed to json.dumps, which calls it to convert objects that JSON cannot express. If it is None, an
+    object of this kind raises TypeError.
     """
     return UNSAFE.sub(lambda match: f"\\u{ord(match[0]):04x}", json.dumps(value, ensure_ascii=False, default=default))

@@ -1,4 +1,5 @@
-"""Devices for tensors: the choice of a CPU or GPU, copies, batch sizes that fit in memory, and locks on GPUs."""
+"""Devices for tensors: the choice of a CPU or GPU, copies of tensors to a device, batch sizes that fit in the memory of
+a GPU, and locks by which the jobs of a user share GPUs."""
 
 import getpass
 import logging
@@ -41,20 +42,22 @@ GPU_BATCH_IMAGES = 256
 """Number of images in one forward pass on a GPU, unless the configuration sets another number. For encoders that take
 pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
-"""Largest number of images that is tried in one forward pass on a GPU."""
+"""Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest speedup by a doubled batch, as a ratio of rows per second, with which `grow_batch` accepts this batch."""
+"""Smallest ratio of the rows per second of a doubled batch to those of the batch before with which `grow_batch` accepts
+the doubled batch."""
 MIN_COSINE = 0.999
-"""Minimum cosine between an image's features from a larger batch and from a smaller batch. A larger batch with a
-smaller cosine is not used."""
+"""Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
+smaller cosine, `grow_batch` does not use the larger batch."""
 
 log = logging.getLogger(__name__)
 
 
 def find_device(name: str) -> "torch.device":
-    """Return the device `name` (auto, cpu, cuda, cuda:N). auto is the first CUDA device, or the CPU if there is none.
+    """Return the device `name` (auto, cpu, cuda, cuda:N). auto is the current CUDA device, or the CPU if torch sees
+    none.
 
-    Raises UsageError if the device does not exist.
+    Raises UsageError if torch cannot use the device, for example because it does not exist.
     """
     import torch
 
@@ -65,15 +68,18 @@ def find_device(name: str) -> "torch.device":
         torch.empty(0, device=device)
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
-        raise UsageError(f"device {name} cannot be used on this machine ({reason}). Set device to auto") from error
+        raise UsageError(
+            f"device {name} cannot be used on this machine ({reason}). Set device to auto, which uses a GPU if there is"
+            " one."
+        ) from error
     return device
 
 
 def find_gpu(name: str) -> "torch.device | None":
     """Return the CUDA device `name` (auto, cpu, cuda, cuda:N), or None for the CPU.
 
-    Does not import torch, which takes 1.5 s, if the machine cannot have a GPU. Raises UsageError if the device does not
-    exist.
+    torch, whose import takes 1.5 s, is not imported if the name is cpu, or if it is auto and the machine cannot have a
+    GPU. Raises UsageError if torch cannot use the device.
     """
     if name == "cpu" or (name == "auto" and "torch" not in sys.modules and not may_have_gpu()):
         return None
@@ -84,8 +90,8 @@ def find_gpu(name: str) -> "torch.device | None":
 def may_have_gpu() -> bool:
     """Return whether torch might see a CUDA device, judging by CUDA_VISIBLE_DEVICES and the driver's files.
 
-    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise the driver's files decide on Linux. The
-    result is true on Windows, and false on other systems.
+    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise it is true on Linux if the driver has created
+    one of the DRIVER_FILES. It is always true on Windows, and always false on other systems.
     """
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
@@ -96,11 +102,9 @@ def may_have_gpu() -> bool:
 
 
 def visible_names() -> list[str]:
-    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES.
+    """Return the names of the GPUs in CUDA_VISIBLE_DEVICES, without importing torch.
 
-    If it is not set, the names are the numbers from 0 on, one for each file `nvidiaN` of the driver.
-
-    Does not import torch.
+    If the variable is not set, the names are the numbers from 0 on, one for each file `nvidiaN` of the driver.
     """
     named = os.environ.get(VISIBLE_DEVICES)
     if named is not None:
@@ -110,7 +114,8 @@ def visible_names() -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process can use. Imports torch only if the machine might have a GPU."""
+    """Return the names of the GPUs that this process can use, or an empty list. Imports torch only if the machine might
+    have a GPU."""
     if not may_have_gpu():
         return []
     import torch
@@ -119,7 +124,11 @@ def visible_gpus() -> list[str]:
 
 
 def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
-    """Copy `values` to `device` and return the tensor. A copy to a GPU proceeds while the CPU continues."""
+    """Return `values` as a tensor on `device`.
+
+    A copy from the CPU to a GPU proceeds while the CPU continues. If `values` are on `device` already, they are not
+    copied, and the tensor shares their memory.
+    """
     import torch
 
     tensor = torch.as_tensor(values)
@@ -129,7 +138,7 @@ def upload(values: "np.ndarray | Tensor", device: "torch.device") -> "Tensor":
 
 
 class Arriving:
-    """A tensor that is being copied to the CPU.
+    """A tensor that is being copied from a GPU to the CPU. A tensor on the CPU is not copied.
 
     The copy starts when the object is created, and the CPU continues. `numpy` waits only for the copy. In contrast, a
     later call of `tensor.cpu()` would also wait for all work that was given to the GPU in the meantime.
@@ -147,16 +156,17 @@ class Arriving:
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
-        """Wait until the copy is complete, and return the values."""
+        """Wait until the copy is complete, and return the values as an array."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._here.cpu().numpy()
 
 
 def move_tensors(value: Value, device: "torch.device") -> Value:
-    """Return `value` with its tensors on `device`, including tensors inside tuples, lists and dataclasses.
+    """Return a copy of `value` with its tensors on `device`, including tensors inside tuples, lists and dataclasses.
 
-    NumPy arrays are not moved. If `device` is the CPU, `value` is returned unchanged.
+    NumPy arrays, and values of other types such as dicts, are kept as they are. If `device` is the CPU, `value` itself
+    is returned.
     """
     return value if device.type == "cpu" else _move(value, device)
 
@@ -176,7 +186,7 @@ def _move(value: object, device: "torch.device") -> Any:
 
 @contextmanager
 def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
-    """Seed torch's random numbers on the CPU and on `device` within the block.
+    """Seed torch's default random generators of the CPU and of `device` with `seed` at the beginning of a `with` block.
 
     After the block, the generators continue from the state that they had before it.
     """
@@ -192,16 +202,18 @@ def drawn_from(seed: int, device: "torch.device") -> Iterator[None]:
 
 
 def full_float32() -> AbstractContextManager[None]:
-    """Make a GPU multiply and convolve float32 numbers in full precision within the block, instead of in TF32.
+    """Return a context in which GPUs multiply and convolve float32 numbers in full precision, instead of in TF32.
 
     TF32 rounds to 10 bits, or 1 part in 2,000. It loses the small eigenvalues of a covariance, makes exact search
-    inexact, and changes the third digit of features in comparison with the CPU.
+    inexact, and changes the third digit of features in comparison with the CPU. After the `with` block, the previous
+    setting applies again.
     """
     return _float32_products("highest")
 
 
 def tf32() -> AbstractContextManager[None]:
-    """Make a GPU multiply and convolve float32 numbers in TF32 within the block, which is several times as fast."""
+    """Return a context in which GPUs multiply and convolve float32 numbers in TF32, which is several times as fast as
+    in full precision. After the `with` block, the previous setting applies again."""
     return _float32_products("high")
 
 
@@ -220,27 +232,29 @@ def _float32_products(precision: str) -> Iterator[None]:
 
 
 MEMORY_FULL = re.compile("out of memory|_ALLOC(ATION)?_FAILED|SPARSE_STATUS_INSUFFICIENT_RESOURCES")
-"""Messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a product."""
+"""Pattern in the messages of CUDA, cuBLAS, cuDNN, cuSPARSE and torch if a GPU's memory is full, or too small for a
+product."""
 NO_ENGINE = "unable to find an engine"
-"""Message of torch if all methods for a convolution failed. The usual cause is a lack of memory."""
+"""Part of torch's message if all methods for a convolution failed. The usual cause is a lack of memory."""
 
 
 def memory_is_full(error: RuntimeError, rows: int) -> bool:
-    """Return whether `error` means that a GPU had too little memory for a batch of `rows` rows.
+    """Return whether the message of `error` says that a GPU had too little memory for a batch of `rows` rows.
 
-    NO_ENGINE names no cause. It counts as a lack of memory if there are several rows, because fewer rows may succeed,
-    but not for a single row.
+    A message with NO_ENGINE names no cause. It counts as a lack of memory if there are several rows, because fewer rows
+    may succeed, but not if there is a single row.
     """
     return bool(MEMORY_FULL.search(str(error))) or (rows > 1 and NO_ENGINE in str(error))
 
 
 def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) -> int:
-    """Double the batch `size` while this makes the GPU faster, up to `most`, and return the final size.
+    """Double the batch `size` while this makes the GPU faster, up to `most` rows, and return the final size.
 
-    A larger batch is accepted if it fits in the GPU's memory, if the throughput grows by MIN_SPEEDUP, and if the
-    features do not change. `describe(n)` returns the features (n, dim) of a batch of n rows. Row i must be the same in
-    all batches, and must equal row i modulo `size`, because all features are compared with the features of the first
-    batch. Each size is computed twice, and only the second call is timed, because kernels are chosen in the first.
+    A doubled batch is accepted if it fits in the GPU's memory, if it computes at least MIN_SPEEDUP times as many rows
+    per second as the batch before, and if no features change (see MIN_COSINE). `describe(n)` returns the features (n,
+    dim) of a batch of n rows. Row i must be the same in all batches, and must equal row i modulo `size`, because all
+    features are compared with the features of the first batch. Each size is computed twice, and only the second call is
+    timed, because kernels are chosen in the first call.
     """
     import numpy as np
     import torch
@@ -276,7 +290,7 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
 
 
 class OomBatcher:
-    """A loop over many rows in batches of at most `size` rows, which shrinks when a GPU's memory is too small."""
+    """A loop over many rows in batches of at most `size` rows. The size shrinks when a GPU's memory is too small."""
 
     def __init__(self, size: int, row_name: str) -> None:
         """Set the batch size. `row_name` is the word for one row in messages, such as `image`."""
@@ -284,11 +298,11 @@ class OomBatcher:
         self.row_name = row_name
 
     def map(self, function: Callable[[slice], Result], count: int) -> list[Result]:
-        """Call `function(rows)` for consecutive slices `rows` of range(count), and return the results in order.
+        """Call `function(rows)` for consecutive slices `rows` of the `count` rows, and return the results in order.
 
-        If a call runs out of memory, it is repeated with half as many rows, and `size` stays at this number for all
-        later calls. The function must therefore not change any state before it has allocated all its memory. Raises
-        UsageError if the memory is too small for one row.
+        If a call runs out of GPU memory, it is repeated with half as many rows, and `size` stays at this number for all
+        later slices and calls of `map`. The function must therefore not change any state before it has allocated all
+        its memory. Raises UsageError if the memory is too small for one row.
         """
         results: list[Result] = []
         start = 0
@@ -303,7 +317,8 @@ class OomBatcher:
                     raise
                 if rows.stop - rows.start == 1:
                     raise UsageError(
-                        f"The GPU's memory is too small for a single {self.row_name}. Set device to cpu."
+                        f"The GPU's memory is too small for a single {self.row_name}. Set device to cpu, or end other"
+                        " programs that use the GPU."
                     ) from error
             import torch  # A machine without a GPU never reaches this import.
 
@@ -319,15 +334,16 @@ class OomBatcher:
 
 
 _held: "list[FileLock]" = []
-"""The locks of the GPUs that this process uses. The system releases them when the process ends."""
+"""Locks of the GPUs that this process has taken. The system releases them when the process ends."""
 
 
 def take_gpus(count: int) -> None:
-    """Lock `count` of the visible GPUs for this process, and hide the other GPUs from it.
+    """Lock `count` of the visible GPUs for this process, and hide the other GPUs from it by CUDA_VISIBLE_DEVICES.
 
-    Waits until other processes have released enough GPUs. After `take_gpus(0)` no GPU is visible. If at most `count`
-    GPUs are visible, all of them stay visible without a lock, because a job queue has chosen them. Must be called
-    before CUDA starts. Raises UsageError if the folder of the locks cannot be created or belongs to another user.
+    Waits until other processes of this user have released enough GPUs. After `take_gpus(0)` no GPU is visible. If at
+    most `count` GPUs are visible, all of them stay visible without a lock, because a job queue has chosen them. Must be
+    called before CUDA starts. Raises UsageError if the folder of the locks cannot be created, is a link, or belongs to
+    another user.
     """
     names = visible_names()
     if count == 0:
@@ -337,9 +353,11 @@ def take_gpus(count: int) -> None:
 
 
 def _wait(names: list[str], count: int) -> list[str]:
-    """Wait until this process can lock `count` of the GPUs `names` at once, and return the names of the locked GPUs.
+    """Wait until this process can lock `count` of the GPUs `names` at the same time, and return the names of these
+    GPUs.
 
-    All jobs of a user lock GPUs in the same folder. Raises UsageError if this folder belongs to another user.
+    All jobs of a user lock GPUs by files in the same folder. Raises UsageError if this folder cannot be created, is a
+    link, or belongs to another user.
     """
     folder = Path(tempfile.gettempdir()) / f"jointspace-cards-{quote(getpass.getuser(), safe='')}"
     private_folder(folder, "set TMPDIR to another folder")
@@ -355,13 +373,17 @@ def _wait(names: list[str], count: int) -> list[str]:
         for lock in locked.values():
             lock.release()
         if not is_logged:
-            log.info("waiting for %d of %d GPUs, because other jobs use them", count, len(names))
+            log.info(
+                "Waiting for %d of %d GPUs, because other jobs use too many of them. The work continues when they end.",
+                count, len(names),
+            )  # fmt: skip
             is_logged = True
         time.sleep(random.uniform(0.2, 1))
 
 
 def _lock(path: Path) -> "FileLock | None":
-    """Lock the file `path` of a GPU. Return the lock, or None if another process has locked the GPU."""
+    """Lock the file `path`, which stands for a GPU. Return the lock, or None at once if another process has locked
+    it."""
     from filelock import FileLock, Timeout
 
     lock = FileLock(path, timeout=0, fallback_to_soft=False)

@@ -1,4 +1,4 @@
-"""Rows that are read on request: from several arrays as if they were one, or from a temporary file."""
+"""Arrays whose rows are read on request: several arrays that look like one array, and rows in a temporary file."""
 
 import os
 from array import array
@@ -17,7 +17,8 @@ ENTRY = np.dtype([("column", np.int32), ("value", np.float32)])
 
 
 class LazyRows(Protocol):
-    """An array (n, ...), or an object that reads rows (k, ...) when it is indexed with row numbers (k,)."""
+    """The type of an array (n, ...), or of an object that reads rows (k, ...) when it is indexed with row numbers
+    (k,)."""
 
     @property
     def shape(self) -> tuple[int, ...]: ...
@@ -26,7 +27,8 @@ class LazyRows(Protocol):
 
 
 class ChosenRows:
-    """The rows with the numbers `chosen` (n,) of an array. They are read only when they are indexed."""
+    """The rows of an array with the numbers `chosen` (n,). They are read when this object is indexed, by their
+    positions in `chosen`."""
 
     def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
         self._array = array
@@ -38,11 +40,11 @@ class ChosenRows:
 
 
 class Chained:
-    """One or more arrays (n_k, ...), concatenated to one array (n, ...) without reading them.
+    """One or more arrays (n_k, ...) that look like one concatenated array (n, ...) without being read.
 
     `chained[rows]` reads some of the n rows and returns them with the type `dtype`, or the type of the first array if
-    `dtype` is None. `bounds` has the number of the first row of each array, followed by n. If `bounds` is None, all
-    arrays are opened to read their lengths.
+    `dtype` is None. `bounds` has the number of the first row of each array, followed by n. If `bounds` is None, the
+    lengths of all `parts` are read, which opens parts that are opened on use.
     """
 
     def __init__(
@@ -54,10 +56,9 @@ class Chained:
         self.dtype = np.dtype(dtype or parts[0].dtype)
 
     def __getitem__(self, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
-        """Read the rows with the numbers `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,), or a
-        slice.
+        """Read the rows `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,) bool, or a slice.
 
-        Raises IndexError for other values, and for negative numbers.
+        Raises IndexError for other types and shapes, and for numbers below 0 or above n - 1.
         """
         count = self.shape[0]
         rows = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)
@@ -65,14 +66,17 @@ class Chained:
             rows = np.flatnonzero(rows)
         if rows.ndim != 1 or (rows.size and rows.dtype.kind not in "iu"):
             raise IndexError(
-                f"rows must be whole numbers of the shape (k,), a bool array of the shape ({count},) or a slice, not"
-                f" {rows!r}"
+                f"rows must be requested by whole numbers of the shape (k,), a bool array of the shape ({count},) or a"
+                f" slice, but were requested by {rows!r}."
             )
         rows = rows.astype(np.int64)  # Unsigned numbers would have no negative differences.
         order = np.argsort(rows, kind="stable") if (np.diff(rows) < 0).any() else None
         rows = rows if order is None else rows[order]
         if rows.size and not 0 <= rows[0] <= rows[-1] < count:
-            raise IndexError(f"there are {count} rows, counted from 0, but rows {rows[0]} to {rows[-1]} were requested")
+            raise IndexError(
+                f"there are {count} rows, counted from 0, but rows from {rows[0]} to {rows[-1]} were requested. Request"
+                f" rows from 0 to {count - 1}."
+            )
         gathered = np.empty((len(rows), *self.shape[1:]), self.dtype)
         cuts = np.searchsorted(rows, self.bounds)
         for number in np.flatnonzero(np.diff(cuts)).tolist():
@@ -82,13 +86,13 @@ class Chained:
 
 
 class DiskRows:
-    """Rows (n, dim) in a temporary file that is deleted with this object.
+    """Rows (n, dim) in a temporary file that is deleted with this object. There are no rows until `append` is called.
 
     The rows are dense and of the type `dtype`, or sparse float32 rows if `is_sparse` is true.
 
     Only the position of each row, 8 bytes, is in memory. A memory map is not used, because its pages would stay in
-    memory. `rows[numbers]` reads the rows `numbers` (k,), or a single row as (1, dim). It returns an array or a
-    csr_array.
+    memory. `rows[numbers]` reads the rows with the numbers (k,) as (k, dim), or a single row as (1, dim). It returns an
+    array if the rows are dense, and a csr_array if they are sparse.
     """
 
     def __init__(self, dim: int, is_sparse: bool = False, dtype: DTypeLike = np.float32) -> None:
@@ -103,8 +107,10 @@ class DiskRows:
         return len(self._starts) - 1, self._dim
 
     def append(self, rows: np.ndarray | sparse.csr_array) -> None:
-        """Append `rows` (k, dim), a csr_array if the rows are sparse. Raises JointspaceError if they cannot be written,
-        such as on a full disk."""
+        """Append `rows` (k, dim), which must be a csr_array if this object has sparse rows, and else an array.
+
+        Raises JointspaceError if they cannot be written, for example because the disk is full.
+        """
         if isinstance(rows, np.ndarray):
             counts = np.full(len(rows), self._dim)
             entries = rows.astype(self._type)
@@ -116,8 +122,8 @@ class DiskRows:
             self._file.flush()
         except OSError as error:
             raise JointspaceError(
-                f"cannot write a temporary file in {gettempdir()} ({error.strerror}). Delete files on its disk, or set"
-                " TMPDIR to a folder on another disk"
+                f"A temporary file in the folder {gettempdir()} cannot be written ({error.strerror}). Delete files on"
+                " its disk, or set TMPDIR to a folder on another disk. Then run the same command again."
             ) from error
         self._starts.extend((self._starts[-1] + np.cumsum(counts, dtype=np.int64)).tolist())
 

@@ -1,10 +1,11 @@
 """Map and reduce over shards or chunks of shards, with equal results in one process and on a Dask cluster.
 
 Any worker may map any item. The results are always combined in the same order and in the same groups: the items are
-divided into at most eight runs of consecutive items, each run is summed from left to right, and then the sums of the
-runs are added. The total is therefore equal to the last bit wherever it is computed, even if workers are lost and other
-workers repeat their items. The runs are independent, so that no worker waits for the sum of all earlier items. A single
-process has three results in memory: the sum of all complete runs, the sum of the current run, and the next result.
+divided into at most MAX_RUNS runs of consecutive items, each run is combined from left to right, and then the results
+of the runs are combined from left to right. The total is therefore equal to the last bit wherever it is computed, even
+if workers are lost and other workers repeat their items. The runs are independent, so that no worker waits for the sum
+of all earlier items. In a single process, at most three results are in memory at the same time: the sum of all complete
+runs, the sum of the current run, and the next result.
 """
 
 import importlib
@@ -27,9 +28,10 @@ Result = TypeVar("Result")
 
 LOCAL = "local"
 MAX_RUNS = 8
-"""Maximum number of runs of consecutive items, which are summed independently."""
+"""Maximum number of runs of consecutive items that are summed independently of each other."""
 MAX_CONNECT_SECONDS = 10
-"""Maximum time to wait for the answer of a Dask scheduler. After this time, `connect` raises UsageError."""
+"""Maximum number of seconds to wait for the answer of a Dask scheduler. After this time, `connect` raises
+UsageError."""
 
 IMAGES_PER_CHUNK = 1 << 17
 """Approximate number of images in one chunk of shards, unless that makes more than MAX_CHUNKS chunks."""
@@ -37,12 +39,12 @@ MAX_CHUNKS = 64
 
 
 def split_into_chunks(shards: int, shard_size: int) -> list[range]:
-    """Divide `shards` shards into ranges of about IMAGES_PER_CHUNK images, at most MAX_CHUNKS ranges.
+    """Divide the numbers 0 to `shards` - 1 of shards into consecutive ranges, the chunks.
 
-    A shard has `shard_size` images, and a chunk has at least one shard. The ranges do not depend on the number of jobs,
-    so a sum over chunks does not depend on where it was computed. A collection that grows keeps all chunks but the
-    last, until the chunks have to become larger, so that there are at most MAX_CHUNKS. The size of larger chunks, in
-    shards, is a power of two.
+    A shard has `shard_size` images, and a chunk has at least one shard and about IMAGES_PER_CHUNK images. Chunks are
+    larger if there would be more than MAX_CHUNKS of them. The size of larger chunks, in shards, is a power of two. The
+    ranges do not depend on the number of jobs, so a sum over chunks does not depend on where it was computed. If a
+    collection grows, all chunks but the last stay the same until the chunks have to become larger.
     """
     doublings = max(math.ceil(shards / MAX_CHUNKS) - 1, 0).bit_length()
     size = max(IMAGES_PER_CHUNK // shard_size, 1 << doublings)
@@ -57,10 +59,11 @@ def map_reduce(
     shared: tuple[object, ...] = (),
     absorb: Callable[[Result, Result], Result] | None = None,
 ) -> Result:
-    """Compute `function(item, *shared)` for each of `items`, at least one, and combine the results in order.
+    """Compute `function(item, *shared)` for each item, and combine the results to one result, in the order of `items`.
 
-    `combine(a, b)` must be associative. If `scheduler` is `local`, the items are computed in this process, one after
-    another. `absorb`, if given, is then used instead of `combine`. It may write the result into its first argument.
+    There must be at least one item. `combine(a, b)` must be associative. If `scheduler` is `local`, the items are
+    computed in this process, one after another. `absorb`, if given, is then used instead of `combine`, and may write
+    the result into its first argument.
 
     Otherwise `scheduler` is the address of a Dask scheduler, `tcp://host:port`, whose workers have this package and see
     the same files. The function, items, results and `shared` are sent by pickle, and `shared` only once to each worker.
@@ -78,7 +81,7 @@ def map_reduce(
 
 
 def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, Result], Result]) -> Result:
-    """Combine the next `count` of `results`, in at most MAX_RUNS runs."""
+    """Combine the next `count` results of an iterator, in at most MAX_RUNS runs (see the module)."""
     length = -(-count // MAX_RUNS)
     runs = (reduce(combine, islice(results, length)) for _ in range(0, count, length))
     return reduce(combine, runs)
@@ -86,24 +89,26 @@ def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, 
 
 @contextmanager
 def connect(cluster: "str | Cluster", name: str) -> "Iterator[Client]":
-    """Connect to `cluster`, which is an address or a Dask cluster, and yield the client.
+    """Connect to `cluster`, which is an address or a Dask cluster, and yield the client. The client is closed after the
+    `with` block.
 
-    Raises UsageError if Dask is not installed, or if no scheduler answers. The message of the latter contains `name`,
-    the name of the cluster for users.
+    Raises UsageError if Dask is not installed, or if no scheduler answers within MAX_CONNECT_SECONDS. `name` is the
+    address or name of the cluster in the message of the second error.
     """
     distributed = import_extra("distributed", "cluster")
     try:
         client = distributed.Client(cluster, timeout=MAX_CONNECT_SECONDS, set_as_default=False)
     except (OSError, TimeoutError, ValueError) as error:
         raise UsageError(
-            f"No Dask scheduler answers at {name}. Start one with `dask scheduler`, or correct its address."
+            f"No Dask scheduler answers at {name}. Start a scheduler with `dask scheduler`, or correct this address."
         ) from error
     with client:
         yield client
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import and return `module`, which jointspace[`extra`] installs. Raises UsageError if it is not installed."""
+    """Import and return a module that the optional dependencies `extra` of jointspace install. Raises UsageError with
+    the command that installs it if it is missing."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

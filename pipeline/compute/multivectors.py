@@ -18,9 +18,9 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 SIDES = {"images": "image", "sentences": "sentence"}
-"""Modality -> the word for one item in the names of arrays."""
+"""Modality -> the word for one item in the names of stored arrays, as in `image_offsets`."""
 SUMS = ("words", "mean-words", "positive", "mean-positive")
-"""Names of the ways to combine the products of regions and words to one score. ScoreRule describes them."""
+"""Names of the ways in which ScoreRule combines the products of regions and words to one score."""
 
 
 class ScoreRule(NamedTuple):
@@ -28,7 +28,8 @@ class ScoreRule(NamedTuple):
 
     `sum` is one of SUMS. `words` sums, over the words, the greatest product with any region (Karpathy and Fei-Fei 2015,
     eq. 8). `positive` sums all positive products (eq. 7). `mean-words` and `mean-positive` divide these sums by the
-    number of words. The product of the globals of both items, times `global_weight`, is added to the score.
+    number of words. If the model has global vectors, the inner product of the global vectors of image and sentence,
+    times `global_weight`, is added to the score.
     """
 
     sum: str
@@ -36,31 +37,40 @@ class ScoreRule(NamedTuple):
 
     @classmethod
     def from_dict(cls, value: Mapping[str, object]) -> "ScoreRule":
-        """Restore a rule that was stored in JSON.
+        """Restore a rule from the values `sum` and `global_weight` that were stored in JSON.
 
-        Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a finite number.
+        Raises IntegrityError if `sum` is not one of SUMS, or if `global_weight` is not a finite number. The message
+        does not name the file.
         """
         sum_rule = value.get("sum")
         weight = value.get("global_weight")
         if sum_rule not in SUMS:
-            raise IntegrityError(f"the card has the unknown score {sum_rule}. The known scores are {', '.join(SUMS)}")
+            raise IntegrityError(
+                f"The stored rule of a multi-vector model has the unknown score {sum_rule}. The known scores are"
+                f" {', '.join(SUMS)}. Compute the model, its embeddings and its index again."
+            )
         if not isinstance(weight, int | float) or not math.isfinite(weight):
-            raise IntegrityError(f"the global_weight of the score is {weight!r}, but must be a finite number")
+            raise IntegrityError(
+                "In the stored rule of a multi-vector model, the global_weight of the score is"
+                f" {weight!r}, but must be a finite number. Compute the model, its embeddings and its index again."
+            )
         return cls(str(sum_rule), float(weight))
 
 
 Comparison = str | ScoreRule
-"""The comparison of an image and a sentence: a metric if each has one vector, or a ScoreRule if each has several."""
+"""The comparison of an image and a sentence: the name of a metric (inner_product or euclidean) if each has one vector,
+or a ScoreRule if each has several vectors."""
 
 
 @dataclass(frozen=True)
 class MultiVectors(Ragged):
-    """n items with several vectors each. Item i has the rows offsets[i] to offsets[i + 1] - 1 of `vectors` (total, c).
+    """n images or sentences with several vectors each: one per region of an image, or one per word of a sentence.
 
-    `globals` (n, g) has one additional vector for each item, or is None if the model has no such vectors. `boxes`
-    (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences.
-    `vectors` and `globals` are tensors in a network, and arrays when they are read or written. `vectors` is None if the
-    vectors are in an index.
+    Item i has the rows offsets[i] to offsets[i + 1] - 1 of `vectors` (total, c). `globals` (n, g) has one additional
+    vector for each item, or is None if the model has no global vectors. `boxes` (total, 4) are the boxes of images'
+    regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences. `vectors` and `globals` are tensors
+    in a network, and arrays when they are read or written. `vectors` is None if the vectors are stored in a FAISS index
+    instead.
     """
 
     ONE_PER_ROW: ClassVar[tuple[str, ...]] = ("globals",)
@@ -72,40 +82,41 @@ class MultiVectors(Ragged):
 
     @property
     def box_array(self) -> np.ndarray:
-        """The boxes (total, 4) of images."""
+        """The boxes (total, 4) of the regions of images. Must not be used for sentences, which have none."""
         assert self.boxes is not None
         return self.boxes
 
     def __getitem__(self, rows: slice | np.ndarray) -> Self:
-        """Return the items `rows`, which are row numbers (k,) or a slice with the step 1."""
+        """Return the items with the numbers `rows`, which are numbers (k,) or a slice with the step 1."""
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:
-        """Return the same items as tensors on `device`."""
+        """Return the same items with `vectors` and `globals` as tensors on `device`."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else upload(self.globals, device)
         return replace(self, vectors=upload(self.vectors, device), globals=item_globals)
 
     def arrays(self) -> Self:
-        """Return the same items as NumPy arrays."""
+        """Return the same items with `vectors` and `globals` as NumPy arrays."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else to_numpy(self.globals)
         return replace(self, vectors=to_numpy(self.vectors), globals=item_globals)
 
     @property
     def array(self) -> np.ndarray:
-        """The vectors (total, c) of items that are arrays."""
+        """The `vectors` (total, c), which must be a NumPy array."""
         assert isinstance(self.vectors, np.ndarray)
         return self.vectors
 
     @property
     def tensor(self) -> "Tensor":
-        """The vectors (total, c) of items that are tensors."""
+        """The `vectors` (total, c), which must be a tensor."""
         assert self.vectors is not None and not isinstance(self.vectors, np.ndarray)
         return self.vectors
 
     def without(self, rows: np.ndarray) -> Self:
-        """Return all n items, but without any vectors for the items `rows` (k,). Their globals become zero."""
+        """Return all n items, in which the items with the numbers `rows` (k,) have no vectors and boxes any more. Their
+        global vectors become zero."""
         kept = np.delete(np.arange(self.offsets[-1]), self.positions(rows))
         lengths = self.lengths
         lengths[rows] = 0
@@ -122,13 +133,13 @@ Items = np.ndarray | MultiVectors
 
 
 def one_vector_each(items: Items) -> np.ndarray:
-    """Return `items`, after checking that they have one vector each, as an array (n, c)."""
+    """Return `items` unchanged as an array (n, c). An assertion fails if they have several vectors each."""
     assert isinstance(items, np.ndarray)
     return items
 
 
 def several_vectors_each(items: Items) -> MultiVectors:
-    """Return `items`, after checking that they have several vectors each."""
+    """Return `items` unchanged as MultiVectors. An assertion fails if they have one vector each."""
     assert isinstance(items, MultiVectors)
     return items
 
@@ -136,19 +147,20 @@ def several_vectors_each(items: Items) -> MultiVectors:
 def read_outline(
     path: Path, arrays: Mapping[str, np.ndarray], item: str, count: int, total: int | None, remedy: str
 ) -> MultiVectors:
-    """Return `count` items without their vectors: their offsets, globals and boxes, from the stored `arrays`.
+    """Return `count` items without their vectors: their offsets, global vectors and boxes, from the stored `arrays`.
 
-    `item` is `image` or `sentence`. The arrays are ITEM_offsets, ITEM_globals if the model has globals, and `boxes` for
-    images. Raises IntegrityError, which names the file `path` and ends with the `remedy`, if the arrays do not have one
-    entry for each of `count` items, or do not divide `total` vectors if it is given.
+    `item` is `image` or `sentence`. The arrays are ITEM_offsets, ITEM_globals if the model has global vectors, and
+    `boxes` for images. `total` is the number of vectors of all items, or None if it is not known. Raises
+    IntegrityError, which names the file `path` and ends with the sentence `remedy`, if an array is missing or has a
+    wrong shape or type, or if the offsets do not divide `total` vectors among the items.
     """
     offsets = arrays.get(f"{item}_offsets")
     item_globals = arrays.get(f"{item}_globals")
     boxes = arrays.get("boxes") if item == "image" else None
     if offsets is None or not divides(offsets, count, total):
         raise IntegrityError(
-            f"{path} is damaged: its offsets must divide {'its' if total is None else total} vectors among"
-            f" {count} {item}s, but do not. {remedy}"
+            f"{path} is damaged: its array {item}_offsets must divide {'its' if total is None else total} vectors among"
+            f" {count} {item}s, but is missing or does not. {remedy}"
         )
     if item_globals is not None and (
         item_globals.ndim != 2 or len(item_globals) != count or item_globals.dtype.kind != "f"

@@ -1,4 +1,5 @@
-"""Precision of numbers: float16 to float32, the choice of bfloat16, unit lengths, and checks for finite numbers."""
+"""Precision of numbers: conversion to float32 and NumPy, the choice of bfloat16, scaling of rows to unit length, and
+checks for finite numbers."""
 
 import sys
 from pathlib import Path
@@ -14,17 +15,19 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Number of elements from which on the faster conversion by torch saves more time than its import takes (1.5 s)."""
+"""Number of elements of an array from which on the faster conversion to float32 by torch saves more time than the
+import of torch takes (1.5 s)."""
 FLOAT16_VALUES = 1 << 16
 """Number of different float16 values."""
 
 
 def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
-    """Convert `block` (any shape, float16 or float32) to float32 and return it. If `out` is given, write into it.
+    """Return a float32 copy of `block` (any shape, float16 or float32). If `out` is given, it becomes the copy.
 
-    The conversion is exact. It is done by torch, which is fastest, if torch is loaded already or the block is large.
-    Otherwise a block of more than FLOAT16_VALUES elements is converted by a table of all float16 values, which is
-    faster than NumPy's conversion, and a smaller block by NumPy.
+    The conversion is exact. A float16 block is converted by torch, which is fastest, if torch is loaded already or if
+    the block has at least MIN_ELEMENTS_FOR_TORCH elements. Otherwise a float16 block of more than FLOAT16_VALUES
+    elements is converted by a table of all float16 values, which is faster than NumPy's conversion, and a smaller block
+    by NumPy.
     """
     if out is None:
         out = np.empty(block.shape, np.float32)
@@ -41,9 +44,10 @@ def to_float32(block: np.ndarray, out: np.ndarray | None = None) -> np.ndarray:
 
 
 def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:
-    """Convert values to a NumPy array.
+    """Return values, such as a list, an array or a tensor, as a NumPy array, without a copy if possible.
 
-    A tensor may be on a GPU and may require gradients. bfloat16 and float8 become float32, because NumPy lacks them.
+    A tensor may be on a GPU and may require gradients. Tensors in bfloat16 and float8 become float32, because NumPy
+    lacks these types.
     """
     if "torch" in sys.modules:
         import torch
@@ -56,7 +60,8 @@ def to_numpy(values: "ArrayLike | torch.Tensor") -> np.ndarray:
 
 
 def fast_at_bfloat16(device: "torch.device") -> bool:
-    """Return whether `device` has hardware for products in bfloat16. On other hardware torch emulates them slowly."""
+    """Return whether `device` is a GPU or CPU with hardware for products in bfloat16. On other hardware torch emulates
+    these products slowly."""
     import torch
 
     if device.type == "cuda":
@@ -76,7 +81,8 @@ def fast_at_float64(device: "torch.device") -> bool:
 
 
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
-    """Return the dtype named `float32`, `bfloat16` or `auto`. `auto` is bfloat16 if `device` has hardware for it."""
+    """Return the dtype with the name `float32`, `bfloat16` or `auto`. `auto` is bfloat16 if `device` has hardware for
+    it, and else float32."""
     import torch
 
     fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))
@@ -84,9 +90,10 @@ def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
 
 
 def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
-    """Scale the rows of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
+    """Scale each row of `rows` (n, d), float32 or float64, to unit length in place, and return `rows`.
 
-    Rows of zeros stay zero. A row whose squares would overflow or vanish is first divided by its greatest magnitude.
+    Rows of zeros stay zero. A row whose length is below 1e-15 or above 1e15, so that its squares may overflow or
+    vanish, is first divided by the greatest magnitude of its numbers.
     """
     with np.errstate(over="ignore", under="ignore"):
         lengths = np.sqrt(np.einsum("ij,ij->i", rows, rows))
@@ -101,9 +108,10 @@ def scale_to_unit_length(rows: np.ndarray) -> np.ndarray:
 
 
 def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
-    """Check that all numbers of `array` (n, ...) are finite.
+    """Check that all numbers of `array` (n, ...) are finite. An array of integers or other types always passes.
 
-    Raises IntegrityError, whose message names the `source`, the array's `name` and the first row that is not finite.
+    Raises IntegrityError, whose message names the `source` (such as a file), the array's `name`, and the number of the
+    first row, from 0, that is not finite.
     """
     if array.dtype.kind != "f" or not array.size:
         return
@@ -115,6 +123,7 @@ def require_finite(source: Path | str, name: str, array: np.ndarray) -> None:
     bad = np.flatnonzero(~np.isfinite(array.reshape(len(array), -1)).all(axis=1))
     if len(bad):
         raise IntegrityError(
-            f"{source}: {name} row {bad[0]} is not finite (it contains NaN or infinity, as {len(bad)} rows do). Repair"
-            " or exclude the photo or caption from which it was computed, and compute it again."
+            f"{source}: {name} row {bad[0]} is not finite, because it contains NaN or infinity. {len(bad)} of"
+            f" {len(array)} rows are not finite. Repair or exclude the photos or captions from which these rows were"
+            " computed, and compute the rows again."
         )

@@ -8,10 +8,11 @@ import numpy as np
 
 
 class Ragged:
-    """The base class of n rows of different lengths. Row i of a column is `column[offsets[i] : offsets[i + 1]]`.
+    """The base class of n rows that have different numbers of values, such as sentences of words.
 
     A subclass is a dataclass. Its field `offsets` (n + 1,) int64 begins with 0 and never decreases. All other fields
-    are columns (total, ...), which are arrays, tensors or None. Columns that are named in `ONE_PER_ROW` are (n, ...)
+    are columns (total, ...), which are arrays, tensors or None. They have the values of all rows one after another: row
+    i has the values `column[offsets[i] : offsets[i + 1]]`. Columns that are named in `ONE_PER_ROW` are (n, ...)
     instead.
     """
 
@@ -24,50 +25,53 @@ class Ragged:
 
     @property
     def lengths(self) -> np.ndarray:
-        """The length of each row (n,)."""
+        """The number of values in each row, as (n,)."""
         return np.diff(self.offsets)
 
     @property
     def owners(self) -> np.ndarray:
-        """The number of the row to which each value belongs (total,)."""
+        """The number of the row to which each value belongs, as (total,)."""
         return np.repeat(np.arange(len(self)), self.lengths)
 
     @property
     def numbers(self) -> np.ndarray:
-        """The position of each value within its row, from 0 (total,)."""
+        """The position of each value within its row, from 0, as (total,)."""
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions, in the columns, of all values of the rows `rows` (k,), one row after another."""
+        """Return the positions in the columns of all values of the rows with the numbers `rows` (k,), one row after
+        another."""
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:
-        """Return the rows with the numbers `rows` (k,), in this order. A row may be taken twice."""
+        """Return the rows with the numbers `rows` (k,), in this order, as a copy. A row may be taken twice."""
         rows = np.array(rows)  # A copy, because torch does not accept a view with negative strides.
         return self._select(self.positions(rows), rows, offsets_of(self.lengths[rows]))
 
     def between(self, start: int, stop: int) -> Self:
-        """Return the rows `start` to `stop` - 1, without a copy."""
+        """Return the rows `start` to `stop` - 1. Their columns are views, not copies."""
         first, last = self.offsets[start], self.offsets[stop]
         return self._select(slice(first, last), slice(start, stop), self.offsets[start : stop + 1] - first)
 
     def blocks(self, size: int) -> list[Self]:
-        """Return all rows in blocks of at most `size` rows. If there are no rows, return one empty block."""
+        """Return all rows in order, in blocks of `size` rows, of which the last may be smaller. If there are no rows,
+        return one empty block."""
         return [self.between(start, min(start + size, len(self))) for start in range(0, max(1, len(self)), size)]
 
     def split(self, name: str) -> list[np.ndarray]:
-        """Return the values of the column `name`, as one array for each row."""
+        """Return the values of the column `name`, which must be an array, as one array for each row."""
         return np.split(getattr(self, name), self.offsets[1:-1])[: len(self)]
 
     @classmethod
     def concatenate(cls, parts: Sequence[Self]) -> Self:
-        """Join the rows of all `parts`, part after part. There is at least one part, and all columns are arrays."""
+        """Join the rows of all `parts`, part after part. There must be at least one part, the columns must be arrays,
+        and all parts must have the same columns."""
         offsets = offsets_of(np.concatenate([part.lengths for part in parts]))
         columns = {name: [getattr(part, name) for part in parts] for name in parts[0].columns()}
         return replace(parts[0], offsets=offsets, **{name: np.concatenate(own) for name, own in columns.items()})
 
     def columns(self) -> dict[str, Any]:
-        """Return the columns that are not None, name -> column."""
+        """Return the columns that are not None, as name -> column. `offsets` is not a column."""
         columns = {field.name: getattr(self, field.name) for field in fields(self) if field.name != "offsets"}
         return {name: column for name, column in columns.items() if column is not None}
 
@@ -79,8 +83,8 @@ class Ragged:
 
 
 def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the offsets (n + 1,) int64 of n rows with the given `lengths`: the start of each row, and the end of the
-    last."""
+    """Return the offsets (n + 1,) int64 of n rows with the numbers of values `lengths`: the start of each row, followed
+    by the end of the last row."""
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
@@ -93,9 +97,10 @@ def runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
 
 
 def divides(offsets: np.ndarray | None, rows: int, total: int | None) -> bool:
-    """Return whether `offsets` are valid offsets of `rows` rows with `total` values.
+    """Return whether `offsets` are valid offsets of `rows` rows with `total` values together.
 
-    If `total` is None, any number of values is valid. The result is false if `offsets` is None.
+    Valid offsets are signed integers (rows + 1,) that begin with 0, never decrease, and end with `total`. If `total` is
+    None, they may end with any number. The result is false if `offsets` is None.
     """
     if offsets is None or offsets.shape != (rows + 1,) or offsets.dtype.kind != "i":
         return False

@@ -1,4 +1,4 @@
-"""Settings of threads, BLAS kernels and the memory allocator, which are made once before the first numeric import.
+"""Settings of threads, BLAS kernels and the memory allocator, which a process makes once, before it imports NumPy.
 
 OpenBLAS uses Haswell kernels on AVX-512 CPUs that it does not recognise. In a measurement, the choice of a core type
 with AVX-512 made single-precision products 1.9 times faster. The threads of OpenMP and OpenBLAS wait for each other in
@@ -20,21 +20,27 @@ from pathlib import Path
 
 THREAD_VARIABLES = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
 DECODERS_VARIABLE = "JOINTSPACE_DECODERS"
-"""Environment variable with the number of decoding processes of this process, if a job has a process for each GPU."""
+"""Name of the environment variable with the number of decoding processes that this process may start. It is set if a
+job has one process for each GPU."""
 KEPT_BYTES = 1 << 30
-"""Maximum size of a freed block that the process keeps for its next arrays. Larger blocks are returned to the
-system."""
+"""Maximum size in bytes of a freed block of memory that the process keeps for its next arrays. Larger blocks are
+returned to the system."""
 
 
 def configure(count: int | None = None) -> None:
-    """Set the number of threads to `count`, and the wait policy of threads, the BLAS kernels and the allocator.
+    """Set the number of threads of numeric libraries to `count`, and the wait policy of threads, the BLAS kernels and
+    the memory allocator.
 
-    If `count` is None, the libraries choose the number of threads. Values that the user has set in the environment for
-    the core type (OPENBLAS_CORETYPE) or the wait policy are kept. An empty OPENBLAS_CORETYPE leaves the choice to
-    OpenBLAS. Raises RuntimeError if NumPy is loaded already, because the settings would then have no effect.
+    If `count` is None, the number of threads that the user has set in the environment stays, or else the libraries
+    choose it. Values that the user has set in the environment for the core type (OPENBLAS_CORETYPE) or the wait policy
+    are kept. An empty OPENBLAS_CORETYPE leaves the choice to OpenBLAS. Raises RuntimeError if NumPy is loaded already,
+    because the settings would then have no effect.
     """
     if "numpy" in sys.modules:
-        raise RuntimeError("runtime.configure must be called before numpy is imported")
+        raise RuntimeError(
+            "runtime.configure was called after NumPy was imported, so its settings would have no effect. Call it"
+            " before NumPy is imported."
+        )
     if count:
         for variable in THREAD_VARIABLES:
             os.environ[variable] = str(count)
@@ -58,9 +64,10 @@ def keep_freed_memory(largest: int) -> None:
 
 
 def return_freed_memory() -> None:
-    """Return the freed blocks of memory to the system, after a step that needed much more memory than the next ones.
+    """Return the freed blocks of memory of this process to the system.
 
-    This has no effect if the C library is not GNU's.
+    It is called after a step that needed much more memory than the next steps. It has no effect if the C library is not
+    GNU's.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
@@ -68,7 +75,8 @@ def return_freed_memory() -> None:
 
 @contextmanager
 def without_collection() -> Iterator[None]:
-    """Disable Python's garbage collection within the block.
+    """Disable Python's cyclic garbage collection within the `with` block. Afterwards it is enabled again if it was
+    before.
 
     Large imports leave no garbage, and the search for garbage takes a sixth of their time.
     """
@@ -82,15 +90,13 @@ def without_collection() -> Iterator[None]:
 
 
 def threads() -> int:
-    """Return the number of threads that `configure` or the user has set.
-
-    If it is not set, return the number of cores.
-    """
+    """Return the number of threads that `configure` or the user has set in OMP_NUM_THREADS, or else the number of
+    cores."""
     return int(os.environ.get("OMP_NUM_THREADS") or os.cpu_count() or 1)
 
 
 def cpu_flags() -> frozenset[str]:
-    """Return the features of the CPU by their names in Linux, such as avx512f.
+    """Return the names that Linux lists for the features of the first CPU, such as avx512f.
 
     The set is empty on other systems, and on CPUs for which Linux lists no `flags`, such as ARM.
     """

@@ -18,20 +18,21 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 OUT_OF_MEMORY = "out-of-memory"
-"""First word of the reason of a Failure whose item needed too much memory."""
+"""First word of the reason of a Failure whose item needed too much memory, or whose process was killed."""
 THREAD_STACK_BYTES = 8 << 20
-"""Memory that `memory_limit` allows for the stack of each thread."""
+"""Number of bytes that `memory_limit` allows for the stack of each thread."""
 _parent: Connection | None = None
 """The connection to the parent process, or None if this process is not a worker."""
 _announced = ""
-"""The reason of the last Excess that was sent to the parent."""
+"""The reason of the last Excess that this process has sent to its parent, or "" before the first."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """The outcome of an item without a result, because the function failed or took too long, or its process died.
+    """The outcome of an item that has no result, because the function raised an exception or took too long, or because
+    its process died.
 
-    `reason` is the message of the error.
+    `reason` says why: the message of the exception, or a phrase such as `its worker process ended unexpectedly`.
     """
 
     reason: str
@@ -44,9 +45,9 @@ def lacked_memory(outcome: object) -> bool:
 
 @dataclass(frozen=True)
 class Excess:
-    """A message to the parent before a time limit begins.
+    """A message that a worker process sends to its parent before a time limit begins.
 
-    If the limit ends the process, the outcome of the item is a Failure with this `reason`.
+    If the limit ends the process, the parent returns a Failure with this `reason` as the outcome of the item.
     """
 
     reason: str
@@ -54,12 +55,12 @@ class Excess:
 
 @contextmanager
 def processor_limit(seconds: float, excess: str) -> Iterator[None]:
-    """Limit the CPU time of the block to `seconds`. A worker process that needs more time is ended.
+    """Limit the CPU time of the `with` block to `seconds`. A worker process that needs more time in the block is ended.
 
     The outcome of its item is then a Failure with the reason `excess`. Only the end of a process can interrupt a
-    decoder. Outside worker processes the block is therefore not limited. With infinite `seconds` it is not limited
-    either. CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a
-    slow disk.
+    decoder, so the block is not limited outside worker processes. If `seconds` is infinite, it is not limited either.
+    CPU time is limited instead of elapsed time, so that an image is not rejected because of a busy machine or a slow
+    disk.
     """
     if _parent is None or seconds == float("inf"):
         yield
@@ -78,11 +79,12 @@ def processor_limit(seconds: float, excess: str) -> Iterator[None]:
 
 @contextmanager
 def memory_limit(more: int) -> Iterator[None]:
-    """Limit the memory of the block to `more` bytes above the present use, plus the stack of one thread per core.
+    """Limit the memory of the process within the `with` block to `more` bytes above its present use, plus the stacks of
+    one thread per core.
 
-    A block that needs more memory raises MemoryError, or the exception of the library that failed to allocate memory.
-    The limit exists only in worker processes on Linux. Elsewhere, and if the system does not report the present use,
-    the block is not limited.
+    If the block needs more memory, it raises MemoryError, or the exception of the library that failed to allocate
+    memory. The limit exists only in worker processes on Linux. Elsewhere, if the system does not report the present
+    use, or if a lower limit is set already, this sets no limit.
     """
     if _parent is None or sys.platform != "linux":
         yield
@@ -101,7 +103,7 @@ def memory_limit(more: int) -> Iterator[None]:
 
 
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
-    """Return `function(item)`, or a Failure if it raises an exception."""
+    """Return `function(item)`, or a Failure with the message if the function raises an Exception."""
     try:
         return function(item)
     except Exception as error:
@@ -109,12 +111,13 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
 
 
 def begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
-    """Start the work of a new process: set the environment `variables`, and call `serve(connection)`.
+    """Run in a new child process: set the environment `variables`, and call `serve(connection)`.
 
     The process ignores Ctrl-C, which its parent handles. It ends when its parent ends, even if the parent is killed.
     """
     os.environ.update(variables)
-    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:  # imported before this process was forked
+    if "numpy" in sys.modules and "OMP_NUM_THREADS" in variables:
+        # NumPy was imported before this process was forked, so it does not read the environment variables again.
         from threadpoolctl import threadpool_limits
 
         threadpool_limits(int(variables["OMP_NUM_THREADS"]))
@@ -131,9 +134,10 @@ def begin(serve: Callable[[Connection], None], connection: Connection, variables
 
 
 def serve_items(connection: Connection) -> None:
-    """Serve a Worker: receive a function, confirm it by None, and then receive lists of items and send their outcomes.
+    """Serve a Worker in its process: receive a function from the parent, confirm it by sending None, and then receive
+    lists of items and send the outcome of each item, a result or a Failure.
 
-    The outcomes are sent one by one, in order. The function returns when the parent closes the connection.
+    The outcomes are sent one by one, in order. The call returns when the parent closes the connection.
     """
     global _parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)
@@ -153,7 +157,11 @@ def serve_items(connection: Connection) -> None:
 
 
 def _reason(error: Exception) -> str:
-    """Return the message of an error. The type of the error is included unless it is a JointspaceError."""
+    """Return the message of an error as the reason of a Failure.
+
+    The type of the error precedes its message, unless it is a JointspaceError. The reason of a MemoryError begins with
+    OUT_OF_MEMORY instead.
+    """
     if isinstance(error, MemoryError):
         return f"{OUT_OF_MEMORY}: {str(error) or 'there is not enough memory for it'}"
     return str(error) if isinstance(error, JointspaceError) else f"{type(error).__name__}: {error}"

@@ -1,4 +1,4 @@
-"""Worker processes, in which a crash loses only the item that caused it, and work in another thread."""
+"""Worker processes, in which a crash loses only the item that caused it, and calls of a function in another thread."""
 
 import mmap
 import os
@@ -29,15 +29,16 @@ Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 CHUNK_ITEMS = 16
-"""Number of items that are sent to a process together."""
+"""Default number of items in a chunk, which is sent to a worker process at once."""
 CHUNKS_AHEAD = 2
-"""Number of chunks per process that are read ahead."""
+"""Largest number of unfinished chunks per worker process. No further items are read before a chunk is finished."""
 DIED = "its worker process ended unexpectedly"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
-"""Size of the smallest array that is passed in shared memory. Smaller arrays are pickled."""
+"""Size in bytes of the smallest array that `shared_map` passes in shared memory. Smaller arrays are pickled."""
 MAX_WAITING_ITEMS = 4
-"""Maximum number of unfinished items in `behind`. With more, the caller waits for the first of them."""
+"""Maximum number of unfinished items in `behind`. If there are more, `behind` waits for the first of them before it
+takes the next item."""
 _PROCESSES = threading.RLock()
 """Lock for starting and joining child processes, because multiprocessing allows only one thread at a time to do so."""
 
@@ -49,14 +50,16 @@ def isolated_map(
     chunk: int = CHUNK_ITEMS,
     preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
-    """Call `function` on each item in `processes` worker processes, and yield its result or a Failure, in order.
+    """Call `function` on each item in `processes` worker processes, and yield its result or a Failure for each item, in
+    the order of `items`.
 
-    Items are read only a few chunks of `chunk` items ahead. The function, the items and the results are pickled. The
-    processes share the number of threads of this process. If the function needs modules that take long to import,
-    `preload` names them, and the processes are forked from one process that has imported them. An item that runs out of
-    memory is tried once more in a new process, while no other item is computed. If `processes` is 0, the function is
-    called in this process, where a crash ends this process. The worker processes are killed when the iteration ends for
-    any reason. Raises JointspaceError if a process cannot be started.
+    At most CHUNKS_AHEAD chunks of `chunk` items per process are read ahead. The function, the items and the results are
+    pickled. The number of threads of this process is divided among the processes. If the function needs modules that
+    take long to import, `preload` names them, and the processes are forked from one process that has imported them. An
+    item that runs out of memory, or whose process is killed, is tried once more in a new process, while no other item
+    is computed. If `processes` is 0, the function is called in this process, which a crash of the function then ends.
+    The worker processes are killed when the iteration ends for any reason. Raises JointspaceError if a process cannot
+    be started.
     """
     if not processes:
         for item in items:
@@ -104,11 +107,12 @@ def shared_map(
     chunk: int = CHUNK_ITEMS,
     preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
-    """Yield the same outcomes as `isolated_map` with the same arguments. On Linux, large arrays are passed in shared
-    memory.
+    """Yield the same outcomes as `isolated_map` with the same arguments. On Linux, the large arrays of the results are
+    passed from the worker processes in shared memory.
 
-    Each result has `room` bytes of shared memory. Small arrays, and arrays for which there is no more room, are
-    pickled. The shared memory is an anonymous file in memory, because /dev/shm is small in a container.
+    Each result has `room` bytes of shared memory. Arrays of less than MIN_SHARED_BYTES, and arrays for which there is
+    no more room, are pickled. The shared memory is an anonymous file in memory, because /dev/shm is small in a
+    container.
     """
     if not processes or not hasattr(os, "memfd_create"):
         yield from isolated_map(function, items, processes, chunk, preload)
@@ -132,8 +136,9 @@ def _write(
 ) -> tuple[bytes, list[int]]:
     """Compute the result of an item in a worker process, and write its large arrays into shared memory.
 
-    `memory_path` is the file of the shared memory. `placed` is the offset of the item's slot in it, and the item. A
-    slot has `room` bytes. Returns the pickle of the result without these arrays, and the sizes of the arrays in bytes.
+    `memory_path` is the file of the shared memory. `placed` has the offset of the item's slot in the file, and the
+    item. A slot has `room` bytes. Returns the pickle of the result without the large arrays, and the sizes of these
+    arrays in bytes.
     """
     start, item = placed
     position = start
@@ -141,9 +146,9 @@ def _write(
     memory = _attach(memory_path)
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
-        """Write an array into the slot, unless it is small or does not fit there.
+        """Write an array into the slot, unless it is smaller than MIN_SHARED_BYTES or does not fit there.
 
-        Return whether it stays in the pickle instead.
+        Return whether the array was not written, so that it stays in the pickle.
         """
         nonlocal position
         size = buffer.raw().nbytes
@@ -158,10 +163,9 @@ def _write(
 
 
 def _read(memory: memoryview, data: bytes, sizes: Sequence[int]):
-    """Restore a result of `_write` from its pickle `data` and the arrays at the beginning of `memory`, which are
-    copied.
+    """Restore the result that `_write` has divided into the pickle `data` and the arrays at the beginning of `memory`.
 
-    `sizes` are the sizes of these arrays in bytes.
+    `sizes` are the sizes of these arrays in bytes. The arrays are copied, so `memory` can be overwritten afterwards.
     """
     arrays = []
     position = 0
@@ -178,7 +182,8 @@ def _attach(path: str) -> mmap.mmap:
 
 
 def share_threads(processes: int) -> dict[str, str]:
-    """Return the environment variables that divide the threads of this process among `processes` worker processes."""
+    """Return the environment variables with which each of `processes` worker processes uses an equal share of the
+    threads of this process, but at least one thread."""
     return dict.fromkeys(runtime.THREAD_VARIABLES, str(max(1, runtime.threads() // processes)))
 
 
@@ -187,9 +192,9 @@ def start_process(
 ) -> tuple[BaseProcess, Connection]:
     """Start a process that calls `serve(connection)`. Return the process and the parent's end of the connection.
 
-    The environment `variables` are set before the process receives anything. They include the number of threads, which
-    NumPy reads when it is imported, which happens when the process unpickles a function. `daemon` is the argument of
-    multiprocessing.Process.
+    The environment `variables` are set before the process receives anything. They include the number of threads. NumPy
+    reads this number when it is imported, and the process imports it only when it unpickles a function. A process with
+    `daemon` is killed when this process ends, as the argument `daemon` of multiprocessing.Process says.
 
     The process is spawned, because a forked process would inherit locks that other threads of this process hold. With
     `preload`, it is forked from a process without further threads that has imported these modules, so that all
@@ -216,10 +221,12 @@ def start_process(
 
 
 def stream(connection: Connection) -> None:
-    """Serve a generator in a child process: receive a generator function, and send the results that it yields.
+    """Run a generator function in a child process: receive the function from the parent, and send each result that it
+    yields to the parent.
 
-    The generator function gets an iterator of items. Each item is requested from the parent by None. The iterator ends
-    when the parent sends None. A JointspaceError is sent instead of a result.
+    The function gets an iterator of items. Each item is requested from the parent by sending None, and the iterator
+    ends when the parent answers with None. If the function raises a JointspaceError, this error is sent instead of a
+    result, and the call ends.
     """
     function = connection.recv()
 
@@ -237,9 +244,10 @@ def stream(connection: Connection) -> None:
 class Worker(Generic[Item, Result]):
     """A function that runs in a separate process.
 
-    `worker(item)` returns `function(item)` or a Failure. The process is started at the first call, and replaced if it
-    dies. Only one thread at a time uses it, and others wait. The caller must close the worker. Calls raise
-    JointspaceError if no process can be started, or if the worker is closed.
+    `worker(item)` returns `function(item)` or a Failure. The process is started by the first call, and replaced by the
+    next call if it dies. Only one thread at a time uses the process, and other threads wait. Whoever creates the worker
+    must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started, or if the
+    worker is closed.
     """
 
     def __init__(
@@ -248,9 +256,9 @@ class Worker(Generic[Item, Result]):
         variables: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        """Set the function, and the `variables` to add to the environment of the process.
+        """Set the function, and the environment `variables` that the process gets in addition to those of this process.
 
-        If `variables` is None, the process is limited to one thread. `preload` is explained by `isolated_map`.
+        If `variables` is None or empty, the process is limited to one thread. `isolated_map` explains `preload`.
         """
         self._function = function
         self._preload = preload
@@ -261,16 +269,17 @@ class Worker(Generic[Item, Result]):
         self._excess = ""
 
     def __call__(self, item: Item) -> Result | Failure:
-        """Call the function on an item. If it runs out of memory, try once more in a new process."""
+        """Return the function's result for an item, or a Failure. If the function runs out of memory, it is called once
+        more in a new process."""
         (outcome,) = self.map([item])
         return self.map([item])[0] if lacked_memory(outcome) else outcome
 
     def map(self, items: list[Item]) -> list[Result | Failure]:
-        """Return the function's result or a Failure for each item.
+        """Return the function's result or a Failure for each item, in order.
 
         If the process dies, the item that it worked on is tried once more, because the item may not be the cause. An
-        item that takes too long or runs out of memory is not tried again. After an item that runs out of memory, a new
-        process is started.
+        item that takes too long, runs out of memory, or whose process the system kills, is not tried again. After an
+        item that runs out of memory, the next item gets a new process.
         """
         results: list[Result | Failure] = []
         suspect = None
@@ -297,7 +306,7 @@ class Worker(Generic[Item, Result]):
         return results
 
     def close(self) -> None:
-        """Kill the process. The result of the current item is lost."""
+        """Kill the process. The result of the current item is lost, and every later call raises JointspaceError."""
         with _PROCESSES:
             self._closed = True
             if self._running:
@@ -315,13 +324,15 @@ class Worker(Generic[Item, Result]):
         with _PROCESSES:
             if self._closed:
                 raise JointspaceError(
-                    "The worker process was stopped before it had finished. Run the same command again."
+                    "A worker process cannot be started, because its work was stopped. Run the same command again."
                 )
             try:
                 process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
                 reason = f"A worker process cannot be started ({error.strerror})"
-                raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them.") from error
+                raise JointspaceError(
+                    f"{reason}. Set the number of processes to 0 to work without worker processes."
+                ) from error
             self._running = process, connection
         try:
             connection.send(self._function)
@@ -329,29 +340,34 @@ class Worker(Generic[Item, Result]):
         except (EOFError, OSError):
             self._bury(process, connection)
             raise JointspaceError(
-                "The worker processes end before they begin to work. Their messages above give the reason. Set the"
-                " number of processes to 0 to work without them."
+                "A worker process ended before it began to work. Its messages above give the reason. Set the number of"
+                " processes to 0 to work without worker processes."
             ) from None
         return process, connection
 
     def _bury(self, process: BaseProcess, connection: Connection) -> str:
-        """End the process, and return the reason of its death. Raises JointspaceError if the worker is closed."""
+        """Kill the process unless it has ended, forget it, and return why it ended, as the reason of a Failure.
+
+        Raises JointspaceError if the worker is closed.
+        """
         with _PROCESSES:
             process.kill()
             process.join()
         connection.close()
         self._running = None
         if self._closed:
-            raise JointspaceError("The worker process was stopped before it had finished. Run the same command again.")
+            raise JointspaceError(
+                "A worker process was stopped before it had finished its work. Run the same command again."
+            )
         reasons = {-signal.SIGPROF: self._excess, -signal.SIGKILL: KILLED}
         return reasons.get(process.exitcode or 0, DIED)
 
 
 def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> Iterator[Result]:
-    """Call `function` on each item in another thread, while this thread takes the next of the `items`.
+    """Call `function` on each item in one other thread, while this thread takes the next of the `items`.
 
-    Yields the results that are not None, in order. Exceptions of the function are raised here. The function is called
-    on all items that were taken from `items`, even after an exception.
+    Yields the results that are not None, in order. An exception of the function is raised here when its result is due.
+    The function is still called on all items that were taken from `items` before.
     """
     under_way: deque[Future[Result | None]] = deque()
     with ThreadPoolExecutor(1) as thread:
@@ -364,7 +380,8 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
 
 
 def private_folder(folder: Path, remedy: str) -> Path:
-    """Create `folder` so that only this user can read it, unless it exists, and return it.
+    """Create `folder` with its parents so that only this user can read it, and return it. A folder that exists keeps
+    its permissions.
 
     Raises UsageError if it cannot be created, is a link or a file, or belongs to another user. The message ends with
     the `remedy`, which is a clause such as `set TMPDIR to another folder`.
@@ -375,8 +392,11 @@ def private_folder(folder: Path, remedy: str) -> Path:
         status = folder.lstat()
     except OSError as error:
         raise UsageError(
-            f"the folder {folder} cannot be created ({error.strerror}). To repair this, {remedy}"
+            f"The folder {folder} cannot be created ({error.strerror}). To repair this, {remedy}."
         ) from error
     if not stat.S_ISDIR(status.st_mode) or (hasattr(os, "getuid") and status.st_uid != os.getuid()):
-        raise UsageError(f"{folder} is a link, a file, or a folder of another user. Remove it, or {remedy}")
+        raise UsageError(
+            f"The folder {folder} cannot be used, because it is a link, a file, or a folder of another user. Remove it,"
+            f" or {remedy}."
+        )
     return folder

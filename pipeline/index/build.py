@@ -1,4 +1,5 @@
-"""Building a FAISS index that meets the requirements, with its card, and removing vectors from an index.
+"""Building a FAISS index that meets the requirements of a configuration, with its card, and removing vectors from an
+index.
 
 The id of a vector is the row of its item in the index's table, and an id never changes its meaning: the ids of removed
 vectors are not used again. For a model with several vectors per item, the ids number the vectors of all items without
@@ -32,20 +33,21 @@ if TYPE_CHECKING:
     import torch
 
 QUERIES = 1000
-"""Largest number of items of the other modality with which an index is measured, such as captions for images."""
+"""Largest number of queries with which an index is tuned and measured. They are items of the other modality, such as
+captions for an index of images."""
 SET_QUERIES = 100
-"""Largest number of items of the other modality with which the index of a multi-vector model is measured. This takes
-longer, because each of them is also compared with all items of the index."""
+"""Largest number of queries with which the shortlist of a multi-vector model is measured. Measuring it takes longer,
+because each query is also compared with all items of the index."""
 FLAT_HEADER_BYTES = 45
-"""Size of an exact index in bytes without its vectors."""
+"""Size in bytes of the file of an exact index (Flat) without its vectors."""
 
 
 @dataclass(frozen=True)
 class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the vectors from which the index was built.
 
-    `tradeoff` has the measurements of all candidates, or is None if no candidates were measured on a sample: an exact
-    index was built, or the type of index was given by another index shard.
+    `tradeoff` has the measurements of all candidates for the file `*.tradeoff.json`. It is None if no candidates were
+    measured on a sample, because an exact index was built at once, or because another index shard gave the type.
     """
 
     index: faiss.Index
@@ -54,11 +56,12 @@ class BuiltIndex:
 
     @property
     def expected(self) -> ExpectedIndex:
-        """The values of the card with which the file of the index must agree when it is read."""
+        """The values of the card with which the file of the index must agree when it is read: the number of vectors,
+        the dimensions and the metric."""
         return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
 
     def write(self, write: Callable[[bytes], object]) -> None:
-        """Write the file of the index: call `write` with one part of it after another."""
+        """Write the index in FAISS's format: call `write` with one part of the file after another."""
         write_index(self.index, write)
 
 
@@ -73,7 +76,9 @@ def choose_and_build(
 ) -> BuiltIndex:
     """Build an index of `vectors` that meets the `requirements`.
 
-    The index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
+    Up to `requirements.exact_limit` vectors get an exact index (Flat) if it meets the other requirements. Otherwise the
+    candidates are measured (see `choose`), and the first that meets the requirements with all vectors is returned. The
+    index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
     inner_product or euclidean, and `progress` shows the progress of long steps. The exact neighbours of the queries,
     and the lists of an inverted file, are computed on `gpu` unless it is None.
 
@@ -96,8 +101,10 @@ def choose_and_build(
     def finish(
         factory: str, near: SearchSetting, trials: list[CandidateTrial], shared: Vectors | TrainedIndex | None = None
     ) -> BuiltIndex | None:
-        """Build and measure the index of all vectors, and tune it near the setting `near`. Return None if it misses a
-        requirement."""
+        """Build the index of all vectors with the string `factory`, tune it near the setting `near`, and measure it.
+
+        Return None if it misses a requirement. `trials` are the measured candidates for the table of candidates.
+        """
         built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
         alone = 1000 * latency(built.index, questions)
@@ -197,7 +204,8 @@ def build_gallery(
 def measure_shortlist(
     gallery: MultiVectorGallery, queries: MultiVectors, progress: Progress = unwatched
 ) -> dict[str, Json]:
-    """Compare searches with the gallery's shortlist with scoring all items. Return the values for the index's card.
+    """Measure the recall and the speed of searches with the gallery's shortlist, in comparison with scoring all items.
+    Return the values for the index's card.
 
     `recall@10` is the mean share of a query's ten best items by exact scores that a search with the shortlist finds.
     `recall@1` is the share of queries whose best item is found. An item also counts as found if another item with an
@@ -246,15 +254,16 @@ ID_MAP_PREFIX = "IDMap,"
 def remove(
     index: faiss.Index, ids: np.ndarray, rest_ids: np.ndarray, rest: Callable[[], Vectors], card: IndexCard
 ) -> tuple[faiss.Index, str]:
-    """Remove the vectors with these `ids` from an index. Return the index, in which all other vectors keep their ids,
-    and its factory string.
+    """Remove the vectors with these `ids` (k,) from an index. Return an index in which all other vectors keep their
+    ids, and its factory string.
 
     An inverted file is changed in place, unless it has fast-scan codes. For all other types, a new index is built from
     the remaining vectors `rest()` with the ids `rest_ids`, with the factory string and the search parameters on the
     `card`. If `rest_ids` is empty, the new index is an empty Flat index.
     """
     factory = card.factory
-    # The type is read from the index, because the card may be wrong. Other types number the vectors again.
+    # The type is read from the index, because the card may be wrong. If FAISS removes vectors from an index of another
+    # type, it numbers the remaining vectors again.
     typed = faiss.downcast_index(index)
     if isinstance(typed, faiss.IndexIVF) and not isinstance(typed, faiss.IndexIVFFastScan):
         untyped(index).remove_ids(ids)
@@ -269,7 +278,7 @@ def remove(
 
 
 def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> Vectors:
-    """Return the vectors with these `ids` (k,) from `index`, which messages call `name`.
+    """Return the vectors that were added to `index` with these `ids` (k,). Messages call the index `name`.
 
     Raises UsageError if the index stores its vectors in a compressed form.
     """
@@ -282,7 +291,8 @@ def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> Vectors:
 
 
 def remove_and_renumber(index: faiss.Index, ids: np.ndarray) -> faiss.Index:
-    """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index, and number the others from 0 again."""
+    """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index in place, number the others from 0 again,
+    and return the index. The others keep their order."""
     kept = np.ones(index.ntotal, bool)
     kept[ids] = False
     untyped(index).remove_ids(ids)

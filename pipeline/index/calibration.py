@@ -1,19 +1,19 @@
 """Calibration of text queries: which results are likely matches, and whether a query is out of domain.
 
-The scores of a text query are compared with its scores with a *background*, which are the captioned photos of the dev
-split. The normalised score of a photo is z = (score - mean) / deviation, with the mean and the standard deviation of
-the background's scores. A photo is a likely match if its z is at least a threshold. The threshold is the split
-conformal quantile of the z of the dev captions and their photos (Vovk et al. 2005; Angelopoulos and Bates 2021). For
-queries that resemble the dev captions, the right photo is then a likely match with the probability `index.coverage`, if
-the index contains it. The threshold does not depend on the size of the index or on the number of its shards, because z
-only depends on the query, the photo and the background. The number of likely matches grows with the index, and may be
-zero.
+The scores of a text query with the photos of the index are compared with its scores with a *background*, which are the
+captioned photos of the dev split. The normalised score of a photo is z = (score - mean) / deviation, with the mean and
+the standard deviation of the background's scores. A photo is a likely match if its z is at least a threshold. The
+threshold is the split conformal quantile of the z of the dev captions and their photos (Vovk et al. 2005; Angelopoulos
+and Bates 2021). For queries that resemble the dev captions, the right photo is then a likely match with the probability
+`index.coverage`, if the index contains it. The threshold does not depend on the size of the index or on the number of
+its shards, because z only depends on the query, the photo and the background. The number of likely matches grows with
+the index, and may be zero.
 
-A query is out of domain if the mean of its NEIGHBOURS best scores with the background is smaller than for all but the
-share FALSE_ALARMS of the dev captions, or if at least half of its words are unknown. This does not depend on the size
-of the index either. A query whose words are all in the texts of a result is never out of domain. The calibration cannot
-say that a particular photo is missing from the index: the best score of a caption is about the same whether its photo
-is in the index or not (docs/measured.md).
+A query is out of domain if the mean of its NEIGHBOURS best scores with the background is smaller than for all dev
+captions except the share FALSE_ALARMS with the smallest means, or if at least half of its words are unknown. This does
+not depend on the size of the index either. A query whose words are all in the texts of a result is never out of domain.
+The calibration cannot say that a particular photo is missing from the index: the best score of a caption is about the
+same whether its photo is in the index or not (docs/measured.md).
 
 `jointspace calibrate` computes the same from captions that a user has written for photos of an index. The background is
 then a sample of the photos of the index.
@@ -34,18 +34,18 @@ from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex
 
 FALSE_ALARMS = 0.05
-"""Share of the dev captions that count as out of domain."""
+"""Share of the dev captions, or of a user's captions, that count as out of domain because of their scores."""
 NEIGHBOURS = 10
-"""Number of the best scores with the background whose mean says how well a query fits the collection."""
+"""Number of a query's best scores with the background whose mean says how well the query fits the collection."""
 MIN_DEV_IMAGES = 50
 """Smallest number of captioned images, of the dev split or of a user's table, with which an index is calibrated."""
 MAX_CHANGED_SHARE = 0.5
 """Largest share of added and removed photos (see `changed_share`) with which a calibration by `jointspace calibrate` is
-still used. Beyond it, searches do not say where likely matches end."""
+still used. If the share is larger, searches do not say where likely matches end."""
 BACKGROUND = "background.safetensors"
-"""The file of an index shard that contains the vectors of the background."""
+"""Name of the file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
-"""A threshold below all scores."""
+"""A threshold below all normalised scores."""
 BLOCK_CAPTIONS = 1024
 """Number of captions that are compared with the background together."""
 
@@ -54,9 +54,10 @@ BLOCK_CAPTIONS = 1024
 class Calibration:
     """The calibration of an index for text queries, as the module explains it.
 
-    `background` (b, c) are the image vectors of the background, which are compared by `metric`. `score` is the smallest
-    z of a likely match. `nearness` is the smallest mean of a query's best scores with the background if the query fits
-    the collection. `coverage` is the share of queries whose right photo is a likely match.
+    `background` (b, c) are the image vectors of the background, which are compared with queries by `metric`. `score` is
+    the smallest z of a likely match. `nearness` is the smallest mean of a query's NEIGHBOURS best scores with the
+    background with which the query fits the collection. `coverage` is the share of queries (0 to 1) whose right photo
+    is a likely match.
     """
 
     background: np.ndarray
@@ -67,9 +68,10 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """Compute the calibration from `images` (n, c) and their captions `sentences` (m, c), of dev or of a user.
+        """Compute the calibration from the vectors `images` (n, c) and the vectors `sentences` (m, c) of their
+        captions, of dev or of a user.
 
-        The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image
+        The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image in row
         `owners[j]`, which is left out of the background of this caption. For at most (1 - `coverage`) * (m + 1) of the
         captions, the z of their image is below the threshold. This number is computed without rounding errors.
         """
@@ -91,9 +93,10 @@ class Calibration:
 
     @classmethod
     def of_index(cls, index: StoredIndex) -> "Calibration | None":
-        """Read the calibration of an index, or return None if it has none, or if too many photos have changed since.
+        """Read the calibration of an index. Return None if the index has none, or if too many photos were added or
+        removed since `jointspace calibrate`.
 
-        Raises IntegrityError if the vectors of the background do not fit the model.
+        Raises IntegrityError if the vectors of the background are missing or do not fit the model.
         """
         card = index.card
         if card.calibration is None or explain_missing_line(index):
@@ -109,11 +112,13 @@ class Calibration:
         return cls(background, card.metric, stored.score, stored.nearness, stored.coverage)
 
     def card(self) -> dict[str, Json]:
-        """Return the values for the card of an index. The background is not on the card, but in the file BACKGROUND."""
+        """Return the values for the card of an index. The vectors of the background are not among them, because the
+        file BACKGROUND has them."""
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def threshold(self, query: np.ndarray) -> float:
-        """Return the smallest score of a likely match for the vector (1, c) of a text query."""
+        """Return the smallest score, as searches return it, of a likely match for the vector `query` (1, c) of a
+        text."""
         (mean,), (deviation,), _ = summarise_scores(compare(query, self.background, self.metric))
         return float(mean + self.score * deviation)
 
@@ -139,10 +144,11 @@ class Calibration:
 class Judgement:
     """The judgement of the results of a text query.
 
-    The first `likely` of the `shown` results are likely matches, and the whole index has about `expected` likely
+    The first `likely` of the `shown` results are likely matches, and the searched photos have about `expected` likely
     matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
-    `far` says whether the query is far from the photos of the collection. `unknown` of its `words` are unknown.
-    `matched` says whether the texts of some results have the words of the query. It then fits the collection.
+    `far` says whether the query is far from the photos of the collection. The query has `words` words, and the model
+    does not know `unknown` of them. `matched` says whether the text search has found some of the results, so that the
+    query fits the collection in any case.
     """
 
     likely: int
@@ -156,7 +162,7 @@ class Judgement:
 
     @property
     def off_topic(self) -> bool:
-        """Whether the query is out of domain: it does not fit the collection."""
+        """Whether the query is out of domain, which means that it does not fit the collection and has a `warning`."""
         return self.warning is not None
 
     @property
@@ -193,10 +199,10 @@ class Judgement:
 
 
 def changed_share(index: StoredIndex) -> float:
-    """Return the number of photos that were added or removed since `jointspace calibrate`, as a share of all photos.
+    """Return the number of photos that were added or removed since `jointspace calibrate`, as a share from 0 to 1.
 
     For each index shard, the numbers of photos then and now are compared. The result is the sum of their differences,
-    divided by the sum of the larger numbers. It is 0 if the calibration comes from the dev split.
+    divided by the sum of the larger numbers. It is 0 if the index has no calibration, or one from the dev split.
     """
     stored = index.card.calibration
     if stored is None or stored.photos is None:
@@ -206,14 +212,15 @@ def changed_share(index: StoredIndex) -> float:
 
 
 def count_photos(index: StoredIndex) -> list[int]:
-    """Return the number of photos in each index shard."""
+    """Return the number of photos in the FAISS index of each index shard, without removed photos."""
     return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
 
 
 def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
     """Return a sentence that says why searches do not show where likely matches end, or None if they do.
 
-    `name` is the folder of the index in the command that the sentence contains. Only the cards are read.
+    If `jointspace calibrate` can help, the sentence contains this command, with `name` as the folder of the index. Only
+    the cards of the index shards are read.
     """
     if index.card.calibration and changed_share(index) <= MAX_CHANGED_SHARE:
         return None
@@ -228,7 +235,8 @@ def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
 
 
 def find_obstacle(index: StoredIndex) -> str | None:
-    """Return why captions cannot calibrate an index, as the end of a sentence, or None if they can."""
+    """Return why `jointspace calibrate` cannot calibrate an index, as a clause that follows `because`, or None if it
+    can."""
     if index.card.kind == "fragments":
         return "its model compares regions of photos"
     return f"it has fewer than {MIN_DEV_IMAGES} photos" if sum(count_photos(index)) < MIN_DEV_IMAGES else None
@@ -237,7 +245,7 @@ def find_obstacle(index: StoredIndex) -> str | None:
 def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray:
     """Return the scores (q, n) of `queries` (q, c) with `vectors` (n, c).
 
-    A score is the inner product, or the negative squared Euclidean distance, as `metric` says.
+    A score is the inner product if `metric` is inner_product, and otherwise the negative squared Euclidean distance.
     """
     products = queries @ vectors.T
     if metric == "inner_product":
@@ -246,9 +254,10 @@ def compare(queries: np.ndarray, vectors: np.ndarray, metric: str) -> np.ndarray
 
 
 def summarise_scores(scores: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return the mean, the standard deviation, and the mean of the NEIGHBOURS largest values of each row.
+    """Return, for each row of `scores` (q, n), the mean, the standard deviation, and the mean of its NEIGHBOURS largest
+    values, or of all values if there are fewer.
 
-    `scores` has the shape (q, n), and each of the results has the shape (q,).
+    Each of the three results has the shape (q,). The deviation is always positive, so that it can be a divisor.
     """
     count = min(NEIGHBOURS, scores.shape[1])
     nearest = np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)

@@ -1,4 +1,5 @@
-"""Candidate indexes: the FAISS factory strings to try for a number of vectors, and building an index."""
+"""Candidate indexes: the FAISS factory strings to try for a number of vectors, and building an index from such a
+string."""
 
 import math
 import re
@@ -22,21 +23,24 @@ if TYPE_CHECKING:
     import torch
 
 MIN_TRAINING_PER_LIST = 39
-"""Smallest number of training vectors per list. With fewer, FAISS warns of poor centroids."""
+"""Smallest number of training vectors per list of an inverted file. With fewer, FAISS warns of poor centroids."""
 MAX_TRAINING_PER_LIST = 50
-"""Largest number of training vectors per list."""
+"""Largest number of training vectors per list of an inverted file."""
 KMEANS_ROUNDS = 10
-"""Number of k-means iterations with PyTorch, which is also FAISS's number."""
+"""Number of iterations of k-means with PyTorch, which is also FAISS's number."""
 MAX_PRODUCTS = 1 << 28
-"""Number of products of vectors and centroids that k-means holds in memory together."""
+"""Largest number of products of vectors and centroids that k-means with PyTorch holds in memory together."""
 MIN_TRAINING_ROWS = 20_000
-"""Smallest result of `training_rows`: the limit on the training vectors of an index with few lists or none."""
+"""Smallest result of `training_rows`, for an index with few lists or none. It is also the largest number of vectors
+from which a rotation is learned."""
 ENCODER_ROWS = 1 << 15
-"""Number of the training vectors from which the codes of vectors are learned. FAISS copies these vectors twice."""
+"""Largest number of the training vectors from which the codes of vectors are learned. FAISS copies these vectors
+twice."""
 ROTATION_STEPS = 8
-"""Number of iterations of a learned rotation. The 50 iterations of FAISS take minutes and gain almost no recall."""
+"""Number of iterations with which a rotation (OPQ) is learned. The 50 iterations of FAISS take minutes and gain almost
+no recall."""
 GRAPH_LINKS = 32
-"""Number of links of a vertex in the graph of the centroids."""
+"""Number of links of a vertex in the HNSW graph of the centroids (see GRAPH_LISTS)."""
 FEW_LISTS = 1
 """A small number of lists of an inverted file, as a multiple of the square root of the number of vectors."""
 MANY_LISTS = 4
@@ -44,9 +48,9 @@ MANY_LISTS = 4
 GRAPH_LISTS = 1 << 16
 """Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
-"""Pairs (n, lists) in ascending order. If there are at least n vectors, these numbers of lists are also tried, from the
-last such pair. They are the first two of `get_optimal_nb_clusters` in criteo's autofaiss, with rotated product codes
-(`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
+"""Pairs (n, numbers of lists) in ascending order of n. If there are at least n vectors, the numbers of lists of the
+pair with the largest such n are also tried. They are the first two results of `get_optimal_nb_clusters` in criteo's
+autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
 """Pattern of the number of lists in a factory string."""
 
@@ -60,16 +64,16 @@ class Progress(Protocol):
 
 
 def unwatched(items: Iterable[T], what: str) -> Iterable[T]:
-    """Return the items without showing progress."""
+    """Return the items unchanged, as a Progress that shows nothing."""
     return items
 
 
 def candidate_factories(count: int, dim: int) -> list[list[str]]:
     """Return the factory strings to try for `count` vectors of `dim` dimensions, in three tiers.
 
-    The indexes of the first tier need about one byte per dimension. The second tier needs more, and is tried if the
-    first misses the recall floor. The third tier needs less, and is tried if the others do not fit into the memory.
-    Factory strings that the installed FAISS does not know are left out.
+    The indexes of the first tier need about one byte per dimension of a vector. The second tier needs more, for the
+    case that the first misses the recall floor. The third tier needs less, for the case that the others do not fit into
+    the memory. Factory strings for which `is_known` is false are left out.
     """
     few = lists_factory(lists_for(count, FEW_LISTS))
     many = lists_factory(lists_for(count, MANY_LISTS))
@@ -100,7 +104,8 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Return whether the installed FAISS can make the index, and jointspace reads its types."""
+    """Return whether the installed FAISS can make an index of `dim` dimensions with this factory string, and jointspace
+    reads all of its types."""
     try:
         require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
     except (RuntimeError, IntegrityError):
@@ -109,12 +114,13 @@ def is_known(factory: str, dim: int) -> bool:
 
 
 def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
-    """Return the factory strings as a list. Raises UsageError that names the first one that FAISS cannot make."""
+    """Return the user's factory strings as a list. Raises UsageError that names the first string for which `is_known`
+    is false."""
     for factory in factories:
         if not is_known(factory, dim):
             raise UsageError(
                 f"index.candidates: FAISS {faiss.__version__} cannot make an index {factory} of {dim} dimensions, or"
-                " jointspace does not read it. Remove it from index.candidates."
+                f" jointspace does not read its types. Remove {factory} from index.candidates in the configuration."
             )
     return list(factories)
 
@@ -125,15 +131,16 @@ def lists_factory(lists: int) -> str:
 
 
 def training_rows(factory: str) -> int:
-    """Return the largest number of vectors on which an index with this factory string is trained."""
+    """Return the largest number of vectors on which an index with this factory string is trained. If there are more, a
+    sample is used."""
     lists = lists_of(factory)
     each = MAX_TRAINING_PER_LIST if lists < GRAPH_LISTS else MIN_TRAINING_PER_LIST
     return max(each * lists, MIN_TRAINING_ROWS)
 
 
 def lists_for(count: int, multiple: int) -> int:
-    """Return a number of lists for `count` vectors: `multiple` times the square root of `count`, or fewer if the lists
-    would have fewer than MIN_TRAINING_PER_LIST vectors each."""
+    """Return a number of lists for `count` vectors: `multiple` times the square root of `count`, but at most one list
+    per MIN_TRAINING_PER_LIST vectors, and at least one list."""
     return max(1, min(round(multiple * math.sqrt(count)), count // MIN_TRAINING_PER_LIST))
 
 
@@ -144,13 +151,15 @@ def lists_of(factory: str) -> int:
 
 
 def with_lists(factory: str, lists: int) -> str:
-    """Return the factory string with another number of lists."""
+    """Return the factory string with `lists` lists in place of its own number of lists. A string without lists is
+    returned unchanged."""
     return INVERTED.sub(f"IVF{lists}", factory)
 
 
 @dataclass(frozen=True)
 class Built:
-    """An index with its vectors, and the seconds of its training and of adding the vectors, by the clock of `build`."""
+    """An index with its vectors, and the seconds of its training and of adding the vectors. The argument `clock` of
+    `build` decides whether these are seconds of wall time or CPU seconds."""
 
     index: faiss.Index
     train_seconds: float
@@ -159,7 +168,7 @@ class Built:
 
 @dataclass(frozen=True)
 class TrainedIndex:
-    """An index without vectors, whose lists and codes are trained, with its factory string and search parameters."""
+    """An empty index whose lists and codes are trained, with its factory string and search parameters."""
 
     index: faiss.Index
     factory: str
@@ -181,10 +190,9 @@ def build(
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
     the CPU if it is None. `ids` (n,) are the ids of the vectors. Without them, the ids are the rows of the vectors.
-    `shared` are other vectors on which the index is trained, or a trained index of the same `factory`, to which the
-    vectors are added.
-    `progress` shows the progress of adding the vectors, and `clock` returns the time in seconds by which training and
-    adding are measured.
+    `shared` are other vectors on which the index is trained instead, or a trained index of the same `factory`, to which
+    the vectors are added in place. `progress` shows the progress of adding the vectors, and `clock` returns the time in
+    seconds by which training and adding are measured.
     """
     start = clock()
     is_trained = isinstance(shared, TrainedIndex)
@@ -206,11 +214,11 @@ def build(
 
 
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
-    """Train `index` on a sample of at most `count` vectors.
+    """Train `index` in place on a sample of at most `count` vectors.
 
-    The transforms and the lists are trained on the sample: the lists on `gpu`, or by FAISS on the CPU if it is None.
-    The codes are then learned from ENCODER_ROWS of the sample, because FAISS would otherwise copy the whole sample
-    twice.
+    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if it is None.
+    Lists that have centroids already are not trained. The codes are then learned from at most ENCODER_ROWS vectors of
+    the sample, because FAISS would otherwise copy the whole sample twice.
     """
     sample = vectors.take(evenly_spaced(vectors.count, count))
     rows = sample
@@ -222,7 +230,8 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
             transform.train(rows)
             rows = transform.apply(rows)  # The lists contain transformed vectors.
         if isinstance(part, faiss.IndexIVFPQ):
-            untyped(part).do_polysemous_training = False  # It takes minutes, and only polysemous search needs it.
+            # This training takes minutes, and only polysemous search, which jointspace does not use, needs it.
+            untyped(part).do_polysemous_training = False
         if isinstance(part, faiss.IndexIVF):
             part.cp.max_points_per_centroid = MAX_TRAINING_PER_LIST
             if gpu is not None and not part.quantizer.ntotal:
@@ -237,11 +246,11 @@ def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device 
 
 
 def find_centroids(sample: np.ndarray, lists: int, spherical: bool, device: "torch.device") -> np.ndarray:
-    """Compute centroids (lists, c) of a `sample` (n, c) by k-means with PyTorch on `device`.
+    """Compute the centroids (lists, c) float32 of a `sample` (n, c) by k-means with PyTorch on `device`.
 
     As in FAISS, k-means starts from randomly drawn vectors and makes KMEANS_ROUNDS iterations. The centroid of a list
-    that becomes empty is replaced by another drawn vector. With `spherical`, the centroids have unit length. The sample
-    must have at least `lists` vectors.
+    that becomes empty is replaced by another randomly drawn vector. With `spherical`, the centroids are scaled to unit
+    length. The sample must have at least `lists` vectors. Equal arguments draw equal vectors.
     """
     import torch
 

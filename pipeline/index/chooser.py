@@ -1,8 +1,8 @@
 """Choosing an index by measuring candidates on a sample of the vectors with real queries.
 
-Each candidate is built on a sample. Its number of lists is reduced by the square root of the sampled share. It is
-tuned to a recall above the recall floor (`Bench.floor`), because the recall on a sample is too high: the vectors of a
-sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
+Each candidate is built on a sample. Its number of lists is multiplied by the square root of the sampled share of the
+vectors. It is tuned to a recall above the required recall floor (`Bench.floor`), because the recall on a sample is too
+high: the vectors of a sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
 
 - The size grows by the bytes that each vector of the sample adds.
 - The time of a query grows with the number of comparisons. An inverted file compares a query with the centroids and
@@ -56,33 +56,35 @@ MEBI = 1 << 20
 SAMPLE_QUERIES = 300
 """Largest number of queries with which a candidate is measured on the sample."""
 TOLERANCE_FACTOR = 1.1
-"""Two values whose ratio is below this factor count as equal."""
+"""Largest ratio of two costs, or of two sizes, that count as equal when candidates are compared (see `best_of`)."""
 TIMING_ROUNDS = 15
-"""Number of times that the candidates close to the best one are timed. The median counts."""
+"""Number of times that the candidates close to the best candidate are timed. The median counts."""
 RULE = (
     "The index with the smallest product of bytes and seconds per query is chosen. Among those within 10% of it, the"
     " smallest index is chosen, and among those within 10% of its size, the index that is built fastest"
 )
-"""The rule of `best_of`, as the table of candidates in the report states it."""
+"""The rule by which `best_of` chooses a candidate, as the table of candidates in the report states it."""
 MAX_COST_FACTOR = 3
-"""Candidates whose cost is at most this multiple of the lowest cost are timed again. Candidates that miss a requirement
-may still be tried with all vectors if their latency is at most this multiple of the limit."""
+"""Largest ratio of a candidate's cost to the lowest cost with which `Bench.settle` times the candidate again. It is
+also the largest ratio of an estimated latency to the required latency with which a candidate may still be built with
+all vectors."""
 MAX_FINALISTS = 3
-"""Largest number of candidates of one tier that are built with all vectors. The exact index may be built too."""
+"""Largest number of candidates of one tier that are built with all vectors. The exact index (Flat) may be built in
+addition."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
 """Exponent in the share of neighbours that a candidate may miss on the sample. This share is the share that an index of
-all vectors may miss, multiplied by the sampled share of the vectors to the power of the exponent. With 96 dimensions in
-8 bits, four times as many vectors have 1.6 to 2.5 times as many misses."""
+all vectors may miss, multiplied by the sampled share of the vectors to the power of this exponent. In a measurement
+with 96 dimensions in 8 bits, four times as many vectors had 1.6 to 2.5 times as many misses."""
 
 
 @dataclass(frozen=True)
 class Requirements:
-    """The requirements of an index.
+    """The requirements of an index, from the section `index` of a configuration.
 
     The index must find at least the share `recall_floor` of the exact neighbours, need at most `memory` MiB, and answer
-    a single query within `latency_ms` milliseconds. None means no limit. Up to `exact_limit` vectors are searched
-    exactly if an exact index meets the other requirements. `candidates` are factory strings, or "auto". They are
-    measured on `sample` vectors.
+    a single query within `latency_ms` milliseconds (95th percentile). None means no limit. Up to `exact_limit` vectors
+    are searched exactly if an exact index meets the other requirements. `candidates` are the factory strings to
+    measure, or "auto" for the strings of `candidate_factories`. They are measured on at most `sample` vectors.
     """
 
     recall_floor: float
@@ -99,11 +101,12 @@ class Requirements:
 
     @property
     def bytes(self) -> float:
-        """The limit on the size of the index in bytes, or infinity."""
+        """The limit on the size of the index in bytes, or infinity if `memory` is None."""
         return math.inf if self.memory is None else self.memory * MEBI
 
     def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
-        """Name the requirement that an index of `size` bytes misses, or return None if it meets all of them."""
+        """Return the first requirement that an index misses, as a phrase such as `more than 100 MiB`, or None if it
+        meets all of them. The index has a `recall`, a `size` in bytes, and a latency in milliseconds."""
         if recall < self.recall_floor:
             return f"recall below {self.recall_floor:g}"
         if size > self.bytes:
@@ -117,9 +120,10 @@ class Requirements:
 class CandidateTrial:
     """The measurements of a candidate, with the `setting` of its search parameters that `tune` has chosen.
 
-    `recall` is the share of exact neighbours that the candidate finds, and `bytes` is its size. `seconds` are the CPU
-    seconds per query in a batch on one thread, and `latency_ms` is the 95th percentile of the milliseconds of a single
-    query. `build_seconds` are the seconds of training and of adding the vectors. `failure` names the requirement that
+    `recall` is the share of exact neighbours that the candidate finds. `bytes` is its size, `seconds` are the CPU
+    seconds per query in a batch on one thread, `latency_ms` is the 95th percentile of the milliseconds of a single
+    query, and `build_seconds` are the seconds of training and of adding the vectors. A trial on the sample has its
+    recall on the sample, and other values extrapolated to all vectors. `failure` is the phrase for the requirement that
     the candidate misses, and is None if it meets all of them.
     """
 
@@ -134,7 +138,7 @@ class CandidateTrial:
 
     @property
     def cost(self) -> float:
-        """The cost by which candidates are compared: the product of the size and the time of a query."""
+        """The cost by which candidates are compared: the product of the size in bytes and the CPU seconds per query."""
         return self.bytes * self.seconds
 
     def to_dict(self) -> dict[str, Json]:
@@ -145,10 +149,10 @@ class CandidateTrial:
 
 
 def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
-    """Return the best of the candidates by RULE.
+    """Return the best of the candidates by RULE. There must be at least one.
 
-    Candidates whose costs, and then sizes, are within TOLERANCE_FACTOR of the smallest count as equal. Small
-    differences between measurements therefore do not decide.
+    Costs of at most TOLERANCE_FACTOR times the smallest cost count as equal, and so do sizes of at most this multiple
+    of the smallest size. Small differences between measurements therefore do not decide.
     """
     least = min(trial.cost for trial in trials)
     near = [trial for trial in trials if trial.cost <= TOLERANCE_FACTOR * least]
@@ -158,7 +162,7 @@ def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
 
 
 def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
-    """Sort the candidates: the best one by `best_of`, the best of the remaining candidates, and so on."""
+    """Return the candidates sorted: the best candidate by `best_of`, then the best of the remaining ones, and so on."""
     left = list(trials)
     ordered = []
     while left:
@@ -171,9 +175,9 @@ def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
 class Round:
     """The result of one tier of candidates.
 
-    `finalists` are the candidates to build with all vectors, the best first. `trials` are all candidates that were
-    measured so far: the candidates of this tier that meet the requirements, the best first, then the candidates of
-    earlier tiers, and then the candidates of this tier that miss a requirement.
+    `finalists` are the candidates that the caller should build with all vectors, the best first. `trials` are all
+    candidates that were measured so far: the candidates of this tier that meet the requirements, the best first, then
+    the candidates of earlier tiers, and then the candidates of this tier that miss a requirement.
     """
 
     finalists: list[CandidateTrial]
@@ -207,24 +211,31 @@ class Bench:
 
     @cached_property
     def sample(self) -> Vectors:
-        """The sample of the vectors. It is read again after `free`."""
+        """The sample of the vectors, which is kept in memory. It is read when it is first used, and again after
+        `free`."""
         return Vectors(self.vectors.take(evenly_spaced(self.vectors.count, self.requirements.sample)))
 
     def free(self) -> None:
-        """Free the sample and the indexes of the last tier, because an index of all vectors is built next."""
+        """Free the memory of the sample and of the indexes of the last tier, because an index of all vectors is built
+        next."""
         self.indices.clear()
         del self.sample
         runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return the factory strings of the indexes whose codes of all vectors fit into the required memory."""
+        """Return those of the factory strings with which the codes of all vectors would fit into the required
+        memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
         return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
 
     def try_out(self, factory: str) -> CandidateTrial:
-        """Build and tune a candidate on the sample, and extrapolate its measurements to all vectors."""
+        """Build a candidate on the sample, tune it to `floor`, extrapolate its measurements to all vectors, and log
+        them.
+
+        A candidate that meets the requirements stays in memory for `settle`, until `free` is called.
+        """
         lists = lists_of(factory)
         sampled = max(1, min(round(lists * math.sqrt(self.share)), self.sample.count // MIN_TRAINING_PER_LIST))
         built = self._build(with_lists(factory, sampled), sampled if lists else 0)
@@ -249,14 +260,16 @@ class Bench:
         if trial.failure is None:
             self.indices[factory] = built.index, growth
         logging.getLogger(__name__).info(
-            "%s: recall@10 %.3f, %d MiB, %.0f queries/s on a core, built in %.1f s%s",
+            "The candidate index %s has recall@10 %.3f on a sample. With all vectors, it would need %d MiB, answer %.0f"
+            " queries/s on a core, and be built in %.1f s. %s",
             factory, trial.recall, trial.bytes // MEBI, 1 / trial.seconds, trial.build_seconds,
-            f" ({trial.failure})" if trial.failure else "",
+            f"It misses a requirement: {trial.failure}." if trial.failure else "It meets the requirements.",
         )  # fmt: skip
         return trial
 
     def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
-        """Sort the `trials` by RULE. The candidates close to the best one are timed again first.
+        """Return the `trials`, which meet the requirements, sorted by RULE. The candidates whose cost is close to the
+        lowest cost (see MAX_COST_FACTOR) are timed again before.
 
         They are timed alternately in TIMING_ROUNDS rounds, and the median of the rounds counts.
         """
@@ -270,15 +283,15 @@ class Bench:
         return in_order(timed + [trial for trial in trials if trial not in near])
 
     def _seconds(self, factory: str) -> float:
-        """Measure the CPU seconds of one query, extrapolated to all vectors."""
+        """Measure the CPU seconds per query of a candidate that `try_out` has built, extrapolated to all vectors."""
         index, growth = self.indices[factory]
         return timed_search(index, self.questions)[1] * growth
 
     def _build(self, factory: str, lists: int) -> Built:
-        """Build an index on the sample.
+        """Build an index of the sample. `lists` is its number of lists, or 0 if it has none.
 
         The centroids of the lists are trained once for each number of lists. All candidates that do not transform the
-        vectors share them.
+        vectors share them. The training time of shared centroids counts for each of these candidates.
         """
         shared = bool(lists) and factory.startswith("IVF")
         centroids, seconds = self.centroids.get(lists, (None, 0.0)) if shared else (None, 0.0)
@@ -293,7 +306,7 @@ class Bench:
         """Return the factor by which a query takes longer with all vectors than with the sample.
 
         `sampled` and `lists` are the numbers of lists with the sample and with all vectors. `visited` is the number of
-        lists that a query visits in an inverted file.
+        lists that a query visits in an inverted file. All three are ignored for other types of index.
         """
         stages = stages_of(index)
         if stages.graph is not None:
@@ -315,7 +328,8 @@ class Bench:
         return (lists / sampled) ** 2, max(1, assigning) / self.share
 
     def _bytes(self, index: faiss.Index, more_lists: int) -> int:
-        """Extrapolate the size of the index in bytes to all vectors and to `more_lists` additional centroids."""
+        """Extrapolate the size in bytes of `index`, which has the vectors of the sample, to all vectors and to
+        `more_lists` additional centroids."""
         data = to_bytes(index)
         empty = faiss.deserialize_index(np.frombuffer(data, np.uint8))
         empty.reset()
@@ -325,7 +339,8 @@ class Bench:
 
 
 def _compared(inverted: faiss.IndexIVF, lists: int) -> float:
-    """Estimate the number of centroids with which a vector is compared to find its list."""
+    """Estimate the number of centroids with which a vector is compared to find its list in an inverted file with this
+    number of `lists`. With a graph of the centroids, the number grows with the logarithm of `lists`."""
     if not isinstance(faiss.downcast_index(inverted.quantizer), faiss.IndexHNSW):
         return lists
     return min(lists, 2 * GRAPH_LINKS * math.log2(max(2, lists)))
@@ -340,7 +355,7 @@ def choose(
     gpu: "torch.device | None" = None,
     all_vectors: int | None = None,
 ) -> Iterator[Round]:
-    """Yield one tier of candidates after the other. A tier is measured when the caller asks for it.
+    """Yield one tier of candidates after the other. A tier is measured when the caller asks for the next round.
 
     The candidates are measured with `queries` (q, c) on a sample of the `vectors`, which are compared by `metric`, and
     `progress` shows the progress. The exact index is among the finalists of its tier if it meets the requirements.
@@ -348,9 +363,10 @@ def choose(
     sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency is at most
     MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include the candidates that are too
     large, because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it
-    is None.
-    If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all shards, from
-    which the numbers of lists follow.
+    is None. If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all
+    shards, from which the numbers of lists follow.
+
+    Raises UsageError if `requirements.candidates` has a factory string for which `is_known` is false.
     """
     if isinstance(requirements.candidates, str):
         tiers = candidate_factories(all_vectors or vectors.count, vectors.dim)
@@ -373,9 +389,10 @@ def choose(
 
 
 def refusal(trials: list[CandidateTrial], count: int, dim: int, requirements: Requirements) -> str:
-    """Return the message for the case that all candidates miss a requirement.
+    """Return the error message for the case that all candidates, `trials`, miss a requirement.
 
-    It names the candidates that come closest, and the settings to change.
+    The message names the candidates that come closest, and the settings to change. `count` and `dim` are the number of
+    vectors and their dimensions.
     """
     floor = requirements.recall_floor
     values = (("memory", "MiB", requirements.memory), ("latency_ms", "ms", requirements.latency_ms))

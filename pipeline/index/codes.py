@@ -1,10 +1,10 @@
 """Short codes of vectors, in FAISS indexes that other programs can read.
 
-A vector is projected to its first principal axes, and scaled to unit length if the model compares by cosine. A code
-has one byte for each axis (`int8`). After a random rotation, which spreads the variance evenly, it can also have one
-byte for each of several groups of axes: a product code (Jegou, Douze and Schmid 2011). The index compares by Euclidean
-distances. They rank vectors of unit length better than inner products do, because a product code represents a shorter
-vector.
+A vector is projected to the first principal axes of all vectors, and scaled to unit length if the model compares by
+cosine. A code has one byte for each axis (`int8`). After a random rotation, which spreads the variance evenly, it can
+instead have one byte for each of several groups of axes: a product code (Jegou, Douze and Schmid 2011). The index
+compares by Euclidean distances. They rank vectors of unit length better than inner products do, because a product code
+represents a vector that is shorter than the original vector.
 
 The vectors of a model with hubness correction end with the columns of the correction, in which a small error changes
 the scores more than in other columns. These columns are neither projected nor rotated. They have a byte each, or a
@@ -18,27 +18,28 @@ import faiss
 import numpy as np
 
 CODES = {"int8": (None, None), "pq64": (64, 128), "pq32": (32, 96), "pq16": (16, 64)}
-"""Name of a code -> the number of its bytes, and the default number of principal axes. (None, None) means all axes,
-with a byte for each."""
+"""Name of a code -> the number of its bytes, and the default number of axes. (None, None) means all axes, with a byte
+for each axis."""
 CENTROIDS = 256
-"""Number of centroids for each group of axes, one for each value of a byte."""
+"""Number of centroids for each group of axes in a product code, one for each value of a byte."""
 CORRECTION_COLUMNS = 4
-"""Number of columns that pipeline.models.linear.corrected adds to a vector."""
+"""Number of columns that the hubness correction (pipeline.models.linear.corrected) adds at the end of a vector."""
 VARYING_COLUMNS = 2
-"""Number of these columns that differ between the vectors of all images, or of all texts. The other columns have equal
-values, and do not change the order of results."""
+"""Number of the CORRECTION_COLUMNS whose values differ between the vectors of one modality. The other columns have the
+same value in all vectors of images, or in all vectors of texts, and do not change the order of results."""
 MAX_TRAINING_ROWS = 1 << 16
-"""Largest number of vectors from which codes are learned. FAISS uses at most 256 for each centroid."""
+"""Largest number of vectors from which a product code is learned. FAISS uses at most 256 vectors for each centroid."""
 
 
 def build_codes(
     vectors: np.ndarray, metric: str, code: str, dims: int | None = None, corrected: bool = False
 ) -> faiss.Index:
-    """Make an index of the codes of vectors (n, c) float32, in their order. Its queries are vectors (q, c).
+    """Return a FAISS index of the codes of `vectors` (n, c) float32, in their order. It is searched with whole vectors
+    (q, c), which it projects itself.
 
-    `metric` is the metric of the vectors, and `code` is a name in CODES. `corrected` says whether the vectors end with
-    the columns of a hubness correction. `dims` is the number of axes, including these columns. Equal arguments give
-    equal codes.
+    `metric` is the metric of the vectors (inner_product or euclidean), and `code` is a name in CODES. `corrected` says
+    whether the vectors end with the columns of a hubness correction. `dims` is the number of axes of a code, including
+    these columns, or None for the default of the code. Equal arguments give equal codes.
     """
     width = vectors.shape[1]
     own = vectors[:, : width - CORRECTION_COLUMNS] if corrected else vectors

@@ -7,7 +7,7 @@ The conditions of users are not known when an index is built. Two kinds of condi
   item. Half of its queries are near the sampled item. The other queries are arbitrary, so that few of the items which
   are near such a query are allowed.
 
-The same items and queries always have the same conditions.
+The conditions are drawn with a fixed seed, so equal items and queries always get equal conditions.
 """
 
 from collections.abc import Sequence
@@ -30,21 +30,23 @@ from pipeline.storage.card import ConditionCard
 SHARES = (0.5, 0.1, 0.01, 0.001)
 """Shares of the items that the sampled conditions allow, in descending order."""
 RANDOM_QUERIES = 40
-"""Number of queries of the uncorrelated conditions, and of the conditions of a multi-vector model."""
+"""Largest number of queries of the uncorrelated conditions, and of all conditions of a multi-vector model."""
 ANCHORS = 4
-"""Number of items around which correlated conditions are sampled."""
+"""Largest number of items around which correlated conditions are sampled, for a model with one vector per item."""
 ANCHOR_QUERIES = 10
-"""Number of queries of a correlated condition."""
+"""Largest number of queries of one correlated condition: half of them near its item, and half arbitrary."""
 SCORE_TOLERANCE = 1e-5
-"""Largest relative difference of scores that counts as rounding."""
+"""Largest difference of two scores, relative to the larger score, that counts as rounding."""
 
 
 @dataclass(frozen=True)
 class SampledCondition:
-    """Conditions, one for each of the SHARES, and the `queries` (q, c) that are searched under each of them.
+    """Nested conditions on n items, one for each of the SHARES, and the `queries` (q, c) that are searched under each
+    of these conditions.
 
-    A smaller share allows a part of the items that a larger share allows. `levels` (n,) uint8 has the number of shares
-    that allow each item. The condition with the share SHARES[i] allows the items whose level is above i.
+    The condition with a smaller share allows some of the items that the condition with a larger share allows. `levels`
+    (n,) uint8 has, for each item, the number of conditions that allow it. The condition with the share SHARES[i] allows
+    the items whose level is above i.
     """
 
     queries: np.ndarray
@@ -55,8 +57,8 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
     `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has
-    the mean recalls for each of the SHARES, except shares that would allow no vector. It is empty if this type of index
-    cannot be searched with a condition.
+    one card with the mean recalls for each of the SHARES, except shares that would allow no vector. It is empty if this
+    type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
     exact = _search_exactly(conditions, vectors, metric)
@@ -77,7 +79,9 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
 def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVectors) -> list[ConditionCard]:
     """Measure the recall of the gallery of a multi-vector model under sampled conditions, compared with exact scores.
 
-    A correlated condition of a query allows the items with the best scores for the previous query.
+    The first RANDOM_QUERIES of the `queries` are used. The correlated condition of a query allows the items with the
+    best scores for the previous query, and for the first query those of the last query. The result has one card for
+    each of the SHARES that allows an item.
     """
     vectors = gallery.vectors()
     rng = np.random.default_rng(0)
@@ -110,7 +114,8 @@ def _card(number: int, uncorrelated: float, correlated: float) -> ConditionCard:
 
 
 def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> list[SampledCondition]:
-    """Sample an uncorrelated condition and the correlated conditions, in this order."""
+    """Sample conditions on the `vectors`, and choose some of the `queries` for each. Return the uncorrelated condition,
+    followed by the correlated conditions."""
     rng = np.random.default_rng(0)
     some = queries[evenly_spaced(len(queries), RANDOM_QUERIES)]
     conditions = [SampledCondition(some, _count_shares(rng.random(vectors.count)))]
@@ -125,23 +130,28 @@ def _sample_conditions(vectors: Vectors, queries: np.ndarray, metric: str) -> li
 
 
 def _nearness(vectors: np.ndarray, anchors: np.ndarray, metric: str) -> np.ndarray:
-    """Return how near the `vectors` (n, c) are to each of the `anchors` (a, c), as (n, a). Near vectors have greater
-    values."""
+    """Return how near the `vectors` (n, c) are to each of the `anchors` (a, c), as (n, a). A greater value means a
+    nearer vector. Only values for the same anchor can be compared, because the length of the anchor is left out."""
     products = vectors @ anchors.T
     return 2 * products - np.square(vectors).sum(axis=1, keepdims=True) if metric == "euclidean" else products
 
 
 def _count_shares(values: np.ndarray) -> np.ndarray:
-    """Return how many of the SHARES allow each of n items, as (n,) uint8. Each share allows the items with the greatest
-    `values` (n,)."""
+    """Return how many of the SHARES allow each of n items, as (n,) uint8.
+
+    Each share allows the items with the greatest `values` (n,), and more items if values are equal. A share that would
+    allow no item is left out.
+    """
     firsts = [len(values) - count for share in SHARES if (count := round(share * len(values)))]
     thresholds = np.partition(values, firsts)[firsts] if firsts else []
     return sum(((values >= threshold) for threshold in thresholds), np.zeros(len(values), np.uint8))
 
 
 def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
-    """Find the nearest allowed vectors of the queries. The result has a list for each of the `conditions`, with the
-    neighbours for each of the SHARES."""
+    """Find the nearest allowed vectors of the queries of each of the `conditions` by exact search.
+
+    The result has a list for each of the `conditions`, with the neighbours of its queries for each of the SHARES.
+    """
     numbers = range(len(SHARES))
     exact = [
         [Neighbours.none(len(one.queries), min(MAX_TIED_NEIGHBOURS, (one.levels > number).sum())) for number in numbers]

@@ -1,9 +1,10 @@
 """Conditions on the columns of a table in Python's syntax, such as `price < 20 and taken >= '2024-01-01'`.
 
 Conditions are parsed by Python's parser, but they are not run as code. They may use `and`, `or`, `not`, comparisons,
-`in` with a tuple, `'part' in column` (which ignores upper and lower case), `is None`, names of columns,
-column("any name"), numbers and texts. As in SQL, `=` means `==`, a quotation mark within a text is written twice, and
-a comparison with a missing value is neither true nor false. Dates and times are written as in ISO 8601.
+`in` with one or more values, `'part' in column` (which ignores upper and lower case), `is None`, names of columns,
+column("any name"), numbers, texts, `true` and `false`. As in SQL, `=` means `==`, a quotation mark within a text is
+written twice, and a comparison with a missing value is neither true nor false. Dates and times are written as texts in
+the format ISO 8601.
 """
 
 import ast
@@ -25,22 +26,23 @@ from pipeline.storage.tables import SHARD
 BUILT_IN_COLUMNS = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box")
 )
-"""Names of columns and keys of results that jointspace writes. All other columns come from the user's collection."""
+"""Names of the columns of images, and of keys of results, that jointspace writes. All other columns come from the
+user's collection."""
 FILTERABLE_BUILT_IN_COLUMNS = ("split", "width", "height")
-"""Built-in columns that users filter by."""
+"""Built-in columns that are offered to users for conditions, beside their own columns."""
 TIME = pa.timestamp("us")
 LARGE_INTEGER = pa.decimal128(20, 0)
-"""An Arrow type that can hold all integers of 64 bits, with or without a sign."""
+"""An Arrow type that can hold all integers of 64 bits, signed and unsigned."""
 MAX_SAMPLED_VALUES = 1000
-"""Number of values at the beginning of a text column from which the examples in an error message are taken."""
+"""Number of values at the beginning of a text column from which an error message takes its examples."""
 MAX_EXAMPLES = 3
-"""Number of different values that an error message shows."""
+"""Largest number of different values of a text column that an error message shows."""
 EXAMPLE_LITERALS = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
-"""An example of a literal for each kind of column, for error messages."""
+"""Kind of a column -> an example of a value, as it is written in a collection, for error messages."""
 
 
 class Column(NamedTuple):
-    """The name of a column in a condition."""
+    """The name of a column, as one side of a comparison in a condition."""
 
     name: str
 
@@ -52,15 +54,19 @@ Operand = Column | Value
 
 
 def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.ChunkedArray:
-    """Return the values of a column. Decimal numbers are converted to floats.
+    """Return the values of a column of a table. Decimal numbers are converted to floats, and categories to their
+    values.
 
-    Raises UsageError if the table has no such column, or if its values are not of the given `kind`.
+    Raises UsageError if the table has no such column, or if `kind` is given and the values are of another kind (see
+    `kind_of`).
     """
     names = table.column_names
     if column.name not in names:
         near = difflib.get_close_matches(column.name, names, 1)
         meant = f" Did you mean {near[0]}?" if near else ""
-        raise UsageError(f"There is no column {column.name[:80]!r}.{meant} The columns are {', '.join(names)}.")
+        raise UsageError(
+            f"There is no column {column.name[:80]!r}.{meant} Use one of the columns of the index: {', '.join(names)}."
+        )
     values = table[column.name]
     if pa.types.is_dictionary(values.type):
         values = values.cast(values.type.value_type)
@@ -82,9 +88,10 @@ def filterable_columns(table: pa.Table) -> dict[str, str]:
 
 
 def kind_of(data: pa.DataType) -> str:
-    """Return the kind of literals with which values of this type can be compared.
+    """Return the kind of literals with which values of this Arrow type can be compared: "numbers", "truth", "dates" or
+    "text".
 
-    The kinds are numbers, truth, dates and text. The kind is "nothing" if the values cannot be compared.
+    The kind is "nothing" if the values cannot be compared.
     """
     if pa.types.is_dictionary(data):
         return kind_of(data.value_type)
@@ -99,9 +106,11 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return both sides of a comparison as values that Arrow can compare. At least one side must be a column.
+    """Return both sides of a comparison as values that Arrow can compare: the values of a column of `table`, or a
+    scalar.
 
-    Raises UsageError if their values cannot be compared.
+    At least one side must be a column. Raises UsageError if the table lacks a column, or if the values of both sides
+    cannot be compared.
     """
     column = left if isinstance(left, Column) else right
     assert isinstance(column, Column)
@@ -121,7 +130,10 @@ def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.Chunke
 
 
 def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa.Scalar:
-    """Convert a literal to an Arrow value that can be compared with the `values` of a `column` of this `kind`."""
+    """Convert a literal to an Arrow value that can be compared with the `values` of a `column` of this `kind`.
+
+    A date with a time zone is converted to UTC. Raises UsageError if the literal is of another kind, or is not a date.
+    """
     literal = {bool: "truth", str: "text"}.get(type(value), "numbers")
     if kind == "dates" and isinstance(value, str):
         try:
@@ -129,7 +141,7 @@ def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa
             return pa.scalar(date.astimezone(UTC).replace(tzinfo=None) if date.tzinfo else date, TIME)
         except (ValueError, OverflowError):
             raise UsageError(
-                f"The column {column} contains dates, but {value[:40]!r} is not a date. Write one like '2024-01-31'."
+                f"The column {column} contains dates, but {value[:40]!r} is not a date. Write a date like '2024-01-31'."
             ) from None
     if literal != kind:
         raise _mismatch(column, values, literal)
@@ -137,7 +149,8 @@ def _scalar(value: Value, kind: str, column: str, values: pa.ChunkedArray) -> pa
 
 
 def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
-    """Return the error for a `column` with these `values` that is compared with something of another `kind`."""
+    """Return the error for a condition that compares a `column` with these `values` with a literal or column of another
+    `kind`. The caller raises it."""
     own_kind = kind_of(values.type)
     if values.null_count == len(values):
         return UsageError(
@@ -150,6 +163,7 @@ def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
         )
     if own_kind != "text":
         example = EXAMPLE_LITERALS.get(own_kind, "null")
+        example = repr(example) if own_kind == "dates" else example
         return UsageError(
             f"The column {column} contains {own_kind}, not {kind}. Compare it with {example}, for example."
         )
@@ -162,35 +176,36 @@ def _mismatch(column: str, values: pa.ChunkedArray, kind: str) -> UsageError:
 
 
 MAX_CHARACTERS = 2000
-"""Largest number of characters of a condition. A longer one is refused."""
+"""Largest number of characters of a condition. A longer condition is refused."""
 MAX_DEPTH = 40
-"""Largest depth to which `and`, `or` and `not` may be nested in a condition. A deeper one is refused."""
+"""Largest depth to which `and`, `or` and `not` may be nested in a condition. A deeper condition is refused."""
 SIGNS = {
     ast.Lt: "less", ast.LtE: "less_equal", ast.Gt: "greater", ast.GtE: "greater_equal",
     ast.Eq: "equal", ast.NotEq: "not_equal",
 }  # fmt: skip
-"""The name of Arrow's function for each comparison of Python."""
+"""Python's class for a comparison -> the name of Arrow's function for it."""
 CONSTANTS = {"true": True, "false": False, "null": None, "none": None}
-"""Names of constants in lower case. They may also be written in upper case."""
+"""Name of a constant in lower case -> its value. A condition may write the name in upper and lower case."""
 UNLIKE_PYTHON = re.compile(r"(?P<text>'(?:''|[^'])*'|\"(?:\"\"|[^\"])*\")|(?<![<>=!])=(?!=)|[\r\n]")
-"""Pattern of the parts of a condition that Python writes differently: texts, a single `=`, and line breaks."""
+"""Pattern of the parts of a condition that are rewritten for Python's parser: texts, a single `=`, and line breaks."""
 SQL_SYNTAX = {
     r"<>": "!=",
     r"`": 'column("my name")',
     **{rf"\b{word.upper()}\b": word for word in ("and", "or", "not", "in", "is")},
 }
-"""Patterns of syntax of SQL that conditions do not have, and what to write in its place."""
+"""Pattern of syntax of SQL that conditions do not have -> the text to write in its place, for error messages."""
 SMALLEST_INTEGER = np.iinfo(np.int64).min
 """The smallest integer for which Arrow has a type."""
 LARGEST_INTEGER = np.iinfo(np.uint64).max
 """The largest integer for which Arrow has a type."""
 
 Test = Callable[[pa.Table], pa.ChunkedArray]
-"""A function that evaluates a part of a condition for each row of a table as true, false or null."""
+"""A function that evaluates a part of a condition for each row of a table, and returns true, false or null for each."""
 
 
 class Predicate:
-    """A parsed condition. Raises UsageError if `text` is not a condition."""
+    """A parsed condition. The constructor raises UsageError if `text` is not a condition, but does not know the columns
+    of any table."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
@@ -207,10 +222,11 @@ class Predicate:
         self._test = self._truth(tree.body, 1)
 
     def rows(self, table: pa.Table) -> np.ndarray:
-        """Return for which rows of `table` the condition is true, as (n,) bool.
+        """Return for each of the n rows of `table` whether the condition is true, as (n,) bool. A condition that is
+        null for a row, because a value is missing, is not true.
 
-        Raises UsageError if the table lacks a column of the condition, or if a column cannot be compared with the given
-        value.
+        Raises UsageError if the table lacks a column of the condition, or if a column cannot be compared with the value
+        in the condition.
         """
         try:
             return np.asarray(pc.fill_null(self._test(table), False))
@@ -246,7 +262,9 @@ class Predicate:
         return repr((ast.get_source_segment(self._python, node) or "")[:40])
 
     def _truth(self, node: ast.expr, depth: int) -> Test:
-        """Return the test of an expression whose value is true or false."""
+        """Return the test of an expression whose value is true or false: `and`, `or`, `not`, a comparison, or a column
+        of truth values. `depth` is the number of expressions that contain it, plus 1. Raises UsageError for other
+        expressions."""
         if depth > MAX_DEPTH:
             self._refuse_depth()
         match node:
@@ -267,7 +285,7 @@ class Predicate:
         return lambda table: values_of(table, column, "truth")
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Test:
-        """Return the test of a single comparison."""
+        """Return the test of a single comparison `left op right`. Raises UsageError if conditions do not have it."""
         a = self._operand(left)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(a, Column):
             nodes = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]
@@ -289,7 +307,8 @@ class Predicate:
         return lambda table: _compute(SIGNS[type(op)], *comparable(table, a, b))
 
     def _operand(self, node: ast.expr) -> Operand:
-        """Return the column or the literal (number, text, truth value or None) that an expression denotes."""
+        """Return the column or the literal (number, text, truth value or None) that an expression denotes. Raises
+        UsageError for other expressions."""
         match node:
             case ast.Name(name):
                 return CONSTANTS[name.lower()] if name.lower() in CONSTANTS else Column(name)
@@ -305,10 +324,10 @@ class Predicate:
 
 
 def _as_python(match: re.Match) -> str:
-    """Rewrite a match of UNLIKE_PYTHON in Python's syntax.
+    """Rewrite a match of UNLIKE_PYTHON in Python's syntax. A single `=` becomes `==`, and a line break becomes a space.
 
-    Texts are put into parentheses, so that Python does not join two adjacent texts, and does not read a letter before
-    a text as its prefix.
+    Texts get Python's quotation marks and are put into parentheses, so that Python does not join two adjacent texts,
+    and does not read a letter before a text as its prefix.
     """
     if not match["text"]:
         return "==" if match[0] == "=" else " "
@@ -317,7 +336,8 @@ def _as_python(match: re.Match) -> str:
 
 
 def _number(value: float) -> float:
-    """Convert an integer that is too large for Arrow to a float. Other numbers are returned unchanged."""
+    """Convert an integer that is too large or too small for Arrow's integers to a float. Other numbers are returned
+    unchanged."""
     fits = isinstance(value, float) or SMALLEST_INTEGER <= value <= LARGEST_INTEGER
     return value if fits else float(str(value))
 
@@ -334,10 +354,12 @@ def _contains(table: pa.Table, column: Column, part: str, inverse: bool) -> pa.C
 
 
 def _join(name: str, parts: Iterable[pa.ChunkedArray]) -> pa.ChunkedArray:
-    """Combine the values of one or more `parts` with Arrow's function `name`, which has two arguments."""
+    """Combine the values of one or more `parts`, from left to right, with Arrow's function `name`, which takes two
+    arguments."""
     return reduce(partial(_compute, name), parts)
 
 
 def _compute(name: str, *values: pa.ChunkedArray | pa.Array | pa.Scalar) -> pa.ChunkedArray:
-    """Call one of Arrow's functions by its name, because pyarrow.compute has no types for them."""
+    """Call one of Arrow's functions by its name, because pyarrow.compute has no type annotations for these
+    functions."""
     return pc.call_function(name, list(values))

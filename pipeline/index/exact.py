@@ -1,8 +1,10 @@
-"""Exact search without an index, in vectors that may not fit into memory. Indexes are measured against its results.
+"""Exact search without an index, in vectors that may not fit into memory. The recall of an index is measured by
+comparison with the results of an exact search.
 
-The vectors are read in blocks. The scores of a block are one matrix product in single precision, by FAISS or on a GPU,
-and the best k are kept. Scores that differ by less than the rounding of single precision may change their order. Rows
-with equal scores are sorted by their numbers, but if they compete for the last of the k ranks, any of them may be kept.
+The vectors are read in blocks. The scores of a block are computed as a matrix product in single precision, by FAISS or
+on a GPU, and the best k are kept. Scores that differ by less than the rounding of single precision may change their
+order. Rows with equal scores are sorted by their numbers, but if they compete for the last of the k ranks, any of them
+may be kept.
 """
 
 from collections.abc import Iterable, Iterator
@@ -19,17 +21,18 @@ if TYPE_CHECKING:
     import torch
 
 BLOCK_ROWS = 1 << 16
-"""Largest number of vectors in one block, and in one matrix product."""
+"""Largest number of vectors in one block, and in one matrix product on a GPU."""
 BLOCK_BYTES = 1 << 25
-"""Largest size of a block in bytes."""
+"""Largest size in bytes of a block of several vectors. A block has at least one vector."""
 QUERY_ROWS = 1 << 10
-"""Number of queries in one matrix product on a GPU."""
+"""Largest number of queries in one matrix product on a GPU."""
 
 
 class Vectors:
-    """`count` vectors of `dim` dimensions in the rows of an array (n, dim) float32.
+    """The vectors in the rows of an `array` (count, dim) float32, or of ChosenRows that read them from files on
+    request.
 
-    The rows may be read from files on request, and may be read more than once.
+    The methods read the rows again each time that they are called.
     """
 
     def __init__(self, array: np.ndarray | ChosenRows) -> None:
@@ -37,7 +40,8 @@ class Vectors:
         self.count, self.dim = array.shape
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield all vectors in order, in blocks of at most BLOCK_ROWS rows and about BLOCK_BYTES bytes."""
+        """Yield all vectors in order, in blocks (n_i, dim) of at most BLOCK_ROWS vectors and at most BLOCK_BYTES, but
+        at least one vector."""
         rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * self.dim)))
         return (self.array[start : start + rows] for start in range(0, self.count, rows))
 
@@ -47,16 +51,21 @@ class Vectors:
 
 
 def evenly_spaced(n: int, most: int) -> np.ndarray:
-    """Return at most `most` of the rows 0 to `n` - 1, evenly spaced from the first to the last."""
+    """Return at most `most` of the row numbers 0 to `n` - 1, evenly spaced from the first to the last, in ascending
+    order.
+
+    All row numbers are returned if there are at most `most`.
+    """
     return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
 
 
 @dataclass(frozen=True)
 class Neighbours:
-    """The k nearest vectors of each of q queries: their `rows` (q, k) int64 and their `scores` (q, k) float32.
+    """The k nearest vectors of each of q queries, the best first: their `rows` (q, k) int64 and their `scores` (q, k)
+    float32.
 
-    A score is the inner product, or the negative squared distance, so that a greater score is better. If there are
-    fewer than k vectors, the remaining rows are -1 and their scores are -inf.
+    A score is the inner product, or the negative squared distance, so that a greater score is better. If fewer than k
+    vectors were found for a query, its remaining rows are -1 and their scores are -inf.
     """
 
     rows: np.ndarray
@@ -64,23 +73,23 @@ class Neighbours:
 
     @classmethod
     def none(cls, queries: int, k: int) -> "Neighbours":
-        """Return neighbours (`queries`, `k`) that are all missing: each row is -1 with the score -inf."""
+        """Return `k` missing neighbours for each of a number of `queries`: each row is -1 with the score -inf."""
         return cls(np.full((queries, k), -1, np.int64), np.full((queries, k), -np.inf, np.float32))
 
     @classmethod
     def of_faiss(cls, values: np.ndarray, rows: np.ndarray, metric: str) -> "Neighbours":
-        """Convert the result of a FAISS search.
+        """Convert the result of a FAISS search: its `rows` (q, k), which are -1 for missing results, and its `values`
+        (q, k), which are squared distances if `metric` is euclidean, and else inner products.
 
-        Its `values` (q, k) are squared distances if `metric` is euclidean, and else inner products. The scores of the
-        rows -1 become -inf.
+        Squared distances become negative scores. The scores of the rows -1 become -inf.
         """
         scores = -values if metric == "euclidean" else values
         return cls(rows, np.where(rows >= 0, scores, -np.inf))
 
     def merge(self, other: "Neighbours") -> "Neighbours":
-        """Return, for each query, the k best of its k neighbours here and its neighbours in `other`.
+        """Return new neighbours: for each query, the k best of its k neighbours here and its neighbours in `other`.
 
-        If scores are equal, the smaller row comes first. The rows -1 come last.
+        If scores are equal, the smaller row comes first. The rows -1 come last. No vector may be in both.
         """
         rows = np.hstack([self.rows, other.rows])
         scores = np.hstack([self.scores, other.scores])
@@ -88,12 +97,13 @@ class Neighbours:
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def of(self, query: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows (n,) and the scores (n,) of one query without the rows -1, so that n is at most k."""
+        """Return the rows (n,) and the scores (n,) of the query with the number `query`, without the rows -1. n is at
+        most k."""
         there = self.rows[query] >= 0
         return self.rows[query][there], self.scores[query][there]
 
     def renumber(self, ids: np.ndarray) -> "Neighbours":
-        """Return the neighbours with `ids[row]` in place of each row, except the rows -1."""
+        """Return new neighbours with `ids[row]` in place of each row. The rows -1 stay -1."""
         rows = self.rows.copy()
         there = self.rows >= 0
         rows[there] = ids[rows[there]]
@@ -105,8 +115,9 @@ def search_exact(
 ) -> Neighbours:
     """Find the `k` nearest vectors of each of the `queries` (q, c) in all `blocks` (n_i, c), float32.
 
-    The rows of all blocks are numbered from 0. `metric` is inner_product or euclidean. The search runs on `gpu`, or
-    with FAISS on the CPU if it is None. Raises IntegrityError that names a row if it is not finite.
+    The vectors of all blocks are numbered one after another from 0, and these numbers are the rows of the result.
+    `metric` is inner_product or euclidean. The search runs on `gpu`, or with FAISS on the CPU if it is None. Raises
+    IntegrityError that names the first query or vector with NaN or infinity.
     """
     require_finite("exact search", "queries", queries)
     queries = np.ascontiguousarray(queries, np.float32)
@@ -132,9 +143,9 @@ def search_exact(
 def _search_on(
     gpu: "torch.device", queries: np.ndarray, blocks: Iterable[np.ndarray], k: int, metric: str
 ) -> Neighbours:
-    """Find the nearest vectors in all `blocks` on a GPU. Rows with equal scores are in any order.
+    """Find the `k` nearest vectors of the `queries` in all `blocks` on a GPU. Rows with equal scores are in any order.
 
-    The CPU waits for the GPU only at the end.
+    The CPU waits for the GPU only at the end. Raises IntegrityError that names the first vector with NaN or infinity.
     """
     import torch
 

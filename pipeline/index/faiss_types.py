@@ -1,4 +1,5 @@
-"""Types for FAISS's objects, because FAISS returns base classes and its type stubs lack some attributes."""
+"""Functions that return FAISS's objects with their own types and arrays, because FAISS returns base classes and its
+type stubs lack some attributes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -8,7 +9,8 @@ import numpy as np
 
 
 def untyped(value: object) -> Any:
-    """Return a module, class, function or object of FAISS unchanged, for uses that FAISS's stubs do not know."""
+    """Return `value`, a module, class, function or object of FAISS, unchanged as Any, so that the type checker accepts
+    attributes that FAISS's stubs lack."""
     return value
 
 
@@ -17,9 +19,10 @@ NO_DIRECT_MAP: int = untyped(faiss).DirectMap.NoMap
 
 
 def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.VectorTransform]:
-    """Return the transforms that are applied to vectors before `index` stores them, each with its own type.
+    """Return the transforms that `index` applies to vectors before it stores them, in this order, each with its own
+    type.
 
-    At most `most` transforms are returned.
+    Only the first `most` transforms are returned, or all if it is None. The list is empty if the index has none.
     """
     if not isinstance(index, faiss.IndexPreTransform):
         return []
@@ -29,14 +32,14 @@ def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.Vec
 
 
 def inverted_lists(index: faiss.IndexIVF) -> faiss.InvertedLists:
-    """Return the lists of an inverted file with their own type."""
+    """Return the lists of an inverted file with their own type. The index must have lists."""
     assert index.invlists is not None
     return faiss.downcast_InvertedLists(index.invlists)
 
 
 def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
-    """Yield the number of each list that is not empty, and the array of its ids. Writing to the array changes the
-    index."""
+    """Yield the number of each list of an inverted file that is not empty, and the array of the ids in this list. The
+    array is FAISS's memory, so writing to it changes the index."""
     lists = inverted_lists(index)
     for number in range(index.nlist):
         if size := lists.list_size(number):
@@ -44,7 +47,7 @@ def ids_of_lists(index: faiss.IndexIVF) -> Iterator[tuple[int, np.ndarray]]:
 
 
 def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
-    """Train the centroids of the lists of an inverted file on `rows` (n, c) float32.
+    """Train the centroids of the lists of an inverted file in place on the vectors `rows` (n, c).
 
     The quantizer that encodes the vectors in the lists is not trained.
     """
@@ -70,7 +73,8 @@ class ListMeans:
 
 
 def flat_vectors(index: faiss.Index) -> np.ndarray:
-    """Return the vectors (n, c) of a Flat index without copying them."""
+    """Return the vectors (n, c) float32 of a Flat index without copying them. They are valid as long as the index
+    exists."""
     flat = faiss.downcast_index(index)
     assert isinstance(flat, faiss.IndexFlat)
     return faiss.rev_swig_ptr(flat.get_xb(), flat.ntotal * flat.d).reshape(flat.ntotal, flat.d)

@@ -2,9 +2,9 @@
 
 FAISS skips all other vectors while it searches (`sel` in its SearchParameters). The fewer vectors are allowed, the more
 lists or vertices of an inverted file or a graph are visited, so that about as many vectors are compared as without a
-condition. If only a few vectors are allowed, or if FAISS finds too few, the query is compared with all allowed vectors.
-A Flat index therefore gives the exact result, and the recall of any other index is about the same as without a
-condition, or higher.
+condition. If at most MAX_BRUTE_FORCE_ROWS vectors are allowed, or if FAISS finds too few, the query is compared with
+all allowed vectors instead. A Flat index gives the exact result, and the recall of any other index is about the same as
+without a condition, or higher.
 """
 
 import math
@@ -19,7 +19,8 @@ from pipeline.index.faiss_types import HASHTABLE, untyped
 from pipeline.index.format import MAX_VERTICES, metric_of, parts_of
 
 MAX_BRUTE_FORCE_ROWS = 1 << 14
-"""Largest number of allowed vectors for which a query is compared with all of them."""
+"""Largest number of allowed vectors for which a query is compared with all of them. For more vectors, FAISS skips the
+vectors that are not allowed."""
 _mapping = Lock()
 
 
@@ -30,7 +31,7 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
     fewer than `top` ids are allowed, the result has as many columns as there are allowed ids. Raises UsageError if the
     index can neither skip vectors nor return its vectors.
     """
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
         ids = faiss.vector_to_array(typed.id_map)
         return search_among(typed.index, queries, top, allowed[ids]).renumber(ids)
@@ -61,11 +62,12 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
 
 def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
-    """Return the vectors (k, c) float32 that the index stores for `ids` (k,), as exactly as it can.
+    """Return the vectors (k, c) float32 that the index stores for `ids` (k,), in this order. They are approximate if
+    the index compresses its vectors.
 
-    Raises RuntimeError if this type of index cannot return its vectors.
+    Raises RuntimeError if this type of index cannot return its vectors. Several threads may call this at the same time.
     """
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS cannot look up a vector by its id in this type.
         names = faiss.vector_to_array(typed.id_map)
         order = np.argsort(names)
@@ -75,7 +77,10 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
             if isinstance(part, faiss.IndexRefine):
                 break  # The refine_index stores the vectors.
             if isinstance(part, faiss.IndexIVFRaBitQFastScan):
-                raise RuntimeError("FAISS returns wrong vectors from an IndexIVFRaBitQFastScan")
+                raise RuntimeError(
+                    "FAISS returns wrong vectors from an IndexIVFRaBitQFastScan, so its vectors cannot be used. Use"
+                    " another index type in index.candidates."
+                )
             if isinstance(part, faiss.IndexIVFPQFastScan):
                 codes = untyped(part)
                 # FAISS loses this attribute when it reads an index, and would then end the process.
@@ -90,8 +95,8 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
 
 
 def is_exact(index: faiss.Index) -> bool:
-    """Return whether `reconstruct` returns exactly the vectors that were added."""
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    """Return whether `reconstruct` is known to return exactly the vectors that were added to the index."""
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):
         return is_exact(typed.index)
     if isinstance(typed, faiss.IndexRefine):
@@ -100,7 +105,8 @@ def is_exact(index: faiss.Index) -> bool:
 
 
 def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray) -> Neighbours:
-    """Compare the `queries` (q, c) with all vectors whose ids are in `ids` (k,), as the index returns these vectors."""
+    """Find the `top` best vectors for the `queries` (q, c) among the ids `ids` (k,), by comparing the queries with the
+    vectors that `reconstruct` returns. Raises RuntimeError if the index cannot return its vectors."""
     blocks = (reconstruct(index, ids[start : start + BLOCK_ROWS]) for start in range(0, len(ids), BLOCK_ROWS))
     return search_exact(queries, blocks, top, metric_of(index)).renumber(ids)
 
@@ -108,7 +114,7 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
 def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
-    """Search with FAISS among the `count` ids that are `allowed`.
+    """Search with FAISS for the `top` best vectors among the ids that are `allowed` (n,) bool. `count` is their number.
 
     With `whole`, all lists of an inverted file are visited, or MAX_VERTICES vertices of a graph. Returns None if FAISS
     cannot skip vectors in this type of index.
@@ -125,8 +131,8 @@ def _skip(
 def _parameters(index: faiss.Index, selector: faiss.IDSelector, share: float) -> faiss.SearchParameters:
     """Return search parameters with which FAISS skips the vectors that `selector` does not select.
 
-    The smaller the `share` of the allowed ids is, the more lists or vertices are visited. With a share of 0, all lists
-    or MAX_VERTICES vertices are visited.
+    The smaller the `share` of the allowed ids (0 to 1) is, the more lists or vertices are visited: their usual number,
+    divided by the share. With a share of 0, all lists or MAX_VERTICES vertices are visited.
     """
     index = faiss.downcast_index(index)
     if isinstance(index, faiss.IndexRefine):

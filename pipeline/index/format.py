@@ -1,8 +1,8 @@
 """Converting FAISS indexes to bytes in FAISS's format, and reading them back safely.
 
 FAISS's format has no checksum, and FAISS can report success on a full disk. Files and their hashes are therefore
-handled by pipeline.storage. Bytes from an untrusted source are checked before FAISS may search them: a header must not
-declare more data than there is, and all parts must be of allowed types and fit each other.
+handled by pipeline.storage. All bytes are checked before FAISS may search them, because they may come from an untrusted
+source: a header must not declare more data than there is, and all parts must be of allowed types and fit each other.
 """
 
 import os
@@ -21,10 +21,10 @@ from pipeline.index.faiss_types import inverted_lists, transforms_of, untyped
 from pipeline.storage.files import REBUILD
 
 READ_FLAGS = faiss.IO_FLAG_SKIP_PRECOMPUTE_TABLE
-"""Flags for reading an index. FAISS must not compute the tables of `_compute_tables` yet, because they would count
-against `byte_limit`."""
+"""Flags with which FAISS reads an index. With them, FAISS does not compute the tables of `_compute_tables` while it
+reads, because their size would count against `byte_limit`."""
 ON_DISK = re.compile(b"ilod")
-"""The marker in front of inverted lists that are stored in another file."""
+"""Pattern of FAISS's marker in front of inverted lists that are stored in another file."""
 RANDOM_ACCESS = frozenset((
     "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexRaBitQ",
 ))  # fmt: skip
@@ -48,13 +48,13 @@ PARTS = {
     **dict.fromkeys(REFINED, {"base_index": COARSE | INVERTED | {"IndexPreTransform"}, "refine_index": RANDOM_ACCESS}),
     **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
 }
-"""The allowed types of index, which the factory strings of pipeline.index.candidates make. Each type is mapped to those
-of its attributes that are indexes themselves, and each attribute is mapped to its allowed types. All other types are
-refused, because they could refer to a file."""
+"""Allowed type of index -> its attributes that are indexes themselves, as name -> allowed types. The factory strings of
+pipeline.index.candidates make these types. All other types are refused, because they could refer to a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
 """The allowed transforms of vectors, including their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4
-"""Largest number of transforms before an index. An index with more is refused."""
+"""Largest number of transforms that an index may apply before it stores a vector. An index with more transforms is
+refused."""
 SCALAR_KINDS = ("8bit", "6bit", "4bit", "fp16", "bf16", "8bit_direct", "8bit_direct_signed")
 """The allowed kinds of scalar quantizers, as FAISS names them."""
 FAST_BLOCK = 32
@@ -86,7 +86,8 @@ def write_index(index: faiss.Index, write: Callable[[bytes], object]) -> None:
 
 
 def to_bytes(index: faiss.Index) -> memoryview:
-    """Return an index in FAISS's format, without the second copy that faiss.serialize_index makes."""
+    """Return the file of an index in FAISS's format as bytes in memory. faiss.serialize_index would need twice the
+    memory."""
     data = bytearray()
     write_index(index, data.extend)
     return memoryview(data)
@@ -100,10 +101,10 @@ def file_size(index: faiss.Index) -> int:
 
 
 def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> faiss.Index:
-    """Read an index from `data` as a copy that can be changed, and check it against the values of its card.
+    """Read an index from `data` in FAISS's format as a copy that can be changed, and compare it with its `card`.
 
-    Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or
-    differ from the card.
+    Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index of allowed types,
+    contradict themselves, refer to another file, or differ from the card.
     """
     _require_no_files(data, name)
     return _read(lambda bytes_: faiss.deserialize_index(bytes_, READ_FLAGS), data, name, card)
@@ -112,12 +113,12 @@ def from_bytes(data: bytes | memoryview, name: str, card: ExpectedIndex) -> fais
 def view_bytes(
     data: bytes | memoryview, name: str, card: ExpectedIndex, is_searched_for_files: bool = False
 ) -> faiss.Index:
-    """Read an index whose codes, lists and links stay in `data`, and check it against the values of its card.
+    """Read an index in FAISS's format whose codes, lists and links stay in `data`, and compare it with its `card`.
 
     The index can only be searched. Adding or removing vectors would end the process. If `is_searched_for_files`, the
-    caller knows that these bytes do not refer to another file, and they are not read here to check it. Raises
-    IntegrityError, which refers to the index as `name`, if the bytes are not an index, contradict themselves or differ
-    from the card.
+    caller knows that these bytes do not refer to another file, and the bytes are not searched for such references here.
+    Raises IntegrityError, which refers to the index as `name`, if the bytes are not an index of allowed types,
+    contradict themselves, refer to another file, or differ from the card.
     """
 
     def view(bytes_: np.ndarray) -> faiss.Index:
@@ -156,8 +157,8 @@ def _read(
 
 
 def _compute_tables(index: faiss.Index) -> None:
-    """Compute the tables of products of centroids and codes, which speed up searches of an IVFPQ index. FAISS limits
-    their size."""
+    """Compute the tables of products of centroids and codes, which speed up searches, if the index is or wraps an IVFPQ
+    index of residuals. FAISS limits the size of the tables."""
     inverted = faiss.try_extract_index_ivf(index)
     typed = faiss.downcast_index(inverted) if inverted is not None else None
     if isinstance(typed, faiss.IndexIVFPQ) and typed.by_residual:
@@ -165,7 +166,8 @@ def _compute_tables(index: faiss.Index) -> None:
 
 
 def _require_no_files(data: bytes | memoryview, name: str) -> None:
-    """Raise IntegrityError if FAISS would map another file for the lists of this index, and write to it."""
+    """Raise IntegrityError if `data` refers to another file that has the lists of the index. FAISS would open this
+    file, and could write to it. Messages call the index `name`."""
     data = memoryview(data)
     for match in ON_DISK.finditer(data):
         offset = match.end() + 16
@@ -179,14 +181,17 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
         except (struct.error, ValueError, OverflowError):
             continue  # The marker is a coincidence: FAISS could not read a file name here.
         raise IntegrityError(
-            f"{name} has its lists in the file {os.fsdecode(file)!r}, which its card does not list. {REBUILD}"
+            f"{name} has its lists in another file, {os.fsdecode(file)!r}, which jointspace does not open. {REBUILD}"
         )
 
 
 def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] = PARTS.keys()) -> None:
-    """Raise IntegrityError that names a type if the type of the index is not `allowed`, or if a part of the index has a
-    type that PARTS does not allow."""
-    typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+    """Check the types of an index and of all indexes, transforms and scalar quantizers in it. Messages call it `name`.
+
+    Raises IntegrityError that names a type if the type of the index is not in `allowed`, if PARTS does not allow the
+    type of an index in it, or if TRANSFORMS, MAX_TRANSFORMS or SCALAR_KINDS do not allow a transform or quantizer.
+    """
+    typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     kind = type(typed).__name__
     if kind not in allowed:
         raise IntegrityError(f"{name} contains an {kind}, which jointspace does not use there. {REBUILD}")
@@ -206,9 +211,9 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
     """Yield conditions on an index of allowed types that must hold before FAISS may search it.
 
-    Each condition is the name of an attribute and whether the condition holds. FAISS checks the sizes of most arrays
-    when it reads them, but not these conditions. If one of them does not hold, a search reads or writes beyond FAISS's
-    arrays. `part` is a prefix for the names.
+    Each condition is the name of an attribute and whether the condition on it holds. FAISS checks the sizes of most
+    arrays when it reads them, but not these conditions. If a condition does not hold, a search may read or write beyond
+    FAISS's arrays. `part` is a prefix for the names, which says where in the whole index this index is.
     """
     index = faiss.downcast_index(index)
     dim = index.d
@@ -233,7 +238,8 @@ def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
 
 
 def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, bool]]:
-    """Yield the conditions of `_facts` on an index itself, without the indexes in its attributes."""
+    """Yield the conditions of `_facts` on an index of `count` vectors of `dim` dimensions itself, without the
+    conditions on the indexes in its attributes."""
     yield "is_trained", index.is_trained
     codes = untyped(index)
     if isinstance(index, faiss.IndexFastScan | faiss.IndexIVFFastScan):
@@ -274,7 +280,8 @@ def _own_facts(index: faiss.Index, dim: int, count: int) -> Iterator[tuple[str, 
 
 
 def _is_descendable(index: faiss.IndexHNSW) -> bool:
-    """Return whether each link of a graph on a level above the lowest leads to a vertex of the same level.
+    """Return whether each link of an HNSW graph on a level above the lowest leads to a vertex that has this level too,
+    and whether the search starts at a vertex of the highest level.
 
     Otherwise FAISS reads beyond its arrays. The links of the vertex i begin at `offsets[i]`, one level after the other.
     """
@@ -314,7 +321,8 @@ def code_bytes(index: faiss.Index) -> int:
 
 @contextmanager
 def byte_limit(limit: int) -> Iterator[None]:
-    """Make FAISS refuse arrays of more than `limit` bytes while it reads an index. Old FAISS versions have no limit."""
+    """Make FAISS refuse arrays of more than `limit` bytes when it reads an index within the `with` block. Old FAISS
+    versions cannot limit arrays, and read any array."""
     if not hasattr(faiss, "set_deserialization_vector_byte_limit"):
         yield
         return

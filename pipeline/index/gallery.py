@@ -9,15 +9,15 @@ v_i, a caption is a set of word vectors s_t, and a shortlist of items is ranked 
 
 With `mean-words` and `mean-positive`, the sum is divided by the number of words.
 
-If the model has global vectors, a weight times the product of the global vectors of image and caption is added.
+If the model has global vectors, the inner product of the global vectors of image and caption, times a weight, is added.
 
-The shortlist is found with estimated scores. Each vector of the gallery is replaced by the mean of its inverted list.
-There are hundreds or thousands of means. Their products with the query are computed once, and are summed for each item
-like the exact products. This is the centroid interaction of PLAID (Santhanam et al., 2022), with means in
-place of centroids, because FAISS's centroids for inner products have unit length, and the lengths of the vectors
-matter for the score. The errors of the means largely cancel in the sum over the words of a caption. The best region of
-a word, however, differs much from the mean of its list. If images are searched, the regions that are nearest to each
-word therefore keep their exact products.
+The shortlist is found with estimated scores. For the estimate, each vector of the gallery is replaced by the mean of
+its inverted list. There are hundreds or thousands of means. Their products with the query are computed once, and are
+summed for each item like the exact products. This is the centroid interaction of PLAID (Santhanam et al., 2022), with
+means in place of centroids, because FAISS's centroids for inner products have unit length, and the lengths of the
+vectors matter for the score. The errors of the means largely cancel in the sum over the words of a caption. The best
+region for a word, however, differs much from the mean of its list. If images are searched by the rules `words` and
+`mean-words`, the regions that are nearest to each word therefore keep their exact products.
 """
 
 import hashlib
@@ -54,18 +54,18 @@ if TYPE_CHECKING:  # The process that tries an index must start fast, so it does
     from pipeline.storage.stored_index import StoredIndex
 
 BLOCK_ITEMS = 1 << 12
-"""Number of items whose estimated products are in memory together."""
+"""Number of items whose estimated products are in memory at the same time."""
 TRIAL = "index-2"
-"""Version of the trial by `_try_index`. With a new version, every FAISS index is tried again."""
+"""Version of the trial by `_try_index`. With a new version, every FAISS index is tried again before it is searched."""
 TRIAL_SECONDS = 60
-"""CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES of its file. An
-index that takes longer is refused."""
+"""Number of CPU seconds that the trial of an index may take, in addition to one second for every TRIAL_BYTES of its
+file. An index whose trial takes longer is refused."""
 TRIAL_BYTES = 1 << 26
 
 
 class RegionHits(NamedTuple):
-    """The regions that a search found, the best first: the `rows` (k,) of their images, their `scores` (k,) and their
-    `boxes` (k, 4), which are x1, y1, x2, y2 in pixels of the original image."""
+    """The k regions that a search found, the best first: the `rows` (k,) of their images in the table, their `scores`
+    (k,) and their `boxes` (k, 4), which are x1, y1, x2, y2 in pixels of the original image."""
 
     rows: np.ndarray
     scores: np.ndarray
@@ -76,8 +76,9 @@ class RegionHits(NamedTuple):
 class Shortlist:
     """The size of the shortlist of a search with a multi-vector model.
 
-    If the best region of each word counts, the exact products of the `nearest` regions of each word are used in the
-    estimated scores. The `shortlist` items with the best estimated scores are then scored exactly.
+    If images are searched and the best region for each word counts, the exact products of the `nearest` regions for
+    each word are used in the estimated scores. The `shortlist` items with the best estimated scores are then scored
+    exactly.
     """
 
     nearest: int
@@ -85,14 +86,15 @@ class Shortlist:
 
     @classmethod
     def from_card(cls, card: "ShortlistCard") -> "Shortlist | None":
-        """Return the shortlist on an index's card, or None if all items are scored."""
+        """Return the shortlist that the card of an index sets, or None if all items are scored exactly."""
         return None if card.shortlist is None or card.nearest is None else cls(card.nearest, card.shortlist)
 
 
 class Gallery:
-    """A gallery of items with one vector each. The ids in the FAISS `index` are the rows of the items in their table.
+    """The images or captions of an index, with one vector each. The ids in the FAISS `index` are the rows of the items
+    in their table.
 
-    Messages call the gallery `name`.
+    Messages call the index `name`.
     """
 
     multi_vector = False
@@ -103,7 +105,7 @@ class Gallery:
         self.dim = index.d
 
     def __len__(self) -> int:
-        """Return the number of items that can be found."""
+        """Return the number of items that the index contains."""
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
@@ -112,7 +114,7 @@ class Gallery:
         `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. The result has a
         column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds fewer items for a
         query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the index if FAISS cannot
-        search it.
+        search it, and UsageError if `allowed` is given and this type of index cannot be searched with a condition.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -124,22 +126,23 @@ class Gallery:
         return Neighbours.of_faiss(values, rows, metric_of(self.index))
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if the index cannot return its vectors."""
+        """Return the vectors (k, c) of the items in the table rows `rows` (k,), which are approximate if the index
+        compresses its vectors. Raises RuntimeError if the index cannot return its vectors."""
         return reconstruct(self.index, rows)
 
 
 class MultiVectorGallery(Gallery):
     """A gallery of items with several vectors each.
 
-    `outline` has the items without their vectors, which are in `index` in the order of the items, with the inner
+    `outline` has the items without their vectors. The vectors are in `index`, in the order of the items, with the inner
     product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
     with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
-    whose best region counts for each word of the query, or `sentences`, for each word of which the best region of the
-    query counts. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can
-    be found, and `owners` has, for each vector, the row of its item.
+    which are searched with the words of a caption, or `sentences`, which are searched with the regions of an image.
+    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, and
+    `owners` has, for each vector, the row of its item.
 
-    Items without vectors were removed and are never found. Raises IntegrityError if the index has another type, or if
-    a Flat index has a shortlist.
+    Items without vectors were removed and are never found. The constructor raises IntegrityError if the index has
+    another type, or if a Flat index has a shortlist.
     """
 
     multi_vector = True
@@ -152,7 +155,7 @@ class MultiVectorGallery(Gallery):
         rule: ScoreRule,
         shortlist: Shortlist | None,
     ) -> None:
-        typed = faiss.downcast_index(index)  # It is valid as long as `index` exists.
+        typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
         if not isinstance(typed, faiss.IndexFlat | faiss.IndexIVFFlat):
             raise IntegrityError(
                 f"The index of {modality} is a {type(typed).__name__}, but a model with several vectors per item needs"
@@ -181,7 +184,8 @@ class MultiVectorGallery(Gallery):
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
         """Find the `top` best items for each query, or all items that may be found if there are fewer.
 
-        `allowed` (n,) bool says which of the n rows may be found. Raises IntegrityError if a query is not finite.
+        `allowed` (n,) bool says which of the n rows may be found. Raises IntegrityError if a query has NaN or infinity,
+        or if the global vectors of the queries do not fit the index.
         """
         assert isinstance(queries, MultiVectors)
         require_finite("query", "vectors", queries.array)
@@ -190,11 +194,12 @@ class MultiVectorGallery(Gallery):
         return Neighbours(*map(np.array, zip(*answers, strict=True)))
 
     def scored(self, top: int) -> int:
-        """Return the number of items that a search for `top` scores exactly."""
+        """Return the number of items that a search for `top` items without a condition scores exactly for each
+        query."""
         return len(self) if self.shortlist is None else min(max(self.shortlist.shortlist, top), len(self))
 
     def item(self, row: int) -> MultiVectors:
-        """Return the item in the row `row` of the table, with its vectors."""
+        """Return the item in the row `row` of the table as MultiVectors of one item, with its vectors."""
         vectors = self._reconstruct(self.outline.positions(np.array([row])))
         return replace(self.outline.between(row, row + 1), vectors=vectors)
 
@@ -211,9 +216,10 @@ class MultiVectorGallery(Gallery):
         )
 
     def score_all(self, query: MultiVectors, vectors: np.ndarray) -> np.ndarray:
-        """Return the exact scores (n,) of all items for a single `query`.
+        """Return the exact scores (n,) of the items in all n rows of the table for a single `query`.
 
-        `vectors` (total, c) are all vectors of the gallery. The scores of removed items have no meaning.
+        `vectors` (total, c) are all vectors of the gallery, as `vectors()` returns them. The scores of removed items
+        have no meaning.
         """
         scores = self._sum_products(vectors @ query.array.T, self.outline.offsets, len(query.array))
         return scores + self._global_scores(query, slice(None))
@@ -235,11 +241,14 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """Estimate the scores (n,) of all items, with the mean of its inverted list in place of each vector.
+        """Estimate the scores (n,) of all items for a single query, with the mean of its inverted list in place of each
+        vector.
 
-        If the best region of each word counts, the `nearest` regions of each word keep their exact products.
+        If images are searched and the best region for each word counts, the `nearest` regions for each word keep their
+        exact products.
         """
-        assert self.means is not None  # The constructor has checked this.
+        # Only a search with a shortlist needs estimates, and the constructor allows one only for an index with lists.
+        assert self.means is not None
         if not len(query.array):
             return np.zeros(len(self.outline), np.float32) + self._global_scores(query, slice(None))
         products = self.means.means @ query.array.T  # (lists, q)
@@ -263,8 +272,9 @@ class MultiVectorGallery(Gallery):
         """Compute the scores (k,) of k items by the rule, without global vectors.
 
         `products` (total, q) are the products of the items' vectors with the q vectors of the query. They may also be
-        (total, 1), if the rule has already combined the products of each vector with the whole query. Item i has the
-        rows [offsets[i], offsets[i + 1]), and the query has `count` vectors.
+        (total, 1), if the products of each vector with all vectors of the query were already combined by the rule. Item
+        i has the rows [offsets[i], offsets[i + 1]), and the query has `count` vectors. The score of an item without
+        vectors is 0.
         """
         lengths = np.diff(offsets)
         full = lengths > 0
@@ -284,9 +294,11 @@ class MultiVectorGallery(Gallery):
         return scores
 
     def _global_scores(self, query: MultiVectors, items: np.ndarray | slice) -> np.ndarray | float:
-        """Return the weighted products (k,) of the query's global vector with the global vectors of k `items`.
+        """Return the inner products (k,) of the query's global vector with the global vectors of k `items`, times the
+        weight in the rule.
 
-        `items` are row numbers or a slice. The result is 0 if the model has no global vectors.
+        `items` are row numbers or a slice. The result is 0 if the index has no global vectors or the weight is 0.
+        Raises IntegrityError if the query has no global vector, or one of other dimensions.
         """
         stored = self.outline.globals
         if stored is None or not self.rule.global_weight:
@@ -302,7 +314,11 @@ class MultiVectorGallery(Gallery):
         return self.rule.global_weight * (stored[items] @ own[0])
 
     def _best(self, query: MultiVectors, top: int, items: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Return the rows and the scores of the `top` best items for a query, among the rows `items` (k,)."""
+        """Return the rows and the exact scores of the `top` best items for a single query, among the rows `items` (k,).
+
+        If there are fewer items than `top`, all of them are returned. With a shortlist, an item whose estimated score
+        is too low may be missed.
+        """
         kept = min(self.scored(top), len(items))
         if kept == len(self):
             return self._rank(items, self.score_all(query, self.vectors())[items], top)
@@ -322,10 +338,10 @@ class MultiVectorGallery(Gallery):
 
 
 class Hits(NamedTuple):
-    """k products of vectors of the gallery with vectors of the query.
+    """k inner products of vectors of a gallery with vectors of a query.
 
-    `products[i]` is the product of the gallery's vector `rows[i]` with the query's vector `asked[i]`. The `rows` are in
-    ascending order.
+    `products[i]` is the product of the gallery's vector `rows[i]` with the query's vector `asked[i]`. `rows` and
+    `asked` are numbers from 0, and the `rows` are in ascending order.
     """
 
     rows: np.ndarray
@@ -333,16 +349,17 @@ class Hits(NamedTuple):
     products: np.ndarray
 
     def write(self, products: np.ndarray, first: int) -> None:
-        """Write the exact products over their estimates in the argument `products` (n, q).
+        """Replace estimated products in the argument `products` (n, q) by the exact products, in place.
 
         Row i of the argument belongs to the gallery's vector `first` + i, and column j to the query's vector j.
+        Products of other vectors of the gallery are ignored.
         """
         part = slice(*np.searchsorted(self.rows, [first, first + len(products)]))
         products[self.rows[part] - first, self.asked[part]] = self.products[part]
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their products."""
+    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their inner products."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
     asked, rank = np.nonzero(rows >= 0)
     order = np.argsort(rows[asked, rank], kind="stable")
@@ -354,9 +371,9 @@ def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
 class MergedGallery(Gallery):
     """The galleries of several index shards as one gallery.
 
-    Shard i has the rows [firsts[i], lasts[i]) of all rows. If scores are equal, the items of an earlier shard
-    come first. FAISS searches a single query on one thread. Several threads therefore search the shards for a single
-    query, unless the model has several vectors for each item.
+    The gallery i has the rows [firsts[i], lasts[i]) of the common table. If scores are equal, the items of an earlier
+    shard come first. FAISS searches a single query on one thread. Several threads therefore search the shards for a
+    single query, unless the model has several vectors for each item.
     """
 
     def __init__(self, galleries: Sequence[Gallery], firsts: Sequence[int], lasts: Sequence[int]) -> None:
@@ -375,10 +392,10 @@ class MergedGallery(Gallery):
         return sum(map(len, self.galleries))
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Search all shards, and return the `top` best of their results.
+        """Search all shards, and return the `top` best of their results for each query, with rows of the common table.
 
-        `allowed` (n,) bool says which of the n rows of all shards may be found. A query with fewer results has rows -1
-        with the score -inf, or the result has fewer columns.
+        `allowed` (n,) bool says which of the n rows of the common table may be found. A query with fewer results has
+        rows -1 with the score -inf, or the result has fewer columns.
         """
         each = self._each(allowed)
 
@@ -398,9 +415,10 @@ class MergedGallery(Gallery):
         return Neighbours(np.take_along_axis(rows, best, axis=1), np.take_along_axis(scores, best, axis=1))
 
     def regions(self, words: np.ndarray, top: int, allowed: np.ndarray | None = None) -> RegionHits:
-        """Search all shards, and return the `top` best of their regions for `words` (q, c), at most one per image.
+        """Search all shards, and return the `top` best of their regions for the `words` (q, c) of a snippet, at most
+        one region per image.
 
-        `allowed` (n,) bool says which of the n images of all shards may be found.
+        `allowed` (n,) bool says which of the n images of the common table may be found.
         """
         hits = [with_regions(gallery).regions(words, top, part) for gallery, part in self._each(allowed)]
         scores = np.concatenate([hit.scores for hit in hits])
@@ -409,12 +427,13 @@ class MergedGallery(Gallery):
         return RegionHits(rows[order], scores[order], np.concatenate([hit.boxes for hit in hits])[order])
 
     def item(self, row: int) -> MultiVectors:
-        """Return the item in the row `row` of the table, with its vectors."""
+        """Return the item in the row `row` of the common table as MultiVectors of one item, with its vectors."""
         number = int(np.searchsorted(self.firsts, row, "right")) - 1
         return with_regions(self.galleries[number]).item(row - self.firsts[number])
 
     def reconstruct(self, rows: np.ndarray) -> np.ndarray:
-        """Return the vectors (k, c) of the items `rows`. Raises RuntimeError if a shard cannot return its vectors."""
+        """Return the vectors (k, c) of the items in the rows `rows` (k,) of the common table. Raises RuntimeError if a
+        shard cannot return its vectors."""
         vectors = np.empty((len(rows), self.dim), np.float32)
         for gallery, first, last in zip(self.galleries, self.firsts, self.lasts, strict=True):
             here = np.flatnonzero((first <= rows) & (rows < last))
@@ -423,13 +442,15 @@ class MergedGallery(Gallery):
         return vectors
 
     def _each(self, allowed: np.ndarray | None) -> list[tuple[Gallery, np.ndarray | None]]:
-        """Return each gallery with the part of `allowed` that belongs to its rows."""
+        """Return each gallery with the part of `allowed` that belongs to its rows, or with None if `allowed` is
+        None."""
         spans = zip(self.galleries, self.firsts, self.lasts, strict=True)
         return [(gallery, None if allowed is None else allowed[first:last]) for gallery, first, last in spans]
 
 
 def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
-    """Return `gallery`, which must belong to a multi-vector model, with a type that has the method `regions`."""
+    """Return `gallery` unchanged, with a type that has the methods `regions` and `item`. It must belong to a
+    multi-vector model."""
     assert isinstance(gallery, MultiVectorGallery | MergedGallery)
     return gallery
 
@@ -439,8 +460,8 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
 
     The index can only be searched, and its large arrays stay in their file. With `to_change`, the index is a copy in
     memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has neither written nor
-    tried before is therefore read and searched in another process first. Raises IntegrityError if the file is damaged
-    or cannot be searched.
+    tried before is therefore read and searched in another process first. Raises IntegrityError if the shard has no such
+    index, or if the file is damaged or cannot be searched.
     """
     name = shard.card.index_name(modality)
     card = index_card(shard, modality)
@@ -462,7 +483,8 @@ def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = Fals
 
 
 def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
-    """Return the card of a FAISS index. Raises IntegrityError if the shard has no such index."""
+    """Return the card of the FAISS index of the `images` or `sentences` of an index shard. Raises IntegrityError if the
+    shard has no such index."""
     card = shard.card.index_of(modality)
     if card is None:
         raise IntegrityError(f"{shard.folder} has no index of {modality}. {REBUILD}")
@@ -470,25 +492,27 @@ def index_card(shard: "IndexShard", modality: "Modality") -> "IndexCard":
 
 
 def remember_indexes(shard: "IndexShard") -> None:
-    """Remember that the FAISS indexes of a shard need no trial, because this process has written them."""
+    """Remember for later processes of this user that the FAISS indexes of a shard need no trial, because this process
+    has written them."""
     for modality in ("images", "sentences"):
         if shard.card.index_of(modality):
             remember(_trial_digest(shard, modality))
 
 
 def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
-    """Return a digest of everything on which the result of `_try_index` depends."""
+    """Return a digest of everything on which the result of `_try_index` depends: the version of the trial and of FAISS,
+    the file of the index, and its table."""
     files = (f"{shard.card.index_name(modality)}.faiss", f"{modality}.parquet")
     about = [TRIAL, faiss.__version__, *(shard.about(file)["sha256"] for file in files)]
     return hashlib.sha256(" ".join(about).encode()).hexdigest()
 
 
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
-    """Read the FAISS index at `path`, check its ids, and search it.
+    """Read the FAISS index at `path`, check its ids, and search it with random queries, as a trial in another process.
 
     `expected` has the values of the index's card. Raises IntegrityError if the index contradicts them, if the file has
     another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index cannot be
-    searched within the time limit.
+    searched. The process is ended if the trial exceeds its time limit (see TRIAL_SECONDS).
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:
@@ -524,7 +548,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
 
 
 def open_gallery(index: "StoredIndex", modality: "Modality") -> Gallery:
-    """Open the `images` or `sentences` of an index for searching.
+    """Open the `images` or `sentences` of an index, with one or several shards, for searching.
 
     Raises IntegrityError if there is no FAISS index, if it does not match its card, or if its vectors do not match the
     items of its table.

@@ -31,21 +31,23 @@ if TYPE_CHECKING:
     from pipeline.text.trees import Trees
 
 TREES = ("dependency-trees", "phrase-trees")
-"""The forms of texts that need a parser, in the order in which `pack_trees` returns them."""
+"""Names of the forms of texts that need a parser, in the order in which `pack_trees` returns them."""
 VECTORS = "vectors"
-"""The form of texts that text encoders compute."""
+"""Name of the form of texts that text encoders compute."""
 
 MAX_SMALL_BATCH = 64
-"""Largest number of queries that are encoded with `encode_query` of a text encoder, which may return dense vectors. A
-larger number is encoded with `encode`."""
+"""Largest number of queries that are encoded together with `encode_query` of a text encoder, which may return dense
+vectors. More queries are encoded with `encode`."""
 MAX_QUOTED_CHARACTERS = 200
 """Largest number of characters of a query, and of its unknown words, that an error message repeats."""
 MAX_SUGGESTIONS = 8
-"""Number of unknown words of a query for which a similar known word is sought. Each takes milliseconds."""
+"""Largest number of unknown words of a query for which a similar known word is sought. The search for each word takes
+milliseconds."""
 
 
 class QueryEncoder:
-    """The model of an index, which embeds queries in the joint space. Its files are read when they are first needed."""
+    """The model of an index, which embeds queries in the joint space. The files of the model are read when they are
+    first needed."""
 
     def __init__(self, index: StoredIndex) -> None:
         self.index = index
@@ -56,16 +58,22 @@ class QueryEncoder:
         return self.index.card.kind == "fragments"
 
     def embed_sentence(self, sentence: str) -> Items:
-        """Embed a text. Returns (1, c) float32, or MultiVectors with one item for a multi-vector model."""
+        """Embed a text in the joint space. Returns (1, c) float32, or MultiVectors with one item for a multi-vector
+        model.
+
+        A text without known words is embedded too, but its vector has no meaning. `require_known` refuses such a text.
+        """
         return self.embed_sentences([sentence])
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """Embed one or more texts. Returns (n, c) float32, or MultiVectors with n items."""
+        """Embed n texts, at least one, in the joint space. Returns (n, c) float32, or MultiVectors with n items for a
+        multi-vector model."""
         forms = self._forms(sentences)
         return self._computed(lambda: self.model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
-        """Embed an image, given as its features (1, dim) by image encoder. Returns (1, c) float32.
+        """Embed an image in the joint space. Its `features` map the names of image encoders to arrays (1, dim). Returns
+        (1, c) float32.
 
         Raises UsageError if the features of an encoder of the model are missing.
         """
@@ -73,7 +81,8 @@ class QueryEncoder:
         return one_vector_each(self._computed(lambda: self.model.embed_images(features)))
 
     def stored_encoders(self) -> "dict[str, StoredEncoder]":
-        """Return the image encoders of the model by name. Raises UsageError if the index lacks one of them."""
+        """Return the image encoders of the model by name. Their files are not read yet. Raises UsageError if the index
+        lacks an encoder of the model."""
         self._require_encoders(self.index.card.encoders)
         return {name: StoredEncoder(self.index, name) for name in self.model.encoders}
 
@@ -86,10 +95,10 @@ class QueryEncoder:
             )
 
     def _computed(self, embed: Callable[[], Items]) -> Items:
-        """Return the embedding of a query that `embed` computes with the model.
+        """Call `embed`, which embeds queries with the model, and return its result.
 
         Raises IntegrityError if the model does not fit the vocabulary, the encoders or the kind of the index, or if
-        the vectors are not finite.
+        the vectors contain NaN or infinity.
         """
         try:
             items = embed()
@@ -110,7 +119,8 @@ class QueryEncoder:
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
-        """Return the words of a text that are in none of the model's vocabularies, so that the model ignores them."""
+        """Return the words of a text that no vocabulary and no text encoder of the model knows, so that the model
+        ignores them."""
         readers = self._forms.readers
         unknown = [
             [
@@ -125,21 +135,22 @@ class QueryEncoder:
         return min(unknown, key=len)
 
     def knows(self, text: str) -> bool:
-        """Return whether a text has known words other than stop words, so that a search for it makes sense."""
+        """Return whether the model knows words of a text other than stop words, so that a search for it makes sense."""
         return any(reader.searches(text) for reader in self._forms.readers)
 
     def count_words(self, sentence: str) -> tuple[int, int]:
         """Return the number of words in a text, and the number of unknown words among them.
 
-        If the model has several vocabularies or text encoders, both numbers are counted by the one with the fewest
-        unknown words.
+        If the model has several vocabularies or text encoders, both numbers come from the vocabulary or text encoder
+        with the fewest unknown words.
         """
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
-        """Return the unknown words of some texts, each with a known word of similar spelling or None.
+        """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if there is
+        none.
 
-        Similar words are sought for the first MAX_SUGGESTIONS unknown words.
+        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None.
         """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         for word in list(words)[:MAX_SUGGESTIONS]:
@@ -147,7 +158,8 @@ class QueryEncoder:
         return words
 
     def require_known(self, sentence: str) -> None:
-        """Raise InputError if a text query is blank, or if the model knows none of its words except stop words."""
+        """Raise InputError if a text query is blank, or if the model knows none of its words except stop words. Raises
+        UsageError if the index cannot embed any text."""
         if not sentence.strip():
             raise InputError("The query is empty. Write at least one word.")
         if not self.knows(sentence):
@@ -180,7 +192,7 @@ class QueryEncoder:
 
 @runtime_checkable
 class HasViews(Protocol):
-    """An ensemble, whose members read texts in the forms `views`."""
+    """The interface of an ensemble, whose members read texts in the forms that `views` names."""
 
     views: tuple[str, ...]
 
@@ -189,10 +201,11 @@ class QueryForms:
     """The text encoders, vocabularies and the parser of an index, which turn queries into the form that its model
     reads.
 
-    `views` are the forms of text that the model reads, and `each` says whether the model is an ensemble, whose members
-    read one form each. `encoders` are the text encoders by name, and `vocabularies` are the vocabularies by form of
-    text (tokens or trees). Raises UsageError if text vectors were precomputed and their encoder is missing, and if the
-    model reads trees and no parser is available for queries. Raises IntegrityError if the index lacks a file.
+    `views` are the names of the forms of text that the model reads, and `each` says whether the model is an ensemble,
+    whose members read one form each. `encoders` are the text encoders by name, and `vocabularies` are the vocabularies
+    by form of text (such as tokens or trees). The constructor raises UsageError if text vectors were precomputed and
+    their encoder is missing, and if the model reads trees and no parser is available for queries. It raises
+    IntegrityError if the index lacks a file or a file is damaged.
     """
 
     def __init__(self, index: StoredIndex, model: JointModel) -> None:
@@ -237,17 +250,20 @@ class QueryForms:
 
     @property
     def readers(self) -> list[Any]:
-        """The text encoders and vocabularies. Each has `knows`, `searches`, `unknown` and `suggest` for words."""
+        """The text encoders and vocabularies. Each has the methods `knows`, `searches`, `unknown`, `suggest` and
+        `count_words`, which read texts or words, and the attribute `terms`."""
         return [*self.encoders.values(), *self.vocabularies.values()]
 
     @property
     def terms(self) -> Sequence[str]:
-        """The words and pairs of words that the first text encoder or vocabulary with such a list knows."""
+        """The words and n-grams that the first text encoder or vocabulary with a list of terms knows, without pieces of
+        words. Empty if none has a list."""
         terms = next((reader.terms for reader in self.readers if reader.terms), ())
         return [term for term in terms if not term.startswith(PIECE)]
 
     def __call__(self, texts: Sequence[str]) -> Any:
-        """Convert `texts` to the form that the model reads, or for an ensemble to a mapping with each of its forms."""
+        """Convert `texts` to the form that the model reads. For an ensemble, return a mapping from the name of each
+        form that its members read to the texts in this form."""
         forms = {view: self._form(view, texts) for view in self.views}
         return forms if self.each else forms[self.views[0]]
 
@@ -264,9 +280,11 @@ class QueryForms:
 
 
 class QueryParser:
-    """Parser of queries, with the spaCy pipeline that `load` returns and the stored LabelTable of the model, `labels`.
+    """A parser of queries. It uses the spaCy pipeline that `load` returns and the label table `labels` that was stored
+    with the model.
 
-    Threads may share it: only one of them parses at a time.
+    Threads may share the parser, because only one of them parses at a time. The constructor raises UsageError if spaCy
+    is not installed.
     """
 
     def __init__(self, load: "Callable[[], Language]", labels: Mapping[str, Json]) -> None:
@@ -280,7 +298,8 @@ class QueryParser:
         self._lock = Lock()
 
     def trees(self, sentences: Sequence[str], view: str, vocabulary: Vocabulary) -> "Trees":
-        """Parse each text, and return its trees of the form `view`, which is one of TREES."""
+        """Parse texts, and return their trees of the form `view`, which is one of TREES, with words as numbers of the
+        `vocabulary`."""
         from pipeline.text.trees import fit_trees, pack_trees
 
         with self._lock:
@@ -291,12 +310,13 @@ class QueryParser:
 
 
 def spell(ignored: Mapping[str, str | None]) -> str:
-    """Format unknown words with the known words that may be meant, as in `purpel (purple?), zyx`."""
+    """Return unknown words as a text, with the known words that may be meant, as in `purpel (purple?), zyx`. `ignored`
+    is the result of `QueryEncoder.ignored`."""
     return ", ".join(f"{word} ({near}?)" if near else word for word, near in ignored.items())
 
 
 class StoredEncoder:
-    """The image encoder `name` of an index. Its files are read when it is opened."""
+    """The image encoder `name` of an index. Its files are read only by `open`."""
 
     def __init__(self, index: StoredIndex, name: str) -> None:
         self._index = index
@@ -305,14 +325,14 @@ class StoredEncoder:
 
     @property
     def key(self) -> str:
-        """A key that is equal for two encoders with the same files and settings."""
+        """A text that is equal for two encoders, also of different indexes, with equal files and settings."""
         folder = f"encoders/{self._name}/"
         files = {name: about for name, about in self._index.first.card.files.items() if name.startswith(folder)}
         digests = [files[name].sha256 for name in sorted(files) if name != f"{folder}model.json"]
         return json.dumps([digests, self.settings], sort_keys=True)
 
     def open(self) -> "OpenedEncoder":
-        """Read the encoder from the index. Raises IntegrityError if its files are damaged."""
+        """Read the encoder from the index and return it. Raises IntegrityError if its files are damaged."""
         from pipeline.encoders.image_encoder import ImageEncoder  # Imported here, because text queries need no torch.
 
         where = f"{self._index.folder}/encoders/{self._name}"
@@ -322,7 +342,7 @@ class StoredEncoder:
 
 
 class OpenedEncoder:
-    """An opened image encoder of an index. Messages refer to it by its folder `where`."""
+    """An opened image encoder of an index. Messages name the folder `where` from which it was read."""
 
     def __init__(self, encoder: "ImageEncoder", where: str) -> None:
         self.encoder = encoder
@@ -341,16 +361,17 @@ class OpenedEncoder:
 
 
 def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[str, np.ndarray]:
-    """Encode an RGB image with several opened encoders. Returns (1, dim) float32 by encoder name."""
+    """Encode an RGB image with each of several opened encoders. Returns name of the encoder -> features (1, dim)
+    float32."""
     return {name: encoder.encode([image]) for name, encoder in encoders.items()}
 
 
 class SharedEncoders:
     """The image encoders of several indexes, and the features of the photos that they encoded last.
 
-    Each encoder is opened once, when it is first needed. The last MAX_CACHED_FEATURES features are kept, so that
-    several models or queries do not encode the same photo again. `decode` decodes the bytes of a photo to an RGB image.
-    An object of this class may only be used by one thread.
+    Each encoder is opened once, when it is first needed. The last MAX_CACHED_FEATURES features, of one photo and one
+    encoder each, are kept, so that several models or queries do not encode the same photo again. `decode` decodes the
+    bytes of a photo to an RGB image. Only one thread at a time may use an object of this class.
     """
 
     MAX_CACHED_FEATURES = 64
@@ -361,9 +382,10 @@ class SharedEncoders:
         self._features: OrderedDict[tuple[str, str], np.ndarray] = OrderedDict()
 
     def __call__(self, data: bytes, encoders: Mapping[str, StoredEncoder]) -> dict[str, np.ndarray]:
-        """Return the features (1, dim) float32 of a photo by encoder name. `data` are the bytes of its file.
+        """Return the features of a photo as encoder name -> (1, dim) float32. `data` are the bytes of its file.
 
-        Two encoders with the same `key` encode the photo only once.
+        A photo is encoded only once for encoders with the same `key`. Errors of `decode` and of the encoders are
+        raised.
         """
         digest = hashlib.sha256(data).hexdigest()
         keys = {name: encoder.key for name, encoder in encoders.items()}

@@ -27,36 +27,40 @@ from pipeline.storage.tables import RowTable
 
 Encoded = Mapping[str, np.ndarray] | bytes | Items
 Photograph = Encoded | Callable[[], Encoded]
-"""An image in a query. It is given as its features (1, dim) float32 by image encoder
-(pipeline.index.queries.encode_image), as its embedding in the joint space, or, for a multi-vector model whose index
-contains the image, as the bytes of its file. A function that returns one of these may be slow, and is only called if
-the rest of the query is valid."""
+"""An image in a query: a mapping from image encoders to its features (1, dim) float32
+(pipeline.index.queries.encode_image), or its embedding in the joint space, or, for a multi-vector model whose index
+contains the image, the bytes of its file. It may also be a function that returns one of these. The function may be
+slow, because it is only called after the rest of the query has been checked."""
 NO_DIRECTION = (
     "The query vector is zero: the words cancel each other out, or none of them carries weight. Rephrase the query."
 )
 MAX_ROWS_IN_MEMORY = 1 << 21
-"""Largest number of rows of a table that is kept in memory. If a table has more rows, each search reads only the rows
-of its results from the file."""
+"""Largest number of rows of a table of images or captions that is kept in memory. If the table has more rows, each
+search reads only the rows of its results from the file (see `Searcher.is_kept` for the exception)."""
 RANK_OFFSET = 60
 """The constant of reciprocal rank fusion (Cormack, Clarke and Buettcher 2009). An image gets 1 / (60 + rank) points for
-its rank from 1 by the score of its vector, and also 1 / (60 + rank) for its rank by the words of the query."""
+its rank from 1 by the score of its vector, and, if its texts match the words of the query, 1 / (60 + rank) more points
+for its rank from 1 among these matches."""
 MAX_FUSED = 100
 """Largest number of nearest images that get points for the rank of their vector (see RANK_OFFSET). Other images can
 only get points for the words of the query."""
 MAX_DRAWN = 50
 """Largest number of hits that a notebook shows with a thumbnail."""
 MAX_SORTED = 2000
-"""Number of nearest images among which the likely matches are sorted by a column. Likely matches beyond them are not
-found, unless more results are requested."""
+"""Smallest number of results that are found before the likely matches among them are sorted by a column. Likely matches
+beyond this number are missing from the sorted results, unless more results are requested."""
 
 
 @dataclass(frozen=True)
 class Hit:
-    """One result of a search: its rank from 1, its score (greater is better), and its row in the index's table.
+    """One result of a search: its rank from 1, its score (greater is better), and its row in the table of images or
+    captions, as column -> value.
 
-    `matches` names the texts of the image in which the words of the query are: `caption`, `file name`, or a column. It
-    is empty if only the vectors were compared. If the model cannot embed the query, the hit was found by words alone,
-    and its score is 0.
+    If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
+    `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
+    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). It is ignored
+    when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and its
+    score is 0.
     """
 
     rank: int
@@ -68,11 +72,12 @@ class Hit:
 class Answer(list[Hit]):
     """The results of a query, the best first.
 
-    `error` says why one of several queries has no results. `judgement` says how many results of a text query are
-    likely matches, and whether the query is out of domain (`off_topic`). It is None if the index is not calibrated, or
-    if the query is more than a text that the model can embed. It is computed when it is first used, so that searches
-    that do not need it stay fast. `identified` is the number of images that have the query as an identifier, such as a
-    file name. Their hits come first.
+    `error` says why one of several queries has no results, and is None for an answered query. `judgement` says how many
+    results of a text query are likely matches, and whether the query is out of domain (`off_topic`). It is None if the
+    index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to subtract or to
+    add. It is computed when it is first used, so that searches that do not need it stay fast. `identified` is the
+    number of images that have the query as an identifier, such as a file name. The answer begins with their hits, but
+    it may be too short to have all of them.
     """
 
     identified = 0
@@ -85,20 +90,20 @@ class Answer(list[Hit]):
 
     @property
     def matched(self) -> bool:
-        """Whether the texts of some hits have all words of the query."""
+        """Whether the text search has found some of the hits, because their texts have all words of the query."""
         return any(hit.matches for hit in self)
 
     @cached_property
     def judgement(self) -> Judgement | None:
-        """The judgement of a text query, or None. Hits whose texts have the words of the query are likely matches."""
+        """The judgement of a text query, or None (see the class). Hits with `matches` count as likely matches."""
         scores = [math.inf if hit.matches else hit.score for hit in self]
         return self._judge(scores) if self._judge else None
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"error": self.error, "judgement": self.judgement}
+        return {"error": self.error, "identified": self.identified, "judgement": self.judgement}
 
     def _repr_html_(self) -> str | None:
-        """Return the first hits as HTML for a notebook, if the searcher can draw them."""
+        """Return the first MAX_DRAWN hits as HTML for a notebook, or None if no function that draws hits is set."""
         return "".join(map(self._draw, self[:MAX_DRAWN])) if self._draw else None
 
 
@@ -119,14 +124,15 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
-        self.draw: Callable[[Hit], str] | None = None  # Draws a hit of an image as HTML, for notebooks.
+        # A caller may set this to a function that draws a hit of an image as HTML, for notebooks.
+        self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
         self._tables: dict[str, pa.Table] = {}
 
     @cached_property
     def text_index(self) -> TextIndex:
-        """The full-text index of the captions, file names and columns."""
+        """The full-text index of the captions, file names and columns. It is opened, or made, when it is first used."""
         return TextIndex(self.index, self._hidden)
 
     def images(
@@ -136,13 +142,15 @@ class Searcher(QueryEncoder):
         """Find the `top` images that are nearest to a text.
 
         With `match_text`, images whose captions, file names or columns have all words of the text are found too, and
-        are merged by rank. Images with the text as an identifier come first. The vectors of the words `minus` are
-        subtracted from the vector of the text, and the vectors of the words `plus` are added. With such words, the
-        answer has no judgement, and `match_text` has no effect. `sort` is a column by which the likely matches are
-        sorted (see `sort_likely`). A minus sign before its name reverses the order.
+        are merged with the nearest images by their ranks. Images with the text as an identifier come first. The vectors
+        of the texts in `minus` are subtracted from the vector of the text, and the vectors of the texts in `plus` are
+        added. In this case the answer has no judgement, and `match_text` has no effect. `sort` is a column by which the
+        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order.
 
-        Raises InputError if the model knows no word of the text and no image matches its words, and UsageError if
-        `where` is not a valid condition, or if `sort` is not a column whose values have an order.
+        Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
+        if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
+        UsageError if `where` is not a valid condition, if `sort` is not a column whose values have an order, or if the
+        model cannot add vectors of texts.
         """
         if sort is not None:
             # Imported here, because queries without a sort column do not need pyarrow.compute.
@@ -151,7 +159,8 @@ class Searcher(QueryEncoder):
             values = values_of(self._visible(self.rows("images").schema.empty_table()), Column(sort.removeprefix("-")))
             if kind_of(values.type) == "nothing":
                 raise UsageError(
-                    f"The column {sort} contains {values.type}, which has no order. Sort by another column."
+                    f"The results cannot be sorted by the column {sort.removeprefix('-')}, because its values have the"
+                    f" type {values.type}, which has no order. Sort by another column."
                 )
             found = self.images(sentence, max(top, MAX_SORTED), where, match_text, minus, plus)
             return sort_likely(found, sort, top)
@@ -166,18 +175,18 @@ class Searcher(QueryEncoder):
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
 
-        `where` is a condition on the columns of the images. The judgement of the results has no numbers of words,
-        because the text is not known.
+        Words are not searched as text, because the text is not known. Unknown words therefore do not count in the
+        judgement either. `where` is a condition on the columns of the images.
         """
         return self._answer([""], query, top, where, False)[0]
 
     def _answer(
         self, sentences: Sequence[str], queries: Items, top: int, where: str | None, match_text: bool
     ) -> list[Answer]:
-        """Find the `top` images that are nearest to each of the `queries`, which are the vectors of the `sentences`.
+        """Find the `top` images that are nearest to each of the `queries`, which are the embedded `sentences`.
 
-        A sentence is empty if only its vector is known. With `match_text`, images that have all words of a sentence are
-        merged with the nearest images. If the index is calibrated, each answer has a judgement.
+        A sentence is empty if only its vector is known. With `match_text`, images whose texts have all words of a
+        sentence are merged with the nearest images. If the index is calibrated, each answer has a judgement.
         """
         allowed = self.allowed("images", where)
         gallery = self._require_fit("images", queries)
@@ -198,7 +207,11 @@ class Searcher(QueryEncoder):
         return answers
 
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
-        """Find the images whose texts have all words of a query, or return None if there are none."""
+        """Find the images whose texts have all words of a query, by the full-text index.
+
+        Return None if there are none, if too many photos have the words, or if the query has no words or too many to be
+        searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
+        """
         query = TextQuery.parse(sentence)
         matches = self.text_index.search(query, allowed) if query else None
         return matches if matches and matches.ranks else None
@@ -208,9 +221,12 @@ class Searcher(QueryEncoder):
     ) -> tuple[np.ndarray, np.ndarray]:
         """Merge the images that are nearest to a query with the images that match its words, by their ranks.
 
+        `query` is a single embedded text, and `allowed` (n,) bool says which images may be found, or is None for all.
         Returns the rows (k,) of the `top` best images, and their scores (k,) by their vectors. Images with the query as
         an identifier come first. The other images that match the words, or whose score reaches the threshold of the
-        calibration, come second. The order does not depend on `top`.
+        calibration, come second, and the remaining images last. Without a calibration, no image is in the last group.
+        Each group is sorted by the points of reciprocal rank fusion (see RANK_OFFSET). A larger `top` begins with the
+        same images.
         """
         gallery = self.gallery("images")
         matching = np.zeros(self.rows("images").num_rows, bool)
@@ -238,10 +254,11 @@ class Searcher(QueryEncoder):
     def _judge(
         self, sentence: str, query: np.ndarray, count: int, is_sample: bool, scores: Sequence[float]
     ) -> Judgement:
-        """Judge the results of a text, with the `scores` of its hits among `count` photos.
+        """Judge the results of a text, whose hits among the `count` searched photos have the `scores`.
 
-        `is_sample` says whether these photos resemble the background of the calibration. Photos that satisfy
-        a condition may not, so the number of their likely matches is known only if all of them are hits.
+        `query` (1, c) is the vector of the text. `is_sample` says whether the searched photos resemble the background
+        of the calibration. Photos that satisfy a condition may not resemble it. Without a resemblance, the number of
+        likely matches in the index is only known if all searched photos are hits.
         """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
@@ -249,17 +266,19 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def calibration(self) -> Calibration | None:
-        """The calibration of the index, which says which results are likely matches, or None."""
+        """The calibration of the index, which says which results are likely matches. It is None if the index has none,
+        or if too many photos have changed since `jointspace calibrate`."""
         return Calibration.of_index(self.index)
 
     def batch(
         self, sentences: Sequence[str], top: int, where: str | None = None, match_text: bool = True
     ) -> list[Answer]:
-        """Find the `top` images that are nearest to each of many texts.
+        """Find the `top` images that are nearest to each of many texts. Returns one answer per text, in their order.
 
         The texts are encoded together, and the index is searched once. `where` is a condition on the columns of the
-        images. With `match_text`, images whose texts have all words of a text are found too. A text that `images` would
-        refuse with an InputError gets an empty answer whose `error` is the message.
+        images. With `match_text`, images whose captions, file names or columns have all words of a text are found too.
+        A text for which `images` would raise InputError gets an empty answer whose `error` is the message. Other
+        errors, such as a UsageError for a wrong condition, are raised.
         """
         if len(sentences) > 1:
             self._keep("images")  # Otherwise the next batch would unpack the table again.
@@ -281,8 +300,9 @@ class Searcher(QueryEncoder):
     def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
         """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
 
-        If no image matches, the answer has the `error` of `require_known`. Raises UsageError if no text at all can be
-        embedded, provided that the index has a text encoder or that no image matches.
+        The hits have the score 0. If no image matches, or if `match_text` is false, the answer is empty and has the
+        message of `require_known` as its `error`. If the model cannot embed any text, the UsageError is raised instead,
+        unless the index has no text encoder and an image matches.
         """
         try:
             self.require_known(sentence)
@@ -300,16 +320,16 @@ class Searcher(QueryEncoder):
         return self._list_hits("images", [(np.array(rows, np.int64), np.zeros(len(rows)))], [matches])[0]
 
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
-        """Find the `top` best regions for some words, at most one region per image.
+        """Find the `top` best regions for the words of a `snippet`, at most one region per image.
 
         The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of
-        a hit is the row of the image, with the key `box`: x1, y1, x2, y2 of the region in pixels of the original image.
-        Raises InputError if no word is known, and UsageError if the model has no regions.
+        a hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
+        original image. Raises InputError if the model knows no word, and UsageError if it does not compare regions.
         """
         if not self.multi_vector:
             raise UsageError(
-                f"The model {self.index.card.model} does not compare image regions. Use the index of a region model,"
-                " such as dvsa."
+                f"Regions cannot be searched, because the model {self.index.card.model} does not compare image regions."
+                " Use the index of a region model, such as dvsa."
             )
         self.require_known(snippet)
         words = several_vectors_each(self.embed_sentence(snippet))
@@ -321,10 +341,14 @@ class Searcher(QueryEncoder):
         )
 
     def sentences(self, photograph: Photograph, top: int, where: str | None = None) -> Answer:
-        """Find the `top` captions that are nearest to an image. Raises UsageError if the index has no captions."""
+        """Find the `top` captions that are nearest to an image. Raises UsageError if the index has no captions.
+
+        With the condition `where`, only captions of images that satisfy it are found.
+        """
         if not self.has("sentences"):
             raise UsageError(
-                f"The index {self.index.card.model} has no captions. Search for similar photos with `--similar`."
+                f"No captions can be found for a photo, because the index of the model {self.index.card.model} has no"
+                " captions. Search for similar photos instead (`jointspace search INDEX --image FILE --similar`)."
             )
         allowed = self.allowed("sentences", where)
         return self._rank("sentences", self.embed_photograph(photograph), top, allowed)[0]
@@ -333,16 +357,17 @@ class Searcher(QueryEncoder):
         self, photograph: Photograph, top: int, sentence: str | None = None, weight: float = 0.5,
         where: str | None = None,
     ) -> Answer:  # fmt: skip
-        """Find the `top` images that are nearest to an image, or to an image and a text.
+        """Find the `top` images that are nearest to an image, or to an image and a text `sentence`.
 
         The query of an image and a text is the sum of their unit vectors: the text's vector times `weight`, and the
-        image's vector times 1 - `weight`. With a multi-vector model, the regions of the image are used like the words
-        of a text. Raises InputError if no word of the text is known, and UsageError if the model's vectors of texts
-        and images cannot be added.
+        image's vector times 1 - `weight`. With a multi-vector model, which accepts no text here, the regions of the
+        image are used like the words of a text. Raises InputError if the model knows no word of the text, or if the
+        vectors cancel each other out. Raises UsageError if `weight` is not from 0 to 1, or if the model's vectors of
+        texts and images cannot be added. `weight` is ignored without a text.
         """
         if sentence is not None:
             if not 0 <= weight <= 1:
-                raise UsageError(f"The weight of the text is {weight:g}, but must be from 0 to 1.")
+                raise UsageError(f"The weight of the text is {weight:g}, but must be from 0 to 1. Change the weight.")
             self.require_known(sentence)
             self._require_sums()
         allowed = self.allowed("images", where)
@@ -382,13 +407,14 @@ class Searcher(QueryEncoder):
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
-                f"Words cannot be added to a photo with the model {model}, which has one vector per region. Use the"
-                " index of a model with one vector per photo, such as ncca."
+                f"Words cannot be added to a photo with the model {model}, or subtracted from a query, because it has"
+                " several vectors per photo, one per region. Use the index of a model with one vector per photo, such"
+                " as ncca."
             )
         if self.index.card.metric != "inner_product":
             raise UsageError(
-                f"Words can only be added to a photo with a model that compares by cosine, but {model} uses the"
-                " Euclidean distance. Use the index of another model, such as ncca."
+                "Words can only be added to a photo, or subtracted from a query, with a model that compares by cosine,"
+                f" but {model} uses the Euclidean distance. Use the index of another model, such as ncca."
             )
 
     def analogy(
@@ -398,11 +424,13 @@ class Searcher(QueryEncoder):
         """Find the `top` images for an image without the words `minus` and with the words `plus`.
 
         The vectors of the words are subtracted from and added to the vector of the image (Kiros et al. 2014, section
-        3.2). The `among` best results are then sorted by the distances of their vectors from the mean of these vectors,
-        so that a poor result among good results comes last. If `among` is 0, or if the index cannot return its vectors,
-        the results stay sorted by their scores.
-        Raises InputError if no words are given or a word is unknown, and UsageError if the model's vectors of texts and
-        images cannot be added.
+        3.2). `images` passes a function that embeds a text in place of the image. The `among` best results are then
+        sorted by the distances of their vectors from the mean of these vectors, so that a poor result among good
+        results comes last. If `among` is 0 or 1, or if the index cannot return its vectors, the results stay sorted by
+        their scores.
+
+        Raises InputError if `minus` and `plus` are empty, if the model knows no word of one of their texts, or if the
+        vectors cancel each other out. Raises UsageError if the model's vectors of texts and images cannot be added.
         """
         if not (*minus, *plus):
             raise InputError("No words change the image. Name at least one word to subtract or to add.")
@@ -439,8 +467,8 @@ class Searcher(QueryEncoder):
     def check(self) -> None:
         """Open all files that any query needs, and check them.
 
-        Raises IntegrityError if a search would fail because of a damaged file, and UsageError if something is missing
-        on this machine, such as a library.
+        Raises IntegrityError if a search would fail because of a damaged file. Raises UsageError if something that
+        queries need is missing, such as a library on this machine or the encoder of precomputed vectors.
         """
         self.index.check_rows()
         self.open()
@@ -450,20 +478,21 @@ class Searcher(QueryEncoder):
                 encoder.open()
 
     def gallery(self, modality: Modality) -> Gallery:
-        """Return the gallery of the `images` or `sentences`, which stays open."""
+        """Return the gallery of the `images` or `sentences`. It is opened by the first call, and then kept open."""
         if modality not in self._opened:
             self._opened[modality] = open_gallery(self.index, modality)
         return self._opened[modality]
 
     def table(self, modality: Modality) -> pa.Table:
-        """Return the table of the `images` or `sentences`, and keep it in memory."""
+        """Return the whole table of the `images` or `sentences` without the hidden columns, and keep it in memory."""
         if modality not in self._tables:  # Taking rows from a table of many chunks is slow.
             self._tables[modality] = self._visible(self.index.table(modality)).combine_chunks()
         return self._tables[modality]
 
     def is_kept(self, modality: Modality) -> bool:
-        """Return whether a table is kept in memory, because it is small or some rows are hidden (`StoredIndex.hidden`).
+        """Return whether searches keep the table of the `images` or `sentences` in memory.
 
+        They do if it has at most MAX_ROWS_IN_MEMORY rows, or if some of its rows are hidden (`StoredIndex.hidden`).
         Otherwise each search reads the rows of its results from the file.
         """
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
@@ -474,13 +503,15 @@ class Searcher(QueryEncoder):
             self.table(modality)
 
     def rows(self, modality: Modality) -> RowTable:
-        """Open the table of the `images` or `sentences` without reading it. Its rows are read on request."""
+        """Return the opened table of the `images` or `sentences`, whose rows are read from the file on request. It also
+        has the hidden columns."""
         if modality not in self._packed:
             self._packed[modality] = self.index.packed_table(modality)
         return self._packed[modality]
 
     def records(self, modality: Modality, rows: np.ndarray) -> list[dict[str, Any]]:
-        """Return the table rows with the numbers `rows` (k,), in this order and without the hidden columns."""
+        """Return the table rows with the numbers `rows` (k,) as column -> value, in this order and without the hidden
+        columns."""
         kept = self._tables.get(modality)
         if kept is not None:
             return kept.take(rows).to_pylist()
@@ -502,17 +533,18 @@ class Searcher(QueryEncoder):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a condition may use, by name. The value is the kind of literals with which a column can be
-        compared: numbers, truth, dates or text, or else nothing."""
+        """The columns that a condition may use, as name -> kind. The kind says which literals the column can be
+        compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if there are none."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 
         return filterable_columns(self._visible(self.rows("images").schema.empty_table()))
 
     def allowed(self, modality: Modality, where: str | None) -> np.ndarray | None:
-        """Return for each of the n `images` or `sentences` whether it may be found, as (n,) bool, or None if all may.
+        """Return for each of the n rows of the `images` or `sentences` whether it may be found, as (n,) bool.
 
-        An image or sentence may be found if it was not removed, and if `where` is true for the image.
+        An image or sentence may be found if it was not removed, and if the condition `where` is true for the image.
+        Return None if `where` is None or blank and no rows are hidden. Raises UsageError if `where` is not valid.
         """
         asked = where if where and where.strip() else None
         if asked is None and not self.index.hidden:
@@ -543,10 +575,11 @@ class Searcher(QueryEncoder):
         self, modality: Modality, answers: Sequence[tuple[np.ndarray, np.ndarray]],
         matches: Sequence[TextMatches | None] = (),
     ) -> list[Answer]:  # fmt: skip
-        """Return the hits of each answer in the given order.
+        """Build one Answer per query from the rows and scores of its results, which keep their order.
 
-        `answers` has the rows (k,) in the table of the modality and the scores (k,) of each answer. `matches` has, for
-        each answer, the images that match the words of its query, or None. It is empty if no words were searched.
+        `answers` has, for each query, the rows (k,) in the table of the modality and the scores (k,). `matches` has,
+        for each query, the images that match its words, or None. It is empty if no words were searched. Raises
+        IntegrityError if a row is not in the table.
         """
         count = self.rows(modality).num_rows
         rows = np.concatenate([rows for rows, _ in answers])
@@ -572,10 +605,10 @@ class Searcher(QueryEncoder):
         return found
 
     def _require_fit(self, modality: Modality, queries: Items) -> Gallery:
-        """Return the gallery of a modality for these `queries`.
+        """Return the gallery of a modality, after a check that these `queries` can be searched in it.
 
-        Raises IntegrityError if the gallery is empty or has other dimensions than the queries, and InputError if a
-        query that is a single vector is zero.
+        Raises IntegrityError if the gallery is empty or has other dimensions than the queries, and InputError if each
+        query has one vector and one of these vectors is zero.
         """
         gallery = self.gallery(modality)
         vectors = queries.array if isinstance(queries, MultiVectors) else queries
@@ -589,9 +622,11 @@ class Searcher(QueryEncoder):
         return gallery
 
     def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
-        """Find the `top` nearest `images` or `sentences` to each of the joint-space vectors `queries`.
+        """Find the `top` `images` or `sentences` that are nearest to each of the `queries`, which are already embedded
+        in the joint space. Returns one answer per query.
 
-        Texts are searched by `batch`, which also searches for their words.
+        Texts are searched by `batch`, which also searches for their words. With the condition `where`, only images that
+        satisfy it, or their captions, are found.
         """
         return self._rank(modality, queries, top, self.allowed(modality, where))
 
@@ -601,16 +636,19 @@ class Searcher(QueryEncoder):
 
 
 def sort_likely(answer: Answer, column: str, top: int) -> Answer:
-    """Sort the likely matches of an answer by a column (see `_sort_hits`), and return the first `top` hits.
+    """Sort the likely matches of an answer by a column (see `_sort_hits`), and return the first `top` hits as a new
+    answer with ranks from 1.
 
-    Hits with the query as an identifier stay before the other hits. If the answer has no judgement, all hits are sorted
-    if all of them match the words of the query. Otherwise only the `top` best hits are sorted.
+    Hits with the query as an identifier stay before the other hits, and are sorted among themselves. The less likely
+    hits follow unsorted. If the answer has no judgement, all hits are sorted if the text search has found all of them,
+    so that they have `matches`. Otherwise only the `top` best hits are sorted.
     """
     every = len(answer) if all(hit.matches for hit in answer) else top
     likely = answer.judgement.likely if answer.judgement else every
     first, others = answer[: answer.identified], answer[answer.identified : likely]
     hits = [*_sort_hits(first, column), *_sort_hits(others, column), *answer[len(first) + len(others) :]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
+    ordered.identified = answer.identified
     ordered._judge = answer._judge
     ordered._draw = answer._draw
     return ordered
@@ -619,30 +657,31 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
 def _sort_hits(hits: Sequence[Hit], column: str) -> list[Hit]:
     """Sort hits by a column: dates from the newest, and other values from the smallest.
 
-    A minus sign before the name of the column reverses this. Missing values come last.
+    A minus sign before the name of the column reverses this. Hits whose value is missing or NaN come last in any case.
     """
     name = column.removeprefix("-")
-    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]  # not NaN
+    # NaN is the only value that is not equal to itself.
+    known = [hit for hit in hits if hit.row[name] is not None and hit.row[name] == hit.row[name]]
     newest_first = any(isinstance(hit.row[name], date) for hit in known[:1])
     known.sort(key=lambda hit: hit.row[name], reverse=newest_first != column.startswith("-"))
     return [*known, *(hit for hit in hits if hit.row[name] is None or hit.row[name] != hit.row[name])]
 
 
 def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
-    """Return the weighted sum of the unit vectors of an image and a text, scaled to unit length.
+    """Return the weighted sum of the unit vectors of an image and a text, scaled to unit length, as (1, c) float32.
 
     `image` (1, c) and `sentence` (1, c) are first scaled to unit length. The sum is (1 - weight) * image + weight *
-    sentence. Raises InputError if it is zero.
+    sentence. Raises InputError if one of them or the sum is zero.
     """
     return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
 
 
 def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarray:
-    """Subtract and add word vectors to the vector of an image: (q - w_n + w_p) / |q - w_n + w_p|.
+    """Subtract word vectors from the vector of an image and add others: (q - w_n + w_p) / |q - w_n + w_p|.
 
     This is eq. 15 of Kiros et al. 2014. q is `image` (1, c), w_n is the sum of the rows of `minus` (a, c), and w_p is
-    the sum of the rows of `plus` (b, c), with one row for each word. All vectors must have unit length. Raises
-    InputError if the result is zero.
+    the sum of the rows of `plus` (b, c), with one row for each word. All vectors must have unit length. Returns (1, c)
+    float32. Raises InputError if q - w_n + w_p is zero.
     """
     query = image[0].astype(np.float64) - minus.sum(axis=0, dtype=float) + plus.sum(axis=0, dtype=float)
     return _unit(query)
@@ -651,5 +690,8 @@ def compose(image: np.ndarray, minus: np.ndarray, plus: np.ndarray) -> np.ndarra
 def _unit(query: np.ndarray) -> np.ndarray:
     length = np.linalg.norm(query)
     if length < np.sqrt(np.finfo(np.float32).eps):
-        raise InputError("The photo and the words cancel each other out. Use other words.")
+        raise InputError(
+            "The photo or text of this query and its other words cancel each other out, so nothing is left to search"
+            " for. Use other words."
+        )
     return (query / length).astype(np.float32)[None]

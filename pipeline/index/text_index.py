@@ -3,14 +3,16 @@
 Inventory numbers and names have no meaning for an embedding. The words of every photo are therefore also stored in a
 full-text index of SQLite (FTS5). A text is split as for the text encoders (pipeline.text.tokens), and also between
 letters and digits, so that `VK 40/0003` and `VK_40_0003.jpg` have the same words. In scripts without spaces, each
-character is a word. A photo matches a query if its texts have all words of the query except stop words. Words that are
-written together in the query must be neighbours.
+character is a word. A photo matches a query if all words of the query, except stop words, are in its captions, file
+names and columns. The words may be in different texts, but words that are written together in the query must be
+neighbours in one text. Words that too many photos have (see MAX_MATCHES) are left to the vectors.
 
-The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. It is
-never part of the index folder, because SQLite trusts the files that it opens. The name of its file has a digest of the
-tables. After photos were added or removed, a new file is therefore made, and the former file is deleted. Indexes with
-equal tables, such as the indexes of several models of a run, share one file on the disk through hard links. The
-commands that write an index also make its full-text index. For an index of another user, the first search makes it.
+The full-text index is made from the tables of an index, and is stored in a folder that only this user can write. If no
+such folder can be used, each process makes it in memory. The file is never in the index folder, because SQLite trusts
+the files that it opens. The name of the file has a digest of the tables. After photos were added or removed, a new file
+is therefore made, and the former file is deleted. Indexes with equal tables, such as the indexes of several models of a
+run, share one file on the disk through hard links. The commands that write an index also make its full-text index. For
+an index of another user, the first search makes it.
 """
 
 import base64
@@ -40,48 +42,55 @@ from pipeline.storage.index_folder import COLUMNS
 from pipeline.storage.index_shard import MODALITIES
 from pipeline.storage.json_files import Json
 from pipeline.storage.stored_index import StoredIndex, open_index
-from pipeline.storage.tables import RowTable
+from pipeline.storage.tables import SHARD, RowTable
 from pipeline.text.lemmas import STOP_WORDS
 from pipeline.text.tokens import TermSettings, make_reader
 
-VERSION = "3"
+VERSION = "4"
 """Version of the stored file. With a new version, every file is made again."""
 NAME = "file name"
 CAPTION = "caption"
-BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height"))
-"""Columns whose values are not text of the user. File names are read from `path` and `member`."""
+BUILT_IN = frozenset((*COLUMNS["images"].names, "width", "height", SHARD))
+"""Names of the columns of images that jointspace writes. Their values are not searched, except the file names in `path`
+and `member`."""
 MAX_COLUMNS = 500
 """Largest number of the user's columns that are searched. Further columns are ignored. SQLite has a limit of 2,000."""
 MAX_VALUE_CHARACTERS = 10_000
-"""Number of characters of a value that are searched. The rest of a longer value is ignored."""
+"""Number of characters of a caption, a file name or a column value that are searched. The rest of a longer text is
+ignored."""
 MAX_KEY_CHARACTERS = 200
-"""Number of characters of the longest value that can be an identifier."""
+"""Number of characters of the longest column value or file name that can be found as equal to a query."""
 MAX_IDENTIFIED = 20
-"""Largest number of photos that may share an identifier. A value of more photos is a category, such as a place. If a
-query is equal to a category, its photos match, unless there are more than MAX_MATCHES."""
+"""Largest number of photos that may share an identifier, which is a column value or a file name that names a photo. A
+value of more photos is a category, such as a place. If a query is equal to a category, its photos match, unless there
+are more than MAX_MATCHES, but they do not come before all other results as identified photos do."""
 MAX_QUERY_WORDS = 64
-"""Number of words in the longest query that is searched as text. A longer one only searches the vectors."""
+"""Largest number of words of a query that is searched as text, without stop words and repeated phrases. A query with
+more words is only compared by its vector."""
 MAX_MATCHES = 1000
-"""Largest number of photos that may match. If more photos have the words of a query, only the photos match in which the
-query is a whole value. Words that so many photos have tell photos apart no better than the vectors do."""
+"""Largest number of photos that may match by their words, and also of photos that may match because a whole value
+equals the query. Words that more photos have are not searched as text, because they tell photos apart no better than
+the vectors do. Then only the photos with an equal value match."""
 MAX_MATCHING_SHARE = 0.1
-"""Largest share of the photos that may match, unless this share is less than FEW_MATCHES photos. If more photos have
-the words of a query, only the photos match in which the query is a whole value."""
+"""Largest share of the photos of an index that may match by their words. It limits the matches further than MAX_MATCHES
+in an index of less than 10,000 photos. FEW_MATCHES photos may always match."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
-"""Time after which a full-text index that was not opened is deleted."""
+"""Number of seconds for which a full-text index is kept after it was last opened. `discard` deletes older files."""
 STORED_NAME = re.compile(r"[0-9a-f]{64}-([0-9a-f]{64}\.sqlite|[a-z0-9_]{8})|\.[0-9a-f]{64}\.lock")
-"""Pattern of the names of the stored files, of the files from which they are made, and of their locks. No other files
-are deleted."""
+"""Pattern of the names of the stored full-text indexes, of the temporary files that become full-text indexes, and of
+their lock files. `discard` deletes no other files."""
 MIN_LOGGED_PHOTOS = 20_000
 """Smallest number of photos whose full-text index takes so long to make (about a second) that a message says so."""
 KEY_MARK = "\xb6"
-"""First character of the key (see `key_of`) that is stored like a word after the words of each value. Words of texts do
-not contain this character. It therefore separates the words of neighbouring values."""
+"""First character of a stored key. The key of a column value or file name (see `key_of`) is stored like a word after
+the words of the value. No word contains this character, so a stored key is never equal to a word, and phrases do not
+match across two values."""
 MAX_STORED_KEY_CHARACTERS = 16
-"""Number of characters of the longest key that is stored as it is. A longer key is stored as a hash."""
+"""Number of characters of the longest key that is stored unchanged. A longer key is stored as a hash."""
 MAX_ENDING_WORDS = 3
-"""Number of words in the longest ending of a file name. Letters and digits are separate words: `.j2k` has three."""
+"""Largest number of words of a query that are tried as the ending of a file name. Letters and digits are separate
+words: `.j2k` has three."""
 ASCII_TOKEN = re.compile(r"[a-z]+|[0-9]+")
 TOKEN = re.compile(r"\d+|[^\d']+")
 LATIN_MARKS = re.compile("[\u0300-\u036f]")
@@ -90,7 +99,10 @@ _read_words = make_reader(TermSettings(lemmatise=False, stop_words=(), max_ngram
 
 
 def tokenise(text: str) -> list[str]:
-    """Split a text into lower-case words without accents. Letters and digits are separate words."""
+    """Split a text into lower-case words without accents.
+
+    Letters and digits are separate words, and so is each character in scripts without spaces. Punctuation is left out.
+    """
     if text.isascii():
         return ASCII_TOKEN.findall(text.lower())
     plain = unicodedata.normalize("NFC", LATIN_MARKS.sub("", unicodedata.normalize("NFKD", text)))
@@ -98,31 +110,32 @@ def tokenise(text: str) -> list[str]:
 
 
 def key_of(text: str) -> str:
-    """Return the words of a text without spaces, so that different spellings of an identifier have the same key.
+    """Join the words of a text without spaces, so that different spellings of an identifier have the same key.
 
-    Return an empty text for a text that is too long for an identifier.
+    Return an empty text if the text has no words or more than MAX_KEY_CHARACTERS characters.
     """
     return "".join(tokenise(text)) if len(text) <= MAX_KEY_CHARACTERS else ""
 
 
 def _mark(key: str) -> str:
-    """Return the word that is stored for the `key` of a value: KEY_MARK and the key, or a hash of a long key."""
+    """Return the word that is stored for a `key`: KEY_MARK, followed by the key or by the hash of a long key."""
     if len(key) > MAX_STORED_KEY_CHARACTERS:
         key = base64.b32encode(hashlib.blake2b(key.encode(), digest_size=5).digest()).decode().lower()
     return KEY_MARK + key
 
 
 def names_of(path: str) -> tuple[str, str, str]:
-    """Return the forms of a file name that a user may type: the whole path, the name, and the name without ending."""
+    """Return the forms of a file name that a user may type: the whole path, the name without its folder, and the name
+    without folder and ending."""
     return path, (name := os.path.basename(path)), os.path.splitext(name)[0]
 
 
 def _keys_of_name(path: str) -> list[str]:
-    """Return the keys to store for a file name: the key of the name without folder and ending, and then the key of the
-    whole path if it has a folder.
+    """Return the keys to store for the file name `path`: the key of the name without folder and ending, followed by the
+    key of the whole path if the path has a folder.
 
-    The first key is stored directly after the words of the path, the last of which are the words of the ending. The
-    `stems` of a TextQuery find these neighbouring words.
+    `_stored` writes the first key directly after the words of the path, whose last words are the ending. A phrase in
+    `TextQuery.stems`, which is an ending followed by this key, therefore finds the file name.
     """
     _, name, stem = names_of(path)
     return [key_of(stem), *([key_of(path)] if path != name else [])]
@@ -130,10 +143,13 @@ def _keys_of_name(path: str) -> list[str]:
 
 @dataclass(frozen=True)
 class TextQuery:
-    """The words of a query: its `key`, and its `phrases`, each of which has words that must be neighbours.
+    """The words of a query.
 
-    If the query is a file name, it is found by one of the `stems`, which are phrases too. Each takes the last words of
-    the query as the ending of the file name: these words come first, and the key of the other words follows.
+    `key` is the key of the whole query (see `key_of`), which finds photos with an equal column value or file name.
+    `phrases` are the parts of the query between spaces. A photo that matches by its words has all phrases, with the
+    words of a phrase as neighbours. `stems` find the query as a file name with its ending: each stem takes the last
+    one, two or three words of the query as the ending, and has the words of this ending, followed by the stored key of
+    the words before it.
     """
 
     key: str
@@ -142,9 +158,9 @@ class TextQuery:
 
     @classmethod
     def parse(cls, text: str) -> "TextQuery | None":
-        """Split a query at its spaces into phrases, without stop words unless there are no other words.
+        """Split a query at its spaces into phrases. Stop words are left out unless there are no other words.
 
-        Return None if it has no words, or if the phrases have more than MAX_QUERY_WORDS words.
+        Return None if the query has no words, or if its phrases have more than MAX_QUERY_WORDS words.
         """
         phrases = list(dict.fromkeys(filter(None, (" ".join(tokenise(part)) for part in text.split()))))
         phrases = [phrase for phrase in phrases if phrase not in STOP_WORDS] or phrases
@@ -155,11 +171,11 @@ class TextQuery:
         return cls(key_of(text), tuple(phrases), tuple(stems)) if is_short else None
 
     def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
-        """Return the names of the fields in which a photo with the columns `row` matches.
+        """Return the names of the fields in which a photo that matches the query has its words.
 
-        If fields are equal to the query, apart from its spelling, these are returned. Otherwise these are the fields
-        that have a phrase of the query. CAPTION is added if one of the phrases is in no field of the row, because the
-        photo then matches by a caption.
+        `row` has the columns of the photo. A field is the name of a column, or NAME for the file name. If some fields
+        have the same key as the query, only these are returned. Otherwise all fields with at least one phrase are
+        returned, followed by CAPTION if a phrase is in none of them, because a caption must then have it.
         """
         names = [str(row[name]) for name in ("path", "member") if row.get(name)]
         own = {name: [str(row[name])] for name in row if name not in BUILT_IN and type(row[name]) in (str, int)}
@@ -173,10 +189,10 @@ class TextQuery:
 
 
 def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | None = None) -> str:
-    """Return the words of some values as a text for FTS5.
+    """Return the words of some values, separated by spaces, as a text for FTS5.
 
-    After the words of a value, the keys that `keys_of` returns for it follow, each with KEY_MARK in front. Without
-    `keys_of`, only KEY_MARK separates neighbouring values.
+    After the words of each value, the keys that `keys_of` returns for the value follow in their stored form (see
+    `_mark`). Without `keys_of`, KEY_MARK alone separates two values.
     """
     texts = []
     for value in values:
@@ -188,8 +204,9 @@ def _stored(values: Iterable[str], keys_of: Callable[[str], Iterable[str]] | Non
 class TextMatches(NamedTuple):
     """Photos that match a `query`.
 
-    `exact` are the rows of photos with the query as an identifier. `ranks` maps the row of each match to its rank from
-    0. Photos in `exact` have the rank 0, and the others follow by BM25. Equally good matches have the same rank.
+    `exact` are the rows of the photos that have the query as an identifier. `ranks` maps the row of each match to its
+    rank from 0. Photos with a column value or a file name that equals the query have the rank 0, also if too many
+    photos share the value for an identifier. The other matches follow by BM25. Equally good matches have equal ranks.
     """
 
     query: TextQuery
@@ -198,9 +215,9 @@ class TextMatches(NamedTuple):
 
 
 class TextIndex:
-    """The full-text index of an index, which is made if this user does not have it.
+    """The full-text index that belongs to an index of photos. The constructor opens it, and makes it if it is missing.
 
-    Only the columns that are not `hidden_columns` are searched.
+    The columns `hidden_columns` are not searched.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
@@ -211,21 +228,25 @@ class TextIndex:
         self._database = _open(index)
 
     def search(self, query: TextQuery, allowed: np.ndarray | None = None) -> TextMatches:
-        """Find the photos that match a query. `allowed` (n,) bool says which of the n rows may be found.
+        """Find the photos that match a query.
 
-        Raises IntegrityError if the stored file is damaged.
+        `allowed` (n,) bool says which of the n rows of the table of images may be found. The limits on the number of
+        matches, such as MAX_MATCHES, count all photos, whether allowed or not. Raises IntegrityError if the stored file
+        is damaged.
         """
         try:
             keys = " OR ".join((f'"{_mark(query.key)}"', *(f'c0 : "{stem}"' for stem in query.stems)))
             equal = self._find(keys, MAX_MATCHES) if query.key else {}
-            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most) | equal
+            scores = self._find(" AND ".join(f'"{phrase}"' for phrase in query.phrases), self._most)
         except sqlite3.Error as error:
             raise IntegrityError(
                 f"The stored words of an index are damaged ({error}). Delete the folder {state_folder('words')}, and"
                 " search again."
             ) from error
         exact = equal if len(equal) <= MAX_IDENTIFIED else {}
-        scores |= dict.fromkeys(exact, -math.inf)  # SQLite's score of a better match is smaller.
+        # A smaller score of SQLite means a better match. A photo with the query as a whole value is the best match,
+        # even if so many photos share this value that it is a category.
+        scores |= dict.fromkeys(equal, -math.inf)
         if allowed is not None:
             scores = {row: score for row, score in scores.items() if allowed[row]}
         ordered = np.sort(np.fromiter(scores.values(), float, len(scores)))
@@ -233,7 +254,7 @@ class TextIndex:
         return TextMatches(query, frozenset(row for row in exact if row in ranks), ranks)
 
     def _find(self, words: str, most: int) -> dict[int, float]:
-        """Return the rows of the photos that FTS5 finds for the expression `words`, as row -> score by BM25.
+        """Return the photos that FTS5 finds for its expression `words` in the visible columns, as row -> score by BM25.
 
         A smaller score is better. The result is empty if more than `most` photos match.
         """
@@ -243,7 +264,8 @@ class TextIndex:
 
 
 def _own_columns(index: StoredIndex) -> list[str]:
-    """Return the names of the user's columns that are searched: columns of texts or integers, at most MAX_COLUMNS."""
+    """Return the names of the user's columns of texts or integers that are searched: the first MAX_COLUMNS of them in
+    the order of the table."""
     kinds = (pa.types.is_string, pa.types.is_large_string, pa.types.is_integer)
     fields = index.packed_table("images").schema
     own = (field for field in fields if field.name not in BUILT_IN and any(kind(field.type) for kind in kinds))
@@ -251,9 +273,10 @@ def _own_columns(index: StoredIndex) -> list[str]:
 
 
 def _open(index: StoredIndex) -> sqlite3.Connection:
-    """Open the full-text index of an index, which is made if it does not exist.
+    """Open the stored full-text index of an index, and make it if it does not exist.
 
-    It is kept in memory if no folder is safe to keep it in. Raises UsageError if SQLite cannot make it.
+    If it cannot be stored or opened, for example because no folder is safe to keep it in, it is made in memory. Raises
+    UsageError if SQLite cannot make it in memory either.
     """
     with suppress(OSError, sqlite3.Error, JointspaceError):
         if (path := make_text_index(index)) is not None:
@@ -263,15 +286,19 @@ def _open(index: StoredIndex) -> sqlite3.Connection:
             return database
     try:
         return _fill(sqlite3.connect(":memory:", check_same_thread=False), index)
-    except sqlite3.Error as error:  # for example, if Python's SQLite was built without FTS5
-        raise UsageError(f"Words cannot be searched as text ({error}). Search with --no-match-text.") from error
+    except sqlite3.Error as error:  # This happens, for example, if Python's SQLite was built without FTS5.
+        raise UsageError(
+            f"The words of queries cannot be searched as text, because SQLite cannot make a full-text index ({error})."
+            " Search with --no-match-text, or with match_text=False in Python."
+        ) from error
 
 
 def make_text_index(index: StoredIndex) -> Path | None:
-    """Make the full-text index of an index unless it exists, and return its file.
+    """Make the full-text index of an index unless it exists, and return the path of its file.
 
-    If another process is making it, this waits for that process. Return None if no folder is safe to keep it in. Raises
-    OSError, sqlite3.Error or JointspaceError if it cannot be made.
+    Older full-text indexes of the same index folder are deleted. If another process is making the file, the function
+    waits for that process. Return None if no folder is safe to keep the file in. Raises OSError, sqlite3.Error or
+    JointspaceError if the full-text index cannot be made.
     """
     if (folder := state_folder("words")) is None:
         return None
@@ -288,7 +315,7 @@ def make_text_index(index: StoredIndex) -> Path | None:
         if not path.exists():
             discard(prefix)
             other = next(folder.glob(f"*-{digest}.sqlite"), None)
-            with suppress(OSError):  # for example, if the file system has no hard links
+            with suppress(OSError):  # Some file systems have no hard links. The file is then made again below.
                 if other is not None:
                     os.link(other, path)
                     return path
@@ -303,20 +330,26 @@ def make_text_index(index: StoredIndex) -> Path | None:
 def prepare_text_index(folder: Path) -> None:
     """Make the full-text index of the index in `folder`, so that the first search does not wait for it.
 
-    A failure is only logged, because the index itself is complete, and the first search tries again.
+    Any exception is only logged as a warning, because the index itself is complete, and the first search tries again.
     """
     try:
         make_text_index(open_index(folder))
     except Exception as error:
-        log.warning("The full-text index of %s was not made, and the first search makes it: %s", folder, error)
+        log.warning(
+            "The full-text index of the index in %s could not be made (%s). The first search tries again, and takes"
+            " longer for this reason.",
+            folder,
+            error,
+        )
 
 
 def discard(prefix: str = "") -> None:
-    """Delete this user's full-text indexes whose names begin with `prefix`, and all others that were not opened for
-    UNUSED_SECONDS.
+    """Delete this user's stored full-text indexes whose names begin with `prefix`, and all others that were not opened
+    for UNUSED_SECONDS.
 
-    The prefix is the digest of the path of an index folder. Without a prefix, all full-text indexes are deleted, so
-    that no text of a removed photo stays.
+    `prefix` is the digest of the path of an index folder. Without it, the full-text indexes of all index folders are
+    deleted, which `jointspace remove` does so that no text of a removed photo stays. A file that cannot be deleted is
+    left.
     """
     for path in folder.iterdir() if (folder := state_folder("words")) else ():
         with suppress(OSError):
@@ -326,10 +359,10 @@ def discard(prefix: str = "") -> None:
 
 
 def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connection:
-    """Write the words of all photos into an empty database, and return it."""
+    """Write the words of all photos that were not removed into an empty database, and return this database."""
     own = _own_columns(index)
     if (count := index.packed_table("images").num_rows) >= MIN_LOGGED_PHOTOS:
-        log.info("making the full-text index of %d photos, which takes about 5 s for every 100,000 photos", count)
+        log.info("Making the full-text index of %d photos. This takes about 5 s for every 100,000 photos.", count)
     columns = [f"c{number}" for number in range(2 + len(own))]
     database.execute("PRAGMA journal_mode = OFF")
     database.execute(f"CREATE VIRTUAL TABLE words USING fts5({', '.join(columns)}, content = '', tokenize = 'ascii')")
@@ -341,7 +374,8 @@ def _fill(database: sqlite3.Connection, index: StoredIndex) -> sqlite3.Connectio
 
 
 def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, ...]]:
-    """Yield the row of each photo, and the words of its file names, its captions and each of its columns `own`."""
+    """Yield the row number of each photo that was not removed, followed by the stored words of its file names, of its
+    captions, and of each of its columns `own`."""
     groups = index.packed_table("images").groups(["path", "member", *own])
     records = (record for group in groups for record in group.to_pylist())
     for row, (record, captions) in enumerate(zip(records, _captions(index), strict=True)):
@@ -353,9 +387,9 @@ def _texts(index: StoredIndex, own: Sequence[str]) -> Iterator[tuple[int | str, 
 
 
 def _captions(index: StoredIndex) -> Iterator[list[str]]:
-    """Yield the captions of each photo.
+    """Yield the captions of each photo, in the order of the table of images. The list of a photo may be empty.
 
-    All captions are in memory at once only if one of the tables is not sorted by the ids of the photos.
+    All captions are in memory at once only if one of the two tables is not sorted by `image_id`.
     """
     images, sentences = map(index.packed_table, MODALITIES)
     ids = (number for group in images.groups(["image_id"]) for number in group["image_id"].to_pylist())

@@ -19,16 +19,18 @@ if TYPE_CHECKING:
 NEIGHBOURS = 10
 """Number of neighbours at which the recall of an index is measured."""
 MAX_TIED_NEIGHBOURS = 100
-"""Number of exact neighbours among which vectors with the same score as the last neighbour are sought."""
+"""Largest number of exact neighbours of a query that are computed. It is larger than NEIGHBOURS, so that vectors whose
+score equals the score of the last of the NEIGHBOURS best are found too, because they also count as right results."""
 K_FACTORS = (2, 4, 8, 16, 32, 64)
-"""Values of `k_factor` to try: how many times k candidates a refined index takes from its first stage."""
+"""Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
+the best k of them."""
 MIN_RECALL_GAIN = 0.004
-"""Smallest gain of recall by twice the effort, which is the number of lists or graph vertices that a search visits. If
-the gain is smaller, the recall at the greatest effort is measured, and more effort is tried only if that recall reaches
-the floor."""
+"""Smallest gain of recall by twice the effort, which is the number of lists or graph vertices that a search visits,
+with which `find_least` goes on without a check. If the gain is smaller, the recall at the greatest effort is measured,
+and more effort is tried only if that recall reaches the floor."""
 PROSPECT_VECTORS = 1 << 27
-"""Number of comparisons of a query with a vector that may be made to measure the recall at the greatest effort. The
-number of queries follows from it, but is at least PROSPECT_QUERIES."""
+"""Approximate number of comparisons of a query with a vector that may be made to measure the recall at the greatest
+effort. The number of queries is this number divided by the number of vectors, but at least PROSPECT_QUERIES."""
 PROSPECT_QUERIES = 50
 """Smallest number of queries with which the recall at the greatest effort is measured."""
 MAX_EF_SEARCH = 4096
@@ -38,20 +40,21 @@ MIN_LATENCY_QUERIES = 10
 MAX_LATENCY_QUERIES = 40
 """Approximate largest number of queries with which the latency of a single query is measured."""
 LATENCY_SECONDS = 1
-"""Seconds that measuring the latency may take, unless MIN_LATENCY_QUERIES need longer."""
+"""Approximate number of seconds that measuring the latency may take, unless MIN_LATENCY_QUERIES need longer."""
 LATENCY_REPEATS = 3
-"""Number of times that each query is measured for the latency. The shortest time counts, because another program may
-have used the CPU."""
+"""Number of times that each query is searched to measure its latency. The shortest time counts, because another program
+may have used the CPU."""
 TIMING_REPEATS = 5
-"""Number of times that the settings which reach the recall floor are timed alternately."""
+"""Number of times that several settings which reach the recall floor are timed alternately. The median counts."""
 
 
 @dataclass(frozen=True)
 class SearchSetting:
-    """The values of FAISS's search parameters.
+    """The values of FAISS's search parameters of an index.
 
-    A search visits `nprobe` lists, keeps `efSearch` candidate vertices of a graph, and refines `k_factor` times as many
-    candidates as neighbours. A value is None if the index does not have the parameter.
+    A search visits `nprobe` lists of an inverted file, keeps `efSearch` candidate vertices of a graph, and refines
+    `k_factor` times as many candidates as neighbours are sought. A value is None if the index does not have the
+    parameter.
     """
 
     nprobe: int | None = None
@@ -65,7 +68,7 @@ class SearchSetting:
 
 
 NOWHERE = SearchSetting()
-"""No setting: the search for a good setting has no starting point."""
+"""A setting without values, as the argument `near` of `tune` if there is no setting to start from."""
 
 
 @dataclass(frozen=True)
@@ -83,10 +86,11 @@ class Operation:
 
 @dataclass(frozen=True)
 class Questions:
-    """Real queries (q, c) with the rows that count as right results.
+    """Real `queries` (q, c) with the rows that count as right results.
 
-    `k` is the number of neighbours that are sought. `right` (q, t) are the rows whose score is at least the score of
-    the k-th exact neighbour, so that a vector with an equal score also counts. Missing rows are -1.
+    `k` is the number of neighbours that are sought. `right` (q, t) are the rows of the vectors whose score is at least
+    the score of the k-th exact neighbour, so that a vector with an equal score also counts. t is the largest number of
+    right rows of a query, and other queries have the row -1 in the remaining places.
     """
 
     queries: np.ndarray
@@ -97,7 +101,8 @@ class Questions:
 def ask(
     queries: np.ndarray, blocks: Iterable[np.ndarray], count: int, metric: str, gpu: "torch.device | None" = None
 ) -> Questions:
-    """Find the right results of `queries` (q, c) by an exact search in all `blocks`, which have `count` vectors.
+    """Return `queries` (q, c) with their right results, which an exact search finds in all `blocks`. The blocks have
+    `count` vectors together.
 
     The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
     sought is NEIGHBOURS, or `count` if there are fewer vectors.
@@ -115,15 +120,17 @@ def questions_of(queries: np.ndarray, nearest: Neighbours) -> Questions:
 
 
 def recall_of(rows: np.ndarray, questions: Questions) -> float:
-    """Return the share of right results among the results `rows` (q, k). The row of a missing result is -1."""
+    """Return the recall, from 0 to 1: the share of right results among the results `rows` (q, k). The row of a missing
+    result is -1, and counts as wrong."""
     hits = (rows[:, :, None] == questions.right[:, None, :]) & (rows[:, :, None] >= 0)
     return float(hits.any(axis=2).mean())
 
 
 def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, float]:
-    """Search an index on one thread. Return the rows (q, k) that it finds, and the CPU seconds per query.
+    """Search an index with all queries in a batch on one thread. Return the rows (q, k) that it finds, and the CPU
+    seconds per query.
 
-    CPU time is used because, unlike wall time, it changes little if other programs run.
+    CPU time is measured, because it changes less than wall time if other programs run.
     """
     with threadpool_limits(1):
         start = time.process_time()
@@ -152,7 +159,10 @@ def stages_of(index: faiss.Index) -> Stages:
 
 
 def apply(index: faiss.Index, setting: SearchSetting) -> None:
-    """Set the search parameters of an index. They are stored with the index."""
+    """Set the search parameters of an index in place. They are stored in the file of the index.
+
+    A value that is None, or that the index has no part for, is ignored. `nprobe` is at most the number of lists.
+    """
     stages = stages_of(index)
     if stages.inverted is not None and setting.nprobe is not None:
         stages.inverted.nprobe = min(setting.nprobe, stages.inverted.nlist)
@@ -165,11 +175,11 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
     """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
 
-    If no setting reaches the floor, the setting with the highest recall is chosen. For one `k_factor` after another,
-    the smallest number of lists or vertices that reaches the floor is found, until a query takes more than twice as
-    long as at the fastest setting that reaches the floor. The settings that reach the floor are then timed alternately.
-    The settings to try start close to the setting `near`: with a quarter of its `k_factor`, and half of its lists or
-    vertices.
+    If no tried setting reaches the floor, the tried setting with the highest recall is chosen. For one `k_factor` after
+    another, the smallest number of lists or vertices that reaches the floor is found, until a query takes more than
+    twice as long as at the fastest setting that reaches the floor. The best settings are then timed alternately (see
+    `_fastest`). The settings to try start close to the setting `near`: with a quarter of its `k_factor`, and half of
+    its lists or vertices.
     """
     stages = stages_of(index)
     if stages.inverted is not None:
@@ -193,7 +203,8 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
         return [operation for operation in tried if operation.recall >= floor]
 
     def hopeless(refined: SearchSetting) -> bool:
-        """Return whether a sample of the queries misses the floor even at the greatest effort."""
+        """Return whether a sample of the queries misses the floor even at the greatest effort with the `k_factor` of
+        `refined`."""
         rows = evenly_spaced(len(questions.queries), max(PROSPECT_QUERIES, PROSPECT_VECTORS // max(1, index.ntotal)))
         some = Questions(questions.queries[rows], questions.k, questions.right[rows])
         apply(index, replace(refined, **{name: most}))
@@ -218,10 +229,10 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
 
 
 def _fastest(index: faiss.Index, questions: Questions, operations: list[Operation]) -> Operation:
-    """Return the fastest of the `operations`.
+    """Return the fastest of the `operations`, which reach the recall floor.
 
-    If several settings have the same `k_factor`, only the setting with the least effort is considered. The remaining
-    settings are timed alternately.
+    If several settings have the same `k_factor`, only the setting with the least effort is considered. If several
+    settings remain, they are timed alternately TIMING_REPEATS times, and the result has the median as its `seconds`.
     """
     least: dict[int | None, Operation] = {}
     for operation in sorted(operations, key=lambda o: o.setting.effort):
@@ -234,7 +245,7 @@ def _fastest(index: faiss.Index, questions: Questions, operations: list[Operatio
     finalists = list(least.values())
     if len(finalists) == 1:
         return finalists[0]
-    # Timing them alternately lets a load by other programs affect all of them.
+    # The settings are timed alternately, so that a load by other programs affects all of them alike.
     rounds = [[ask_again(operation) for operation in finalists] for _ in range(TIMING_REPEATS)]
     seconds = np.median(rounds, axis=0).tolist()
     measured = [replace(operation, seconds=value) for operation, value in zip(finalists, seconds, strict=True)]
@@ -248,10 +259,11 @@ def find_least(
     """Try efforts from `least` to `most` to find the smallest effort whose recall reaches `floor`.
 
     An effort is an integer, such as a number of lists. More effort gives more recall and takes longer.
-    `operate(effort)` measures an effort. Starting from `start`, the effort is halved until the recall is below the
-    floor. Then it is doubled until the recall reaches the floor, until a query takes longer than `limit` seconds, or
-    until the recall stops growing and `hopeless()` says that no effort reaches the floor. Finally, the smallest effort
-    that reaches the floor is found by bisection, to within an eighth.
+    `operate(effort)` measures an effort and returns the result, which it must also keep for the caller, because this
+    function returns nothing. Starting from `start`, the effort is halved until the recall is below the floor. Then it
+    is doubled until the recall reaches the floor, until a query takes longer than `limit` seconds, or until the recall
+    hardly grows (see MIN_RECALL_GAIN) and `hopeless()` says that no effort reaches the floor. Finally, the smallest
+    effort that reaches the floor is found by bisection, to within an eighth.
     """
     operate = cache(operate)
     hopeless = cache(hopeless)
@@ -274,7 +286,8 @@ def find_least(
 
 
 def latency(index: faiss.Index, questions: Questions) -> float:
-    """Measure the latency of a single query: the 95th percentile of its wall time in seconds."""
+    """Measure the latency of an index: the 95th percentile of the wall time, in seconds, of queries that are searched
+    one by one. Only some of the queries are searched."""
     queries = questions.queries[:: max(1, len(questions.queries) // MAX_LATENCY_QUERIES), None]
 
     def answer(query: np.ndarray) -> float:

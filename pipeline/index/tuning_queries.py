@@ -1,10 +1,10 @@
-"""The queries with which an index of images is tuned and measured.
+"""The choice of the queries with which an index of images is tuned and measured.
 
 People search with text, and the vectors of texts lie elsewhere in a joint space than the vectors of images. An index
 that was tuned with images may therefore miss many of the results of a text query. The captions of the index are the
-best queries. If there are no captions but the model can embed texts, the queries are plain phrases, the file names of
-the photos, and the user's own queries. The vectors of the images are used only if the model cannot embed texts, or
-knows too few of these texts.
+best queries. If there are no captions but the model can embed texts, the queries are plain phrases that come with
+jointspace, the file names of the photos, and the user's own queries. The vectors of the images are used only if the
+model cannot embed texts, or knows too few of these texts.
 
 People search for things that their photos show. Phrases in a language that the model does not understand, and phrases
 about other things, are harder queries. With them, an index would be tuned to a needlessly slow search. They are
@@ -28,30 +28,32 @@ from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.storage.card import MeasuredWith
 
 MIN_TEXTS = 20
-"""Smallest number of texts, of the user and of the phrases, that measure an index. If the model knows fewer, images
-measure it, because the recall of so few texts would mean little."""
+"""Smallest number of texts that the model must know, of the user and of the phrases together, so that texts measure an
+index. If it knows fewer, images measure the index, because the recall of so few texts would mean little."""
 FITTING_SHARE = 0.6
-"""Share of the phrases that are used, among the phrases in languages that the model understands. With this share, the
-recall of the captions of Flickr8k is closest to their recall in an index that was tuned with captions."""
+"""Share of the phrases that are used, among the phrases in languages that the model understands. With this share, an
+index that was tuned with phrases finds captions of Flickr8k with nearly the same recall as an index that was tuned with
+captions."""
 WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
 
 
 class TuningQueries(NamedTuple):
-    """The vectors of the queries of one index, and their source, as the card of the index names it."""
+    """The vectors of the queries of one index, and their source as the card of the index names it: `captions`,
+    `phrases` or `images`."""
 
     vectors: Items
     measured_with: MeasuredWith
 
 
 class TextEmbedder(Protocol):
-    """The text side of a model."""
+    """The interface of an object that embeds texts with a model, such as a QueryEncoder."""
 
     def knows(self, text: str) -> bool:
-        """Return whether `text` has known words, so that a search for it makes sense."""
+        """Return whether the model knows words of `text`, so that a search for it makes sense."""
         ...
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """Embed texts in the joint space."""
+        """Embed n texts in the joint space. Returns n items."""
         ...
 
 
@@ -62,13 +64,14 @@ def choose_queries(
     embedder: TextEmbedder | None = None,
     own_texts: Iterable[str] = (),
 ) -> TuningQueries:
-    """Choose the queries for an index of images: captions, or texts, or `images`.
+    """Choose the queries for an index of images: `captions`, or texts, or `images`.
 
     `images` and `captions` are vectors in the joint space, which are compared by `metric`. If there are no captions,
-    `embedder` embeds phrases and the user's `own_texts`, which are at most one half of the texts if the model knows
-    phrases. It embeds at most as many texts as there are images, so that a small collection does not wait long for the
-    encoding of texts. Only the phrases that fit the images are used. If `embedder` raises UsageError because it cannot
-    embed texts, the queries are `images`.
+    `embedder` embeds a sample of the phrases and of the user's `own_texts`, of which at most one half are own texts if
+    the model knows phrases. The sample has at most QUERIES texts and at most as many texts as there are images, so that
+    a small collection does not wait long for the encoding of texts. Only the phrases that fit the images are used (see
+    `find_fitting`). The queries are `images` if `embedder` is None, if it knows fewer than MIN_TEXTS texts, or if it
+    raises UsageError because it cannot embed texts.
     """
     if captions is not None and len(captions):
         return TuningQueries(captions, "captions")
@@ -79,15 +82,19 @@ def choose_queries(
             if len(own) + len(phrases) >= MIN_TEXTS:
                 return TuningQueries(_embed_texts(own, phrases, one_vector_each(images), metric, embedder), "phrases")
             logging.getLogger(__name__).info(
-                "the model knows only %d of the phrases that measure an index, so photos measure it", len(phrases)
-            )
+                "The model knows only %d of the texts with which an index is tuned and measured, but at least %d are"
+                " needed. The index is therefore tuned and measured with its photos. To change this, list more queries"
+                " in the file of hubness.queries.",
+                len(own) + len(phrases), MIN_TEXTS,
+            )  # fmt: skip
     return TuningQueries(images, "images")
 
 
 def _embed_texts(
     own: Sequence[str], phrases: "Sequence[Phrase]", images: np.ndarray, metric: str, embedder: TextEmbedder
 ) -> np.ndarray:
-    """Embed a sample of the user's `own` texts, and of the `phrases` that fit the `images`. Returns (q, c)."""
+    """Embed a sample of the user's `own` texts and of the `phrases`, and return the vectors (q, c) of the own texts and
+    of those phrases that fit the `images` (see `find_fitting`)."""
     most = min(QUERIES, len(images))
     own_sample = [own[row] for row in map(int, evenly_spaced(len(own), most // 2 if phrases else most))]
     sample = [phrases[row] for row in map(int, evenly_spaced(len(phrases), most - len(own_sample)))]
@@ -99,12 +106,12 @@ def _embed_texts(
 
 
 def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
-    """Find the phrases that fit some images. Returns their rows in ascending order.
+    """Return the row numbers of those of n phrases that fit the images of a collection, in ascending order.
 
-    `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of their best images. The language
-    with the greatest median score is understood best. The model is taken to understand each language whose median is at
-    least the lower quartile of the scores of this language. Of the phrases in all understood languages, the share
-    FITTING_SHARE with the highest scores fits.
+    `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of the best image of each phrase.
+    The language with the greatest median score is understood best. The model is taken to understand each language whose
+    median is at least the lower quartile of the scores of the best language. Of the phrases in all understood
+    languages, the share FITTING_SHARE with the highest scores fits.
     """
     medians = {language: float(np.median(scores[languages == language])) for language in np.unique(languages)}
     if not medians:
@@ -124,15 +131,15 @@ class Phrase(NamedTuple):
 
 
 def read_phrases() -> list[Phrase]:
-    """Read the plain phrases that are part of jointspace. They are sorted by language."""
+    """Read the plain phrases that come with jointspace (phrases.tsv). They are grouped by language."""
     lines = Path(__file__).with_name("phrases.tsv").read_text(encoding="utf-8").splitlines()
     return [Phrase(*line.split("\t")) for line in lines]
 
 
 def words_of_names(names: Iterable[str]) -> list[str]:
-    """Return the words of each file name as a text, without repeated texts and without names that have no words.
+    """Return the words of each file name, without its folder and ending, as a text. Repeated texts are left out.
 
-    A name that does not have more letters than digits, such as IMG_2041.jpg or a hash, has no words.
+    A name that does not have more letters than digits, such as IMG_2041.jpg or a hash, is left out.
     """
     found: dict[str, None] = {}
     for name in names:

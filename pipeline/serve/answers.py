@@ -17,7 +17,8 @@ class ModelAnswer(BaseModel):
     model: str
     registered: str = Field(description="registered name of the model class, such as ncca")
     metric: str = Field(
-        description="inner_product: scores are cosines. euclidean: scores are negative squared distances."
+        description="inner_product: scores are inner products of the stored vectors, which are cosines for most models."
+        " euclidean: scores are negative squared distances."
     )
     images: int
     sentences: int
@@ -70,15 +71,18 @@ class PhotographAnswer(BaseModel):
 class ImageAnswer(PhotographAnswer):
     rank: int
     score: float = Field(description="similarity to the query. A higher score is a better match.")
-    matches: list[str] = Field(description="texts with the words of the query: caption, file name or a column")
+    matches: list[str] = Field(
+        description="names of the texts with the words of the query: caption, file name or a column. Empty if the text"
+        " search has not found the photo."
+    )
     box: tuple[float, float, float, float] | None = Field(
-        description="region of the photo that matches the text best, as left, top, right, bottom in pixels, or null"
-        " if the model compares whole photos"
+        description="region of the photo that matches the text best, as left, top, right, bottom in pixels. null if the"
+        " model compares whole photos, or if it knows no word of the text."
     )
 
 
 class AboutAnswer(PhotographAnswer):
-    """Everything that the index stores about one photo."""
+    """One photo with its split, all of its captions, and the addresses of its images."""
 
     split: str = Field(description="split of the collection that the photo belongs to")
     sentences: list[str] = Field(description="captions of the photo")
@@ -90,12 +94,13 @@ class AboutAnswer(PhotographAnswer):
 
 class BrowseAnswer(BaseModel):
     model: str
-    count: int = Field(description="number of photos that satisfy the condition")
+    count: int = Field(description="number of photos that satisfy the condition, or of all photos without a condition")
     results: list[PhotographAnswer]
 
 
 class FacetAnswer(BaseModel):
-    """Choices of a filter for one column: a list of values, or the smallest and the largest value."""
+    """Choices of a filter for one column: its values if it has texts or truth values, and else its smallest and largest
+    value."""
 
     kind: str = Field(description="kind of the column: text, truth (true or false), numbers or dates")
     values: list[str | bool] | None = Field(
@@ -120,12 +125,16 @@ class SentenceAnswer(BaseModel):
 
 class ImagesAnswer(BaseModel):
     model: str
-    seconds: float = Field(description="duration of the search in seconds, without the time in the queue")
+    seconds: float = Field(
+        description="duration of the search and the encoding of the query in seconds, without the time in the queue"
+    )
     unknown: list[str] = Field(
-        description="words of the query that are not in the vocabulary of the model and were ignored"
+        description="words of the query that are not in the vocabulary of the model and were ignored. Empty if the text"
+        " search has found some of the results."
     )
     near: dict[str, str] = Field(
-        description="unknown word -> the known word with the most similar spelling, if there is one"
+        description="unknown word -> the known word with the most similar spelling. Words without a similar known word"
+        " are missing."
     )
     likely: int | None = Field(
         description="number of likely matches. They are the first results. null if the index cannot tell."
@@ -174,10 +183,11 @@ class ErrorAnswer(BaseModel):
 def list_images(
     model: str, hits: Answer, ignored: Mapping[str, str | None], captions: Sequence[str | None], seconds: float
 ) -> ImagesAnswer:
-    """Build the answer of a search from its hits.
+    """Build the answer of the API to a search for images from its `hits`.
 
-    `captions` has the caption of each hit, or None. `ignored` maps each ignored word of the query to the known word
-    with the most similar spelling, or to None.
+    `model` is the name under which the server has the index. `captions` has the first caption of each hit, or None.
+    `ignored` maps each ignored word of the query to the known word with the most similar spelling, or to None.
+    `seconds` is the duration of the search.
     """
     results = [
         ImageAnswer(
@@ -195,8 +205,11 @@ def list_images(
 
 
 def describe_image(model: str, row: Row, caption: str | None) -> dict[str, Any]:
-    """Return the values of a PhotographAnswer for a row of the table of images, and the first caption of the image or
-    None."""
+    """Return the values of a PhotographAnswer, as field -> value.
+
+    `model` is the name under which the server has the index, `row` is the image's row in the table of images, and
+    `caption` is the first caption of the image, or None if it has none.
+    """
     return {
         "image_id": row["image_id"],
         "name": "::".join(filter(None, (row["path"], row.get("member")))),

@@ -24,9 +24,10 @@ from pipeline.serve.review import Review, build_router
 from pipeline.serve.routes import router
 
 SCRIPTS = ("state", "uploads", "results", "ask", "detail", "filters", "page")
-"""JavaScript files of the page, in the order in which they are joined into one script."""
+"""Names, without `.js`, of the JavaScript files of the search page, in the order in which they are joined into one
+script."""
 REVIEW_SCRIPTS = ("state", "review")
-"""JavaScript files of the review page."""
+"""Names, without `.js`, of the JavaScript files of the review page, in the order in which they are joined."""
 
 
 def build_app(
@@ -40,13 +41,13 @@ def build_app(
     originals: bool = False,
     review: Review | None = None,
 ) -> FastAPI:
-    """Build the application that searches `indexes` and generates captions with `describers`, both by their names.
+    """Build the application that searches `indexes` and generates captions with `describers`, both mappings by name.
 
-    `limits` are the limits of requests. `threads` is the maximum number of searches at the same time. `warm` loads the
-    encoders when the server starts, instead of at the first uploaded photo. `check` and `originals` are described in
-    Service. With `review`, the application has the page /review, on which a person can decide about the captions that
-    an audit has found. A request whose `Host` header is not one of `hosts` is refused with status 400 (see Starlette's
-    TrustedHostMiddleware).
+    `limits` are the limits of requests. `threads` is the maximum number of text queries that are searched at the same
+    time. `warm` loads the encoders when the server starts, instead of at the first uploaded photo. `check` and
+    `originals` are described in Service. With `review`, the application has the page /review, on which a person can
+    decide about the captions that an audit has found. A request whose `Host` header is not one of `hosts` is refused
+    with status 400 (see Starlette's TrustedHostMiddleware).
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {
@@ -91,7 +92,8 @@ def build_app(
 
 
 async def _answer_error(_: Request, error: Exception) -> JSONResponse:
-    """Turn an error into a JSON answer with its message and status: 422 unless the error has its own status."""
+    """Turn an error into a JSON answer `{"error": message}`. The status is 422, except for an HTTPException, which has
+    its own status."""
     if isinstance(error, HTTPException):
         return JSONResponse({"error": error.detail}, error.status_code, error.headers)
     if isinstance(error, RequestValidationError):
@@ -102,7 +104,7 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 @cache
 def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
-    """Return the HTML of the page `name`, with the common style of all pages, and with the joined `scripts`."""
+    """Return the HTML of the template `name`, with the style of all pages (page.css) and the joined `scripts` in it."""
     folder = resources.files("pipeline.serve").joinpath("templates")
 
     def read(file: str) -> str:

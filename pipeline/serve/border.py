@@ -20,7 +20,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from pipeline.errors import UsageError
 
 UNLIMITED_PATHS = ("/api/health", "/metrics")
-"""Paths that are answered even if the server has too many requests."""
+"""Paths whose requests are answered even if the server has too many requests at the same time."""
 HEADERS = {
     "X-Content-Type-Options": "nosniff",
     "X-Frame-Options": "DENY",
@@ -29,12 +29,14 @@ HEADERS = {
 }
 """Security headers of every answer."""
 MAX_FORM_OVERHEAD_BYTES = 65536
-"""Maximum size of an upload form in bytes, without the photo in it. A larger form is refused with status 413."""
+"""Number of bytes by which the body of a request may be larger than `Limits.max_upload_bytes`, because a form has more
+than the photo. A larger body is refused with status 413."""
 LOOPBACK_HOSTS = ("localhost", "127.0.0.1", "[::1]")
 ANY_HOST = "*"
 """Pattern of Starlette's TrustedHostMiddleware that allows every host name."""
 HOST_PATTERN = re.compile(r"(\*\.)?[^*:/@\s]+|\[[0-9A-Fa-f:.]+\]")
-"""A host name, `*.` followed by a host name, or an IPv6 address in brackets."""
+"""Pattern of a name in a `Host` header without a port: a host name, `*.` followed by a host name, or an IPv6 address in
+brackets."""
 
 
 @dataclass(frozen=True)
@@ -44,23 +46,27 @@ class Limits:
     top: int
     """Number of results if a request has no `top`."""
     among: int
-    """Number of results that Searcher.analogy re-ranks by their distance to their mean."""
+    """Number of results of /arithmetic that Searcher.analogy re-ranks by their distance to their mean."""
     max_sentence_chars: int
-    """Maximum number of characters of all texts of a request."""
+    """Maximum number of characters of all texts of a request together."""
     max_requests: int
-    """Maximum number of requests at the same time. Uploads may take half of them."""
+    """Maximum number of requests at the same time. At most half of them, but at least one, may be uploads (POST)."""
     max_top: int = 2000
     """Largest number of results that a request may ask for."""
     max_upload_bytes: int = 20_000_000
-    """Maximum size of an uploaded photo in bytes."""
+    """Maximum size of an uploaded photo in bytes. A larger photo is refused with status 413."""
     upload_seconds: float = 30
-    """Number of seconds within which a request must have arrived completely."""
+    """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
+    408."""
     max_descriptions: int = 16
-    """Maximum number of photos for which captions are being generated, including the photos in the queue."""
+    """Maximum number of photos that are being captioned or wait for it. One more is refused with status 503."""
 
 
 def is_loopback(address: str) -> bool:
-    """Return whether `address`, an IP address or a host name, can be reached from this machine only."""
+    """Return whether `address` can be reached from this machine only: a loopback IP address or the name `localhost`.
+
+    Every other host name counts as reachable from other machines.
+    """
     try:
         return ip_address(address).is_loopback
     except ValueError:
@@ -75,15 +81,16 @@ def in_address(host: str) -> str:
 def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
     """Return the names in the `Host` header that the server answers to, as protection against DNS rebinding.
 
-    `host` is the name that the server listens on, and `bound` is the IP address of `host`. The result has the loopback
-    names, `host` and the `allowed` names. If other machines can reach `bound` and `allowed` is empty, it is ANY_HOST
-    alone. Raises UsageError if an allowed name is not a host name.
+    `host` is the name that the server listens on, and `bound` is the IP address of `host`. The result has the
+    LOOPBACK_HOSTS, `host` and the `allowed` names. If other machines can reach `bound` and `allowed` is empty, the
+    result is ANY_HOST alone, so every name is answered. Raises UsageError if an allowed name does not match
+    HOST_PATTERN.
     """
     for name in allowed:
         if not HOST_PATTERN.fullmatch(in_address(name)):
             raise UsageError(
-                f"--allow-host {name} is not a host name. Name a host without scheme and port, such as"
-                " search.example.org."
+                f"--allow-host {name} is not a host name. Write the host name of the server without scheme and port,"
+                " such as search.example.org."
             )
     if not is_loopback(bound) and not allowed:
         return [ANY_HOST]
@@ -91,10 +98,10 @@ def trusted_hosts(host: str, bound: str, allowed: Collection[str]) -> list[str]:
 
 
 class Metrics:
-    """Numbers of requests and errors, and latencies, by route, for Prometheus.
+    """Numbers of requests and errors, and latencies in seconds, for each route, in the registry of Prometheus.
 
-    A route is a path template such as /api/models/{model}/images. The paths that visitors request would be an unlimited
-    number of labels.
+    A route is a path template such as /api/models/{model}/images, or `other` for a path without a route. The requested
+    paths themselves are not used as labels, because visitors could request an unlimited number of them.
     """
 
     def __init__(self) -> None:
@@ -118,7 +125,8 @@ class Metrics:
         )
 
     def record(self, route: str, status: int, seconds: float) -> None:
-        """Count a request of `route` that was answered with `status` after `seconds`."""
+        """Count a request for `route` that was answered with the HTTP `status` after `seconds`, also as an error if the
+        status is at least 400. The status is 0 if the request ended without an answer."""
         self._requests.labels(route, status).inc()
         if status >= 400:
             self._errors.labels(route, status).inc()
@@ -132,9 +140,10 @@ class Metrics:
 class Border:
     """The outermost ASGI middleware. It refuses requests, adds the security headers, and records metrics.
 
-    A request is refused with status 403 if a page of another origin sent it, with 503 if there are too many requests
-    at the same time, with 413 if it is too large, and with 408 if it takes too long to arrive. Uploads may take at
-    most half of `max_requests`, so that slow uploads do not block text queries. `headers` are added to HEADERS.
+    A request is refused with status 403 if a page of another origin sent it, with 503 if there are too many requests at
+    the same time (except for UNLIMITED_PATHS), with 413 if its body is too large, and with 408 if the body takes too
+    long to arrive. Uploads (POST) may take at most half of `Limits.max_requests`, but at least one, so that slow
+    uploads do not block text queries. `headers` are added to HEADERS, and all of them are set in every answer.
     """
 
     def __init__(self, app: ASGIApp, limits: Limits, metrics: Metrics, headers: Mapping[str, str]) -> None:
@@ -151,7 +160,7 @@ class Border:
         if scope["type"] != "http":
             await self.app(scope, receive, send)
             return
-        if scope["method"] == "HEAD":  # Answered like GET. The web server drops the body.
+        if scope["method"] == "HEAD":  # HEAD is answered like GET, and the web server drops the body.
             scope = {**scope, "method": "GET"}
         start = time.perf_counter()
         status = 0
@@ -160,7 +169,8 @@ class Border:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
-                self._leave(scope, status, start)  # The request is no longer counted, even if the client reads slowly.
+                # From here on, the request does not count against max_requests, even if the client reads slowly.
+                self._leave(scope, status, start)
                 headers = MutableHeaders(scope=message)
                 headers.update(self._headers)
                 headers.setdefault("Cache-Control", "no-store")
@@ -172,10 +182,15 @@ class Border:
         except asyncio.CancelledError:
             pass  # The server is stopping, so a traceback would not help.
         except Exception:
-            logging.getLogger(__name__).exception("The request for %s failed.", scope["path"])
+            logging.getLogger(__name__).exception(
+                "The request for the path %s failed because of an internal error. Report the error with its traceback.",
+                scope["path"],
+            )
             if not status:
                 await _refuse(
-                    500, "The server could not answer because of an internal error. Its log has the details."
+                    500,
+                    "The server could not answer this request because of an internal error. Look for the reason in the"
+                    " log of the server.",
                 )(scope, receive, answer)
         finally:
             if not status:
@@ -198,19 +213,29 @@ class Border:
         origin = headers.get("Origin")
         if origin is not None and not _is_own(origin, headers.get("Host", "")):
             return _refuse(
-                403, "A page of another site sent this request. Use the search page of this server, or a program."
+                403,
+                "The request was refused, because a page of another site sent it. Use the search page of this server,"
+                " or send the request from a program.",
             )
         limit = self._limits.max_requests
         crowded = self._requests > limit or scope["method"] == "POST" and self._uploads > max(1, limit // 2)
         if crowded and scope["path"] not in UNLIMITED_PATHS:
-            return _refuse(503, "The server has too many requests. Try again in a second.", {"Retry-After": "1"})
+            return _refuse(
+                503,
+                "The server is answering too many requests at the same time. Try again in a second.",
+                {"Retry-After": "1"},
+            )
         length = headers.get("Content-Length", "0")
         if not length.isdecimal() or len(length) > 20 or int(length) > self._most_bytes:
             return _refuse(413, self._too_large)
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Wrap `receive` to limit the size and the duration of a body, which may come without Content-Length."""
+        """Wrap `receive` so that it limits the size of the body of a request, and the time until it has arrived.
+
+        The body may come without Content-Length. The wrapped function raises HTTPException, with status 413 for a body
+        that is too large and with status 408 after `Limits.upload_seconds`.
+        """
         size = 0
         deadline = time.monotonic() + self._limits.upload_seconds
         complete = False
@@ -222,7 +247,11 @@ class Border:
             try:
                 message = await asyncio.wait_for(receive(), max(0, deadline - time.monotonic()))
             except TimeoutError:
-                raise HTTPException(408, "The request took too long to arrive. Send it again.") from None
+                raise HTTPException(
+                    408,
+                    f"The request did not arrive within {self._limits.upload_seconds:g} seconds. Send it again, or send"
+                    " a smaller photo.",
+                ) from None
             size += len(message.get("body", b""))
             complete = not message.get("more_body", False)
             if size > self._most_bytes:
@@ -233,10 +262,12 @@ class Border:
 
 
 def _is_own(origin: str, host: str) -> bool:
-    """Return whether a page with the `Origin` header `origin` came from the server with the `Host` header `host`.
+    """Return whether the page that sent the `Origin` header `origin` came from the server that the `Host` header `host`
+    names.
 
-    The schemes may differ, because a reverse proxy may serve https. The standard port of the scheme may be left out.
-    A page that has no origin, such as a local file, sends `null`, which is never this server.
+    The scheme of the origin may be http or https, because a reverse proxy may serve https. The standard port of the
+    scheme may be left out in one of the headers. A page without an origin, such as a local file, sends `null`, for
+    which the result is False.
     """
     scheme, _, site = origin.lower().partition("://")
     usual = {"http": ":80", "https": ":443"}.get(scheme)

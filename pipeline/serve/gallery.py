@@ -32,7 +32,8 @@ if TYPE_CHECKING:
     from pipeline.generate.generator import Generator, Sources
 
 IDENTITY_COLUMNS = ("path", "sha256")
-"""Columns of the table of images whose values are equal for the same image in two indexes of a collection."""
+"""Columns of the table of images that identify an image: two indexes of a collection contain the same image if both
+values are equal."""
 MAX_EXAMPLES = 3
 """Maximum number of example queries."""
 JPEG_QUALITY = 82
@@ -45,17 +46,18 @@ MAX_THUMBNAILS = 2000
 """Maximum number of thumbnails that are kept in memory, about 10 KB each. If there are more, the oldest thumbnail is
 dropped."""
 MAX_CHOICES = 20
-"""Maximum number of different values of a text column that a filter lists. With more values, the list is empty."""
+"""Maximum number of different values of a text or truth column that a filter lists. If a column has more values, the
+list is empty."""
 
 
 class ServedGallery:
     """One index that answers queries and shows its photos.
 
-    The constructor reads the model, the FAISS indexes and the tables that are kept in memory. Afterwards, threads may
-    share the object, except for the methods that encode photos: the first encoded photo loads the encoders, so only one
-    thread at a time may call these methods.
+    The constructor reads the model, the FAISS indexes and the tables that are kept in memory, and opens the full-text
+    index. Afterwards, threads may share the object. Only photos may not be encoded by several threads at the same time,
+    because the first encoded photo loads the encoders.
 
-    `features(data)` encodes the bytes of a photo, as encoder -> (1, dim), for the `searcher`. `read(row)` returns the
+    `features(data)` encodes the bytes of a photo for the `searcher`, as encoder -> (1, dim). `read(row)` returns the
     bytes of the photo that a row of the image table describes. `decode(data)` turns these bytes into an image. `side`
     is the maximum length in pixels of the longer side of a thumbnail.
     """
@@ -95,7 +97,8 @@ class ServedGallery:
 
     @cached_property
     def examples(self) -> list[str]:
-        """Captions of the index as example queries: at most MAX_EXAMPLES captions from evenly spaced rows."""
+        """Captions of the index as example queries: at most MAX_EXAMPLES captions from evenly spaced rows of the table.
+        The list is empty if the index has no captions."""
         if not self.searcher.has("sentences"):
             return []
         table = self.searcher.rows("sentences")
@@ -104,17 +107,18 @@ class ServedGallery:
 
     @property
     def collection(self) -> str:
-        """Name of the run that the index belongs to, or of the index folder if the index is outside a run."""
+        """Name of the folder of the run that the index belongs to, or of the index folder if it is outside a run."""
         folder = self.searcher.index.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
     @property
     def collection_id(self) -> str:
-        """Identifier of the collection. It is equal for all indexes of one collection."""
+        """Identifier of the collection, which is equal for all indexes of one collection: the manifest's fingerprint on
+        the card, or the path of the index folder if the card names no manifest."""
         return self.card.inputs.get("manifest", str(self.searcher.index.folder))
 
     def count(self, modality: Modality) -> int:
-        """Count the `images` or `sentences` of the index, without removed images and their sentences."""
+        """Return the number of `images` or `sentences` in the index, without removed images and their sentences."""
         if not self.searcher.has(modality):
             return 0
         allowed = self.searcher.allowed(modality, None)
@@ -122,11 +126,12 @@ class ServedGallery:
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
-        """Choices of the filters, as column -> choices, for the columns that a condition may use.
+        """Choices of the filters on the search page, as column -> choices, for the columns that a condition may use.
 
-        The choices have the `kind` of the column. A column of texts or truth values has the sorted `values`, which are
-        empty if there are more than MAX_CHOICES. A column of numbers or dates has its smallest value `least` and its
-        largest value `most`. Columns without a value, or whose smallest or largest number is infinite, are left out.
+        The choices of a column are a mapping with its `kind`. A column of texts or truth values also has the sorted
+        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers or dates has its smallest
+        value `least` and its largest value `most`. Columns without a value, or whose smallest or largest number is
+        infinite or NaN, are left out.
         """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
@@ -142,7 +147,8 @@ class ServedGallery:
         return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
 
     def warm(self) -> None:
-        """Load the image encoders, so that the first uploaded photo does not wait for them."""
+        """Load the image encoders, so that the first uploaded photo does not wait for them. A multi-vector model needs
+        none, because its query photos are in the index."""
         if not self.searcher.multi_vector:
             with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
                 self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))
@@ -153,11 +159,16 @@ class ServedGallery:
     ) -> Answer:  # fmt: skip
         """Find the `top` images nearest to a text. The arguments have the meaning that Searcher.images describes.
 
-        With a multi-vector model, the row of each hit has the `box` of the region that matches the text best: left,
-        top, right, bottom in pixels.
+        With a multi-vector model, the row of each hit has the additional key `box`: left, top, right, bottom of the
+        region that matches the text best, in pixels of the original image. The key is missing if the model cannot embed
+        the text, and the images were found by their texts alone.
         """
         hits = self.searcher.images(sentence, top, where, match_text, minus, sort=sort)
         if not self.searcher.multi_vector:
+            return hits
+        try:
+            self.searcher.require_known(sentence)
+        except (InputError, UsageError):  # The hits were found by their texts alone.
             return hits
         words = several_vectors_each(self.searcher.embed_sentence(sentence)).array.sum(axis=0)
         gallery = with_regions(self.searcher.gallery("images"))
@@ -166,21 +177,25 @@ class ServedGallery:
         for record, row in zip(self.searcher.records("images", rows), rows.tolist(), strict=True):
             item = gallery.item(row)
             boxes[record["image_id"]] = item.box_array[(item.array @ words).argmax()].tolist()
-        return Answer(replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
+        hits[:] = (replace(hit, row={**hit.row, "box": boxes[hit.row["image_id"]]}) for hit in hits)
+        return hits
 
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
-        """Return the bytes of a photo, or an image of a gallery, in a form that the searcher accepts. The image is read
-        and encoded during the search.
+        """Return a query photo in a form that the searcher accepts. The photo is read and encoded during the search.
 
-        The search raises UnreadableImage if the bytes are not an image. If an image of another gallery cannot be read
-        or encoded, its vector in this gallery is used, provided that both galleries have the same collection and image.
+        `photograph` is the bytes of an uploaded file, or an image of this or another gallery. The search raises
+        UnreadableImage if the bytes are not an image. If an image of a gallery cannot be read or encoded, the vector
+        that this gallery stores for the image is used, provided that both galleries have the same collection and image.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
         return photograph if self.searcher.multi_vector else partial(self.features, photograph)
 
     def _see_again(self, image: "OfGallery") -> Items:
-        """Embed an image of a gallery: from its file, or else return its stored vector in this gallery."""
+        """Embed an image of a gallery from its file. If that fails, return the vector that this gallery stores for it.
+
+        Raises the JointspaceError of the first attempt if this gallery has no vector for the same image.
+        """
         try:
             return self.searcher.embed_photograph(self.see(image.read()))
         except JointspaceError:
@@ -199,9 +214,11 @@ class ServedGallery:
             raise
 
     def browse(self, top: int, where: str | None = None) -> tuple[int, list[tuple[Mapping[str, Any], str | None]]]:
-        """Return the number of images that satisfy `where`, and a sample of them as (row, first caption or None).
+        """Return the number of images that satisfy `where`, and a sample of these images as (row, first caption or
+        None).
 
-        The sample has at most `top` images, spread over the table. A larger `top` begins with the same images.
+        Without `where`, all images satisfy it. The sample has at most `top` images, spread over the table. The sample
+        for a larger `top` begins with the same images.
         """
         allowed = self.searcher.allowed("images", where) if where and where.strip() else None
         if allowed is None:
@@ -215,7 +232,7 @@ class ServedGallery:
         return count, list(zip(found, self.captions([row["image_id"] for row in found]), strict=True))
 
     def sentences_of(self, image_id: int) -> list[str]:
-        """Return the captions of an image."""
+        """Return the captions of an image in the order of the table. The list is empty if the image has none."""
         return self._sentences([image_id]).get(image_id, [])
 
     def captions(self, image_ids: Sequence[int]) -> list[str | None]:
@@ -224,7 +241,7 @@ class ServedGallery:
         return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
 
     def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the captions of some images, by image_id. Images without a caption are left out."""
+        """Return the captions of some images, as image_id -> captions. Images without a caption are left out."""
         texts: dict[int, list[str]] = {}
         if self.searcher.has("sentences"):
             for record in self.searcher.records("sentences", self._find("sentences", image_ids)):
@@ -243,7 +260,8 @@ class ServedGallery:
         return row
 
     def _find(self, modality: Modality, image_ids: Sequence[int]) -> np.ndarray:
-        """Return the numbers (k,) of the table rows of some images, in ascending order and without repetitions."""
+        """Return the numbers (k,) of the rows that belong to some images in the table of the modality, in ascending
+        order and without repetitions. Images that are not in the table are ignored."""
         if modality not in self._sorted:
             return self.searcher.rows(modality).find("image_id", np.array(image_ids, np.int64))
         owners, order = self._sorted[modality]
@@ -253,7 +271,7 @@ class ServedGallery:
         return np.unique(np.concatenate([order[:0], *(order[first:last] for first, last in spans)]))
 
     def original(self, image_id: int) -> bytes:
-        """Return the bytes of the file of an image.
+        """Return the bytes of the file of an image, or of its member in a tar shard or Parquet file.
 
         Raises InputError if the image is not in the index or was removed from it, and if its file cannot be read or has
         changed since it was indexed.
@@ -261,15 +279,18 @@ class ServedGallery:
         row = self.row(image_id)
         data = self._read(row)
         if hashlib.sha256(data).hexdigest() != row["sha256"]:
-            raise InputError(f"The file of image {image_id} has changed since it was indexed. Build the index again.")
+            raise InputError(
+                f"The file {row['path']} of image {image_id} has changed since it was indexed, so it is not shown."
+                " Restore the file, or build the index again."
+            )
         return data
 
     def thumbnail(self, image_id: int) -> bytes:
         """Return a small JPEG of an image, without the metadata of its file.
 
-        The file is read each time, so that a deleted photo is never shown. Thumbnails are cached in memory. Raises
-        InputError if the image is not in the index or was removed from it, and if its file cannot be read or decoded,
-        or has changed since it was indexed.
+        The file is read and compared with the index at each call, so that a deleted photo is never shown. Only the
+        small JPEG is cached in memory. Raises InputError if the image is not in the index or was removed from it, and
+        if its file cannot be read or decoded, or has changed since it was indexed.
         """
         data = self.original(image_id)
         if image_id not in self._thumbnails:
@@ -279,7 +300,8 @@ class ServedGallery:
         return self._thumbnails[image_id]
 
     def large(self, image_id: int) -> bytes:
-        """Return a JPEG of an image with at most LARGE_SIDE pixels per side. Raises InputError as `thumbnail` does."""
+        """Return a JPEG of an image with at most LARGE_SIDE pixels per side, without the metadata of its file. It is
+        not cached. Raises InputError as `thumbnail` does."""
         return self._shrink(self.original(image_id), LARGE_SIDE)
 
     def _shrink(self, data: bytes, side: int) -> bytes:
@@ -289,7 +311,7 @@ class ServedGallery:
 
 
 class OfGallery(NamedTuple):
-    """An image of a gallery, used as a query."""
+    """The image `image_id` of a gallery, used as a query in this or another gallery."""
 
     gallery: ServedGallery
     image_id: int
@@ -319,10 +341,10 @@ def spread(count: int, top: int) -> np.ndarray:
 
 # The type of the values is Any, because they are texts, truth values, numbers or dates, as the column has them.
 def _facet(values: set[Any], kind: str) -> dict[str, Any]:
-    """Return the choices (see `facets`) for a column of this `kind`.
+    """Return the choices of the filter for a column of this `kind`, as `ServedGallery.facets` describes them.
 
-    `values` are its different values, or only its smallest and largest value if it has numbers or dates. The result is
-    empty if one of these numbers is infinite or NaN.
+    `values` are the different values of the column, or only its smallest and largest value if it has numbers or dates.
+    The set is not empty. The result is empty if one of these numbers is infinite or NaN.
     """
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MAX_CHOICES else []}
@@ -342,8 +364,9 @@ class ServedIndex:
     """An index of the server that is opened again after it was replaced on disk.
 
     `open()` opens the gallery of the index `name`. `stamp()` returns a value that changes if the index is replaced, or
-    None if the folder contains no index at the moment. The stamp is checked when a request asks for the gallery and the
-    last check was more than CHECK_SECONDS ago. The check runs in a thread, and requests for the gallery wait for it.
+    None if the folder contains no index at the moment. Without `stamp`, the index is never opened again. The stamp is
+    checked when a request asks for the gallery and the last check was more than CHECK_SECONDS ago. The check runs in a
+    thread, and requests for the gallery wait for it.
     """
 
     def __init__(
@@ -359,7 +382,7 @@ class ServedIndex:
         self._warning = ""
 
     async def renewed(self) -> ServedGallery:
-        """Return the gallery of the current index, after a check whether the index was replaced."""
+        """Return the gallery of the index, which is opened again before if the index was replaced (see the class)."""
         async with self._lock:
             if time.monotonic() - self._looked > CHECK_SECONDS:
                 await asyncio.to_thread(self._renew)
@@ -367,7 +390,8 @@ class ServedIndex:
             return self.gallery
 
     def _renew(self) -> None:
-        """Open the index again if its stamp has changed. After a failure, the next check tries again."""
+        """Open the index again if its stamp has changed. If that fails, log a warning, keep the previous gallery, and
+        let the next check try again. A repeated failure with the same message is not logged again."""
         stamp = self._stamp()
         if stamp is None or stamp == self._shown:
             return
@@ -377,14 +401,15 @@ class ServedIndex:
         except Exception as error:  # The old index keeps answering, whatever is wrong with the new index.
             if str(error) != self._warning:
                 log.warning(
-                    "The index %s was replaced, but cannot be opened: %s The server keeps using the previous index.",
+                    "The index %s was replaced, but the new index cannot be opened (%s). The server keeps using the"
+                    " previous index. Correct the new index, and the server opens it at one of the next requests.",
                     self._name,
                     error,
                 )
             self._warning = str(error)
         else:
             self._shown = stamp
-            log.info("The index %s was replaced and has been opened again.", self._name)
+            log.info("The index %s was replaced. The server has opened the new index and uses it now.", self._name)
 
 
 @dataclass(frozen=True)
@@ -392,7 +417,7 @@ class Describer:
     """A caption generator with the data that it needs.
 
     `registered` is the registered name of the generator class, and `top` is the number of captions if a request does
-    not say how many it wants. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as
+    not ask for a number. `features(data)` encodes the bytes of a photo with at least the generator's encoders, as
     encoder -> (1, dim). `sources` has the other inputs of the generator. Only the thread of Service.encoding may call
     `features`, and only one thread at a time may call `describe`.
     """
@@ -404,7 +429,10 @@ class Describer:
     top: int
 
     def describe(self, features: Mapping[str, np.ndarray], top: int) -> Sequence[Mapping[str, Any]]:
-        """Generate at most `top` captions, best first, from the features of a photo, encoder -> (1, dim)."""
+        """Generate at most `top` captions, best first, for one photo with these `features`, as encoder -> (1, dim).
+
+        Each caption is a mapping with the fields of a DescriptionAnswer except `rank`.
+        """
         from pipeline.generate.generator import describe_images  # Imports torch, which searches do not need.
 
         return describe_images(self.generator, features, self.sources, top)[0]
@@ -414,9 +442,9 @@ class Describer:
 class Service:
     """Everything that requests share: indexes and generators by name, limits, metrics, and thread pools.
 
-    Each kind of work has a queue, so that uploads do not delay thumbnails. `searching` has several threads. The other
-    pools have one thread each: `checking` checks uploads, `encoding` encodes photos, `describing` generates captions,
-    and `showing` reads photos of the indexes.
+    Each kind of work has its own thread pool with a queue, so that uploads do not delay thumbnails. `searching` may
+    have several threads. The other pools have one thread each: `checking` checks uploads, `encoding` encodes photos,
+    `describing` generates captions, and `showing` reads photos of the indexes.
     """
 
     indexes: Mapping[str, ServedIndex]
@@ -424,9 +452,10 @@ class Service:
     limits: Limits
     metrics: Metrics
     check: Callable[[bytes], None]
-    """Function that raises InputError if an upload is not an image or has too many pixels."""
+    """Function that raises InputError if the bytes of an upload are not an image or if the image has too many
+    pixels."""
     originals: bool
-    """Whether the server serves original files, which contain the metadata that a camera wrote."""
+    """Whether visitors may request original files, which contain the metadata that a camera wrote."""
     searching: ThreadPoolExecutor
     checking: ThreadPoolExecutor
     encoding: ThreadPoolExecutor
@@ -438,7 +467,8 @@ class Service:
     async def run(
         self, pool: Executor, function: Callable[P, R], *arguments: P.args, **named: P.kwargs
     ) -> tuple[R, float]:
-        """Call `function` in a thread of `pool`, and return its result and the seconds that it took there."""
+        """Call `function` in a thread of `pool`, and return its result and the seconds that it took there, without the
+        time in the queue."""
         return await asyncio.get_running_loop().run_in_executor(pool, _timed, partial(function, *arguments, **named))
 
 

@@ -1,7 +1,8 @@
 """The page on which a person decides about the suspicious captions of an audit. It is the only page that writes.
 
 A request that writes is refused unless the page of this server sent it: the request must have the origin of the server,
-and the token that the page contains. The token is drawn anew whenever the server starts.
+and the token that the page contains. The server draws a new token whenever it starts, so a page that was opened before
+must be reloaded.
 """
 
 import secrets
@@ -24,13 +25,13 @@ from pipeline.storage.locks import hold
 TOKEN = "X-Review-Token"
 """Name of the request header in which the page sends the token."""
 TOKEN_PLACE = "{token}"
-"""Text in the HTML of the page that the token replaces."""
+"""Text in the HTML of the page that is replaced by the token."""
 
 
 class Step(BaseModel):
-    """A decision about the pair with the number `pair`, counted from 0.
+    """A request of the review page: a decision about the pair with the number `pair`, counted from 0, or `undo`.
 
-    `undo` takes back the last decision in the file, about whichever pair it is.
+    `undo` removes the last decision in the file of decisions, and ignores `pair`.
     """
 
     step: Literal["wrong", "right", "unsure", "undo"]
@@ -39,10 +40,10 @@ class Step(BaseModel):
 
 @dataclass(frozen=True)
 class ReviewedPair:
-    """A photo with its suspicious `captions`, which are a single caption or all its captions.
+    """A photo with its suspicious `captions`, which are either a single caption or all captions of the photo.
 
-    `others` are the captions of the photo that are not suspicious. `pair` has the name of the photo and the suspicious
-    caption, by which the file of decisions identifies them. The caption is empty if all captions are suspicious.
+    `others` are the captions of the photo that are not suspicious. `pair` is the name of the photo and the suspicious
+    caption, by which the file of decisions identifies the pair. This caption is empty if all captions are suspicious.
     """
 
     pair: Pair
@@ -55,9 +56,9 @@ class ReviewedPair:
 class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
-    The first `probable` pairs are probably wrong. The captions and photos of the remaining pairs fit each other worst
-    among all other pairs of the collection. `command` is the command that leaves out the captions with the decision
-    `wrong`.
+    The captions of the first `probable` pairs are probably wrong. In the remaining pairs, caption and photo fit each
+    other worst among all other pairs of the collection. `command` is the command, shown on the page, that leaves out
+    the captions with the decision `wrong`.
     """
 
     gallery: ServedGallery
@@ -67,30 +68,40 @@ class Review:
     command: str
 
     def decisions(self) -> list[str | None]:
-        """Return the last decision about each pair (`wrong`, `right` or `unsure`), or None for an undecided pair."""
+        """Read the file of decisions, and return the last decision about each pair (`wrong`, `right` or `unsure`), or
+        None for an undecided pair."""
         decided = latest(read_decisions(self.path))
         return [decided.get(each.pair) for each in self.pairs]
 
     def take(self, step: Step) -> dict[str, Any]:
-        """Add a decision to the file, or remove the last decision. The file is replaced atomically.
+        """Add a decision to the file, or remove the last decision from it. The file is replaced atomically.
 
-        The result has the number of the decided `pair`, or None if the audit no longer lists it, and the `decisions`
-        about all pairs. Raises InputError if there is no such pair, or no decision that can be undone.
+        Returns a mapping with the number of the `pair` whose decision was added or removed, or None if the audit no
+        longer lists this pair, and with the `decisions` about all pairs after the step. Raises InputError if there is
+        no pair with this number, or no decision that can be undone.
         """
         with hold(self.path, wait=True):
             rows = read_decisions(self.path)
             if step.step == "undo" and not rows:
-                raise InputError("There is no decision that can be undone.")
-            if step.step != "undo" and not 0 <= step.pair < len(self.pairs):
-                raise InputError(f"There is no pair {step.pair}. The last pair is {len(self.pairs) - 1}.")
-            row = rows.pop() if step.step == "undo" else Decision.now(self.pairs[step.pair].pair, step.step)
+                raise InputError(f"There is no decision that can be undone, because {self.path} has no decisions.")
+            row = rows.pop() if step.step == "undo" else Decision.now(self.pair(step.pair).pair, step.step)
             write_decisions(self.path, rows if step.step == "undo" else [*rows, row])
         numbers = {each.pair: number for number, each in enumerate(self.pairs)}
         return {"pair": numbers.get((row.image, row.caption)), "decisions": self.decisions()}
 
+    def pair(self, number: int) -> ReviewedPair:
+        """Return the pair with the number `number`, counted from 0. Raises InputError if there is no such pair."""
+        if not 0 <= number < len(self.pairs):
+            raise InputError(
+                f"There is no pair {number}. The audit has {len(self.pairs)} pairs, which are numbered from 0. Open the"
+                " page /review again."
+            )
+        return self.pairs[number]
+
 
 def build_router(review: Review, page: str) -> APIRouter:
-    """Build the routes of the review. `page` is the HTML of the page with TOKEN_PLACE."""
+    """Build the routes of the review page and of its API. `page` is the HTML of the page, in which the new token
+    replaces TOKEN_PLACE."""
     router = APIRouter(include_in_schema=False)
     token = secrets.token_urlsafe(32)
 
@@ -112,8 +123,8 @@ def build_router(review: Review, page: str) -> APIRouter:
     async def show_photograph(request: Request, number: int) -> Response:
         service: Service = request.app.state.service
         try:
-            data, _ = await service.run(service.showing, review.gallery.large, review.pairs[number].image_id)
-        except (IndexError, InputError) as error:
+            data, _ = await service.run(service.showing, review.gallery.large, review.pair(number).image_id)
+        except InputError as error:
             raise HTTPException(404, str(error)) from error
         return Response(data, media_type="image/jpeg")
 
@@ -121,7 +132,11 @@ def build_router(review: Review, page: str) -> APIRouter:
     async def decide(request: Request, step: Step) -> dict[str, Any]:
         given = request.headers.get(TOKEN, "")
         if "Origin" not in request.headers or not secrets.compare_digest(given.encode(), token.encode()):
-            raise HTTPException(403, "Only the review page of this server may decide. Open it again: /review")
+            raise HTTPException(
+                403,
+                "The decision was not saved, because the running server did not send this page. Open the page /review"
+                " again, and repeat the decision.",
+            )
         return await run_in_threadpool(review.take, step)
 
     return router

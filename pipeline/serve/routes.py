@@ -23,13 +23,13 @@ WHERE = (
 )
 LARGEST_ID = 2**63 - 1
 CACHE_SECONDS = 60
-"""Number of seconds for which a browser may show a photo without requesting it again."""
+"""Number of seconds for which a browser may show a thumbnail or large JPEG without requesting it again."""
 DISPLAYED_FORMATS = (
     (0, b"\xff\xd8\xff", "image/jpeg"), (0, b"\x89PNG\r\n", "image/png"), (0, b"GIF8", "image/gif"),
     (8, b"WEBP", "image/webp"), (0, b"BM", "image/bmp"),
 )  # fmt: skip
-"""Image formats that every browser displays: (offset in the file, bytes at this offset, media type). Files of other
-formats are downloaded."""
+"""Image formats that every browser displays, as (offset in the file, bytes at this offset, media type). The server
+marks original files of other formats for download."""
 router = APIRouter(responses={status: {"model": answers.ErrorAnswer} for status in (404, 408, 413, 422, 503)})
 
 
@@ -42,20 +42,27 @@ Shared = Annotated[Service, Depends(_service)]
 
 async def _gallery(service: Shared, model: Annotated[str, Path()]) -> ServedGallery:
     if model not in service.indexes:
-        raise HTTPException(404, f"There is no model {model[:80]!r}. The models are: {', '.join(service.indexes)}.")
+        raise HTTPException(
+            404,
+            f"There is no model {model[:80]!r}. The models are: {', '.join(service.indexes)}. Use one of these names.",
+        )
     return await service.indexes[model].renewed()
 
 
 async def _describer(service: Shared, generator: Annotated[str, Path()]) -> Describer:
     if generator not in service.describers:
         names = ", ".join(service.describers) or "none"
-        raise HTTPException(404, f"There is no generator {generator[:80]!r}. The generators are: {names}.")
+        raise HTTPException(
+            404, f"There is no generator {generator[:80]!r}. Use one of the generators of this server: {names}."
+        )
     return service.describers[generator]
 
 
 async def _given_top(service: Shared, top: Annotated[int | None, Query()] = None) -> int | None:
     if top is not None and not 1 <= top <= service.limits.max_top:
-        raise InputError(f"top is {top}, but must be from 1 to {service.limits.max_top}.")
+        raise InputError(
+            f"The number of results, top, is {top}, but must be from 1 to {service.limits.max_top}. Change top."
+        )
     return top
 
 
@@ -72,10 +79,14 @@ async def _photograph(
 ) -> bytes | OfGallery:
     """Return the bytes of an uploaded photo, or a reference to a photo of an index.
 
-    Raises InputError if the request has neither or both, or if the upload is not an image.
+    Raises InputError if the request has neither or both, or if the upload is not an image of an allowed size. Raises
+    HTTPException with status 413 if the file of the upload is too large, and with status 404 if there is no model `of`.
     """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
-        raise InputError("Send a photo as `photograph`, or the `image_id` of a photo together with its model as `of`.")
+        raise InputError(
+            "The request has no photo, or has it in two ways. Send a photo as `photograph`, or the `image_id` of a"
+            " photo of an index together with its model as `of`."
+        )
     if photograph is None:
         assert of is not None and image_id is not None  # The condition above checks both.
         return OfGallery(await _gallery(service, of), image_id)
@@ -94,7 +105,10 @@ Uploaded = Annotated[bytes | OfGallery, Depends(_photograph)]
 
 
 class Question:
-    """The common part of all searches: the model, its gallery, the number of results, and the condition on them."""
+    """The common part of all searches: the model, its gallery, the number of results, and the condition on the photos.
+
+    If the request has no `top`, the number of results is the default of the server.
+    """
 
     def __init__(self, service: Shared, model: str, gallery: Asked, top: GivenTop, where: Where = None) -> None:
         self.service = service
@@ -104,18 +118,20 @@ class Question:
         self.where = where
 
     def require_short(self, *texts: str) -> None:
-        """Raise InputError if all texts of a request together are too long to be encoded quickly."""
+        """Raise InputError if all texts of a request together have more characters than `Limits.max_sentence_chars`. A
+        space is counted between two texts."""
         most = self.service.limits.max_sentence_chars
         characters = sum(map(len, texts)) + len(texts[1:])
         if characters > most:
-            raise InputError(f"the text of this query has {characters} characters. Write at most {most}.")
+            raise InputError(f"The text of this query has {characters} characters. Write at most {most}.")
 
     async def find_images(
         self, pool: Executor, words: Sequence[str], search: Callable[[int, str | None], Answer]
     ) -> answers.ImagesAnswer:
         """Call `search(top, where)` in a thread of `pool`, and return its hits as an answer of the API.
 
-        `words` are the texts of the request. The answer also names their unknown words, which the search has ignored.
+        `words` are the texts of the request. If the text search has found none of the hits, the answer also names the
+        unknown words of these texts, which the search has ignored.
         """
 
         def find() -> tuple[Answer, Mapping[str, str | None], list[str | None]]:
@@ -133,13 +149,13 @@ Asking = Annotated[Question, Depends()]
 
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
-    """Tell that the server works, and list its models."""
+    """Return the status `ok` and the names of the models. The server answers as long as it works."""
     return {"status": "ok", "models": list(service.indexes)}
 
 
 @router.get("/metrics", response_class=PlainTextResponse)
 async def metrics(service: Shared) -> Response:
-    """Return the numbers of requests and errors, and the latencies, in the text format of Prometheus."""
+    """Return the numbers of requests and errors, and the latencies in seconds, in the text format of Prometheus."""
     return Response(service.metrics.to_text(), media_type=CONTENT_TYPE_LATEST)
 
 
@@ -186,7 +202,10 @@ async def find_images(
     minus: Annotated[Sequence[str], Query(description="words whose vectors are subtracted from the query")] = (),
     sort: Annotated[str | None, Query(description="column that sorts the likely matches; a minus reverses")] = None,
 ) -> answers.ImagesAnswer:
-    """Find the photos that match a text best."""
+    """Find the photos that match the text `sentence` best.
+
+    If the index has no line between likely matches and others, `remark` says why.
+    """
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
     answer = await question.find_images(question.service.searching, [sentence, *minus], search)
@@ -195,9 +214,9 @@ async def find_images(
 
 @router.get("/api/models/{model}/regions")
 async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> answers.ImagesAnswer:
-    """Find the regions of photos that match a text best, at most one region per photo.
+    """Find the regions of photos that match the text `snippet` best, at most one region per photo.
 
-    The model must compare regions with words (`regions` in /api/models).
+    The request is refused with status 422 unless the model compares regions with words (`regions` in /api/models).
     """
     question.require_short(snippet)
     search = partial(question.gallery.searcher.regions, snippet)
@@ -248,10 +267,11 @@ async def find_by_arithmetic(
     minus: Annotated[Sequence[str], Form()] = (),
     plus: Annotated[Sequence[str], Form()] = (),
 ) -> answers.ImagesAnswer:
-    """Find the photos nearest to the vector of a photo, minus the words in `minus`, plus the words in `plus`.
+    """Find the photos nearest to the vector of a photo, minus the vectors of the texts in `minus`, plus the vectors of
+    the texts in `plus`.
 
-    The first `among` results (see /api/models) are sorted by their distance to their mean. Their scores may therefore
-    increase with the rank.
+    The first `among` results (see /api/models) are sorted by the distances of their vectors to the mean of these
+    vectors. Their scores may therefore increase with the rank.
     """
     words = [*minus, *plus]
     question.require_short(*words)
@@ -272,12 +292,16 @@ async def describe_photograph(
     top: GivenTop,
     photograph: Uploaded,
 ) -> answers.DescriptionsAnswer:
-    """Generate captions for a photo."""
+    """Generate captions for a photo, which is an uploaded file (`photograph`) or a photo of an index (`image_id` and
+    `of`).
+
+    The request is refused with status 503 if too many photos are being captioned or wait for it.
+    """
     if isinstance(photograph, OfGallery):
         photograph, _ = await service.run(service.showing, photograph.read)
     if service.turns.locked():
         raise HTTPException(
-            503, "The server has too many photos to caption. Try again in a second.", {"Retry-After": "1"}
+            503, "The server is captioning too many photos already. Try again in a second.", {"Retry-After": "1"}
         )
     async with service.turns:
         features, encoding = await service.run(service.encoding, describer.features, photograph)
@@ -289,7 +313,10 @@ async def describe_photograph(
 
 @router.get("/api/models/{model}/photographs")
 async def list_photographs(question: Asking) -> answers.BrowseAnswer:
-    """List a sample of the photos, spread over the collection. A larger `top` begins with the same photos."""
+    """List a sample of `top` photos, spread over the photos that satisfy the condition `where`, and count these photos.
+
+    The sample for a larger `top` begins with the same photos.
+    """
     service, model = question.service, question.model
     (count, rows), _ = await service.run(service.searching, question.gallery.browse, question.top, question.where)
     results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
@@ -298,14 +325,15 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
-    """List the columns that a condition can use, with their values or their smallest and largest value."""
+    """List the columns that a condition can use, with the values of texts and truth values, or the smallest and largest
+    value of numbers and dates. Columns without values are left out."""
     columns, _ = await service.run(service.searching, lambda: gallery.facets)
     offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
     return answers.ColumnsAnswer(model=model, columns=offers)
 
 
 class Pictured:
-    """The image that the path of a request names, and the gallery that contains it."""
+    """The image whose `image_id` is in the path of a request, and the gallery of the model in the path."""
 
     def __init__(
         self, service: Shared, model: str, gallery: Asked, image_id: Annotated[int, Path(ge=0, le=LARGEST_ID)]
@@ -316,9 +344,10 @@ class Pictured:
         self.image_id = image_id
 
     async def ask(self, method: Callable[[int], R]) -> R:
-        """Call a method of the gallery with the image_id, and return its result.
+        """Call a method of the gallery with the image_id in the thread that reads photos, and return its result.
 
-        Raises HTTPException with status 404 if the image is missing or cannot be read.
+        Raises HTTPException with status 404 if the method raises InputError, because the image is missing or cannot be
+        read.
         """
         try:
             return (await self.service.run(self.service.showing, method, self.image_id))[0]
@@ -343,7 +372,8 @@ async def show_large_photograph(image: OfImage) -> Response:
 
 @router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
 async def give_original(image: OfImage) -> Response:
-    """Return the original file of a photo, with its metadata, if `serve.originals` allows it."""
+    """Return the original file of a photo, with its metadata. The answer has status 404 unless the setting
+    `serve.originals` allows it."""
     if not image.service.originals:
         raise HTTPException(
             404, "This server does not serve original files. Request the large JPEG of the photo instead."
@@ -356,7 +386,7 @@ async def give_original(image: OfImage) -> Response:
 
 @router.get("/api/models/{model}/photographs/{image_id}/about")
 async def describe_image(image: OfImage) -> answers.AboutAnswer:
-    """Return everything about one photo: its name, captions and columns, and the addresses of its images."""
+    """Return the name, the captions and the columns of a photo, and the addresses of its images on this server."""
     row = await image.ask(image.gallery.row)
     sentences = await image.ask(image.gallery.sentences_of)
     shown = answers.describe_image(image.model, row, next(iter(sentences), None))

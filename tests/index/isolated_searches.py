@@ -15,7 +15,8 @@ TOP = 10
 
 
 def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
-    """Make an index of ROWS random vectors. The id of a vector is its row. Return the index and the vectors."""
+    """Make a FAISS index of ROWS random vectors with a factory string. The id of a vector is its row. Return the index
+    and the vectors (ROWS, DIM)."""
     vectors = np.random.default_rng(0).standard_normal((ROWS, DIM)).astype(np.float32)
     index = faiss.index_factory(DIM, factory, METRICS[metric])
     index.train(vectors)
@@ -27,9 +28,10 @@ def make_index(factory: str, metric: str) -> tuple[faiss.Index, np.ndarray]:
 
 
 def search_every_way(asked: tuple[str, str]) -> list[str]:
-    """Search an index with and without conditions, reconstruct its vectors, and describe each wrong result.
+    """Search an index with and without conditions, and reconstruct its vectors. Return a description of each wrong
+    result, or an empty list if all results are right.
 
-    `asked` is the factory string and the metric of the index.
+    `asked` is the factory string and the metric of the index, which is made from random vectors.
     """
     index, vectors = make_index(*asked)
     card = ExpectedIndex(ROWS, DIM, asked[1])
@@ -58,7 +60,10 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
 
 
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
-    """Read a FAISS file, search it in every way, and return the number of results. `asked` is its path and its card."""
+    """Read a forged FAISS file, search it with a condition and without one, and return the number of the two queries.
+
+    `asked` is the path of the file, and the values of an ExpectedIndex. An error of FAISS is raised.
+    """
     path, card = asked
     index = from_bytes(path.read_bytes(), "the index", ExpectedIndex(**card))
     queries = np.ones((2, index.d), np.float32)
@@ -69,8 +74,9 @@ def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
 def query_in_every_way(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[str, object]:
     """Run every kind of query, and every command that uses the vectors, on an index.
 
-    `asked` is the folder of the index, the features of a photo, and a folder for output. Return the image ids that each
-    query finds, or the message of its error, and the type and message of the error of each command.
+    `asked` is the folder of the index, the features of a photo, and a folder for output. Return name -> outcome: for a
+    query, the image ids that it finds, sorted, or the message of its error. For a command, the outcome is a text with
+    the type and message of its error, which is `NoneType: None` if it succeeds.
     """
     from click.testing import CliRunner
 

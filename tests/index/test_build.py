@@ -27,7 +27,8 @@ ANY = {
 
 
 def clustered(n: int, dim: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
-    """Return unit vectors of a low-dimensional cloud, and 200 queries that are near some of them."""
+    """Return `n` random unit vectors of `dim` dimensions that vary most in eight directions, and 200 queries, each of
+    which is near one of the vectors."""
     rng = np.random.default_rng(seed)
     cloud = rng.standard_normal((n, 8)) @ rng.standard_normal((8, dim)) + 0.3 * rng.standard_normal((n, dim))
     queries = cloud[:: n // 200][:200] + 0.5 * rng.standard_normal((200, dim))
@@ -106,8 +107,8 @@ def test_input_that_cannot_be_indexed_is_refused() -> None:
 @pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40_HNSW8,SQ8", "PCA8,IVF40,PQ4x4fsr,RFlat"])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_lists_fit_the_vectors_as_well_as_those_of_faiss(factory: str, metric: str, device) -> None:
-    """Compares the distances between the vectors and their centroids. Some vectors occur twice, so some lists become
-    empty."""
+    """The mean distance between the vectors and their centroids is compared with FAISS's own training. 300 vectors are
+    equal, so some lists become empty."""
     vectors, _ = clustered(2000, 16)
     vectors[:300] = vectors[0]
     losses = []

@@ -33,7 +33,8 @@ Rows = list[tuple[str, str]]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A run whose index has no line, because it has no dev split: in one shard (`bundle`) and in two (`several`)."""
+    """Make a run without a dev split, whose index therefore has no line of likely matches, and build this index twice:
+    in one shard (`bundle`) and in two shards (`several`)."""
     run = make_run(tmp_path_factory.mktemp("run"), images=IMAGES)
     build_bundle(run)
     build_bundle(run, {"index": {"bundles": 2}}, output="several")
@@ -51,8 +52,10 @@ def single(built: Path, tmp_path: Path) -> Path:
 
 
 def written(wrong: int = 0, count: int = 60) -> Rows:
-    """Return the photos that did not train the model, with their things as captions. The first `wrong` have another
-    thing."""
+    """Return pairs of a file name and a caption for the first `count` photos that did not train the model.
+
+    The caption names the thing in the photo, except in the first `wrong` pairs, which name another thing.
+    """
     numbers = HELD_OUT[:count]
     return [
         (f"{THINGS[number % 8]}-{number}.png", f"a {THINGS[(number + (row < wrong)) % 8]}")
@@ -61,7 +64,7 @@ def written(wrong: int = 0, count: int = 60) -> Rows:
 
 
 def write(path: Path, rows: Rows, header: Sequence[str] = ("file", "caption")) -> Path:
-    """Write a table of pairs in the format of the suffix of `path`."""
+    """Write a table of pairs to `path`, as CSV, TSV or Parquet by the suffix of the path, and return the path."""
     if path.suffix == ".parquet":
         pq.write_table(pa.table(dict(zip(header, zip(*rows, strict=True), strict=True))), path)
         return path
@@ -71,9 +74,10 @@ def write(path: Path, rows: Rows, header: Sequence[str] = ("file", "caption")) -
 
 
 def expected_scores(folder: Path, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the standardised score of each pair, and the standardised scores of all photos with "a dog".
+    """Return the score of the photo and the caption of each pair, standardised by the scores of the caption with all
+    other photos, and the scores of all photos with "a dog", standardised by each other.
 
-    They are computed from the vectors that the index exports.
+    The scores are computed from the vectors that the index in `folder` exports.
     """
     run_command("export", folder, "--to", "parquet", "--output", folder.parent / "vectors")
     table = pq.read_table(folder.parent / "vectors" / "images.parquet")
@@ -200,7 +204,7 @@ def test_index_that_cannot_return_its_vectors_is_refused(
 
 
 def note(folder: Path) -> str:
-    """Return what a search says on stderr."""
+    """Return the text that a search for "a dog" in the index writes to stderr."""
     result = CliRunner().invoke(search, [str(folder), "a dog"], catch_exceptions=False)
     return result.stderr
 
@@ -257,7 +261,10 @@ def test_index_of_one_photo_and_an_empty_index_say_that_they_are_too_small(singl
 
 
 def ask(folder: Path, path: Path, typed: str, *options: str) -> str:
-    """Return the output of --ask. After too few captions, the command ends with an error that says how to continue."""
+    """Run `jointspace calibrate FOLDER PATH --ask` with the input `typed`, and return its output.
+
+    The error with which the command ends after too few captions is ignored, and other errors are raised.
+    """
     result = CliRunner().invoke(calibrate.command, [str(folder), str(path), "--ask", *options], typed)
     if result.exception and "you can also run: jointspace calibrate" not in str(result.exception):
         raise result.exception
@@ -265,7 +272,7 @@ def ask(folder: Path, path: Path, typed: str, *options: str) -> str:
 
 
 def shown(output: str) -> list[str]:
-    """Return the names of the photos that were shown."""
+    """Return the file names of the photos for which --ask has asked for a caption, from its `output`."""
     return [line.rpartition("/")[2] for line in output.splitlines() if " of " in line and ".png" in line]
 
 

@@ -24,7 +24,8 @@ from stages.index.search import command
 
 
 def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return vectors of images, of two noisy captions for each image, and the owners of the captions."""
+    """Return random vectors of `count` images, the vectors of two captions for each image, which are the image's vector
+    with noise, and the row of each caption's image."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((count, 12)).astype(np.float32)
     owners = np.repeat(np.arange(count), 2)
@@ -33,7 +34,8 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the score of each caption with its image, standardised by the scores with all other images."""
+    """Return the score of each caption with its image, standardised by the mean and deviation of the caption's scores
+    with all other images."""
     scores = []
     for sentence, owner in zip(sentences.astype(float), owners, strict=True):
         others = np.delete(images, owner, axis=0) @ sentence
@@ -75,7 +77,7 @@ def test_a_larger_index_has_the_same_likely_photos(metric: str, coverage: float)
             likely.append(count)
         meant_is_likely.append(right)
     assert meant_is_likely[0] == meant_is_likely[1]
-    # The calibration has learned from other images and captions.
+    # The calibration was computed from other images and captions, so its coverage is only approximate.
     assert np.mean(right) == pytest.approx(coverage, abs=0.06)
     assert np.mean(likely) < 0.9 * len(crowd)
 
@@ -165,7 +167,7 @@ def test_search_reports_the_likely_matches(calibrated: Path, tmp_path: Path) -> 
 
 
 def test_photos_with_the_words_of_the_query_are_likely_matches(calibrated: Path) -> None:
-    """The texts of nine photos have the word, and only three of these photos are near the query."""
+    """The texts of nine photos have the word "dog", although only three of these photos are near the query."""
     answer = jointspace.load(calibrated / "bundle").search("a dog", k=12)
     things = [hit.row["path"].partition("-")[0] for hit in answer]
     assert answer.judgement.likely == 9 and things[:9] == ["dog"] * 9 and "dog" not in things[9:]

@@ -84,7 +84,8 @@ SAMPLED = 400
 
 
 def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. The sampled vectors are far apart, and all others are near-duplicates of them."""
+    """Return vectors and queries. The vectors that the chooser samples are far apart, and all others are
+    near-duplicates of 20 of them."""
     rng = np.random.default_rng(1)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     sampled = evenly_spaced(ROWS, SAMPLED)
@@ -94,8 +95,8 @@ def near_duplicates() -> tuple[np.ndarray, np.ndarray]:
 
 
 def easy_queries() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. Every second vector belongs to a dense cluster, and so do all queries except the
-    queries that are measured on the sample."""
+    """Return vectors and queries. Every second vector belongs to a dense cluster, and so do all queries except those
+    that the chooser measures on its sample."""
     rng = np.random.default_rng(2)
     vectors = rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[::2] = 1 + 0.02 * vectors[::2]
@@ -107,8 +108,8 @@ def easy_queries() -> tuple[np.ndarray, np.ndarray]:
 
 
 def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. Some vectors that are not sampled are so long that 8 bits per number are too coarse
-    for the other vectors."""
+    """Return vectors and queries. Some vectors that the chooser does not sample are so long that codes of 8 bits per
+    number are too coarse for the other vectors."""
     vectors, queries = clustered(ROWS, 16)
     hidden = np.setdiff1d(np.arange(ROWS), evenly_spaced(ROWS, SAMPLED))[::50]
     vectors[hidden] *= -60
@@ -116,7 +117,8 @@ def hidden_outliers() -> tuple[np.ndarray, np.ndarray]:
 
 
 def unsampled_topic() -> tuple[np.ndarray, np.ndarray]:
-    """Return vectors and queries. The sampled rows are far from all queries, and all other rows are close to them."""
+    """Return vectors and queries. The vectors that the chooser samples are far from all queries, and all other vectors
+    are close to the queries."""
     rng = np.random.default_rng(3)
     vectors = 0.02 * rng.standard_normal((ROWS, 16)).astype(np.float32)
     vectors[:, 0] += 1
@@ -191,7 +193,7 @@ def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.
 
 
 def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Every index is too slow with all vectors, although no index was too slow on the sample."""
+    """By simulated times, every index is too slow with all vectors, although no index is too slow on the sample."""
     factories = []
 
     def count_build(factory: str, *arguments: object, **options: object) -> Built:
@@ -223,7 +225,8 @@ def test_refinement_is_not_raised_further_once_the_search_takes_twice_as_long(mo
 def simulate_search(recall: Callable[[int], float]) -> tuple[list[int], Callable[[int], Operation]]:
     """Simulate a search whose recall is a function of the effort (the number of lists that are visited).
 
-    Return the list of efforts, which grows with each search, and the search.
+    Return the list of the efforts that were tried, which grows with each search, and the function `operate(effort)`,
+    which takes effort / 1000 simulated seconds per query.
     """
     efforts = []
 

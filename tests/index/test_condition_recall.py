@@ -27,7 +27,7 @@ COUNT = 3000
 
 
 def draw(count: int = COUNT, dim: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Draw vectors (count, dim) and 100 queries in clusters."""
+    """Draw vectors (count, dim) in 20 clusters, and 100 queries in the same clusters."""
     rng = np.random.default_rng(5)
     centres = 2 * rng.standard_normal((20, dim))
     vectors = centres[rng.integers(20, size=count)] + rng.standard_normal((count, dim))
@@ -80,7 +80,7 @@ def test_correlated_conditions_allow_similar_vectors(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(condition_recall, "search_among", record)
     index = build("IVF30,Flat", Vectors(vectors), "euclidean").index
     measure_conditions(index, Vectors(vectors), queries, "euclidean")
-    (_, random), *correlated = seen[10:15]  # 1 percent
+    (_, random), *correlated = seen[10:15]  # the conditions that allow 1 % of the vectors
     spread = vectors.std(axis=0).mean()
     assert random.std(axis=0).mean() == pytest.approx(spread, rel=0.3)
     for asked, allowed in correlated:
@@ -163,6 +163,7 @@ def test_vectors_alone_and_one_photo_have_recalls(tmp_path: Path) -> None:
 
 
 def assert_exact(card: IndexCard) -> None:
-    """Check that a Flat index finds everything, under each of the SHARES that allows at least one item."""
+    """Assert that the card has the recall 1 under the conditions of each of the SHARES that allows at least one item,
+    as a Flat index must have."""
     shares = [share for share in SHARES if round(share * card.count)]
     assert card.conditions == [ConditionCard(share=share, uncorrelated=1, correlated=1) for share in shares]

@@ -30,7 +30,8 @@ ORDER = ("<", "<=", ">", ">=", "=", "==", "!=")
 
 
 def make_table(count: int = ROWS) -> pa.Table:
-    """Return a table with columns of every kind. A tenth of the values is missing."""
+    """Return a table of `count` rows with columns of every kind. About a tenth of the values of each column is
+    missing."""
     rng = random.Random(0)
 
     def column(value, kind: pa.DataType) -> pa.Array:
@@ -149,6 +150,7 @@ def test_columns_of_foreign_types_are_compared_by_their_values(name: str) -> Non
         (pa.array([b"\xff"]).dictionary_encode(), "'x' in a", "values of the type binary"),
         (pa.array([[1]]), "a = 1", "values of the type list"),
         (pa.array([Decimal("1.5")]), "a = '1.5'", "contains numbers, not text. Compare it with 1234.5"),
+        (pa.array([0], pa.date32()), "a > 3", "contains dates, not numbers. Compare it with '2024-01-31', for example"),
     ],
 )
 def test_values_that_cannot_be_compared_are_refused_with_a_reason(values: pa.Array, text: str, message: str) -> None:
@@ -228,7 +230,8 @@ def test_only_allowed_vectors_are_found_and_few_allowed_vectors_are_all_compared
     having = index.index if "IDMap" in factory else index
     if inverted := stages_of(index).inverted:
         inverted.make_direct_map()
-    stored = having.reconstruct_n(0, len(ids)).astype(float)  # Scores belong to the compressed vectors.
+    # The scores are compared with those of the stored vectors, because the index compresses its vectors.
+    stored = having.reconstruct_n(0, len(ids)).astype(float)
     for share in (0.9, 0.3, 0.004, 0.0):
         allowed = np.zeros(ids.max() + 1, bool)
         allowed[ids] = rng.random(len(ids)) < share
@@ -273,7 +276,8 @@ def test_permissive_filter_keeps_recall(factory: str) -> None:
 def test_a_search_with_fewer_allowed_vectors_visits_more_lists(
     share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results are the best allowed vectors of an unfiltered search that visits proportionally more lists."""
+    """The results equal the best allowed vectors among the results of a search without a condition that visits more
+    lists: the usual number, divided by the share of the allowed vectors."""
     monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
     rng = np.random.default_rng(3)
     rows = 6000
@@ -349,7 +353,7 @@ def test_index_is_searched_among_the_allowed_images(run: Path, name: str) -> Non
         }
         found = [hit.row["image_id"] for hit in searcher.similar(photograph, 24, where=text)]
         hits = searcher.sentences(photograph, 48, where=text)
-        if shortlisted:  # Only the images on the shortlist are found.
+        if shortlisted:  # The search may miss images that are not on its shortlist.
             assert set(found) <= passing and len(found) >= min(3, len(passing))
         else:
             assert found == [one for one in everything["images"] if one in passing]
@@ -373,7 +377,7 @@ FACTORIES = (
     "IVF4,RaBitQ,Refine(RaBitQ4)", "PQ4x4fs,RFlat", "OPQ4_8,IVF4,PQ4x4", "OPQ4_8,IVF4,PQ4x4fs", "PCA6,IVF4,Flat",
     "RR8,IVF4,PQ4x4fs", "L2norm,IVF4,PQ4x4fs", "OPQ4,PQ4x4fs,RFlat", "IDMap,IVF4,PQ4x4fs", "IDMap2,IVF4,PQ4x4fs",
 )  # fmt: skip
-"""Return factory strings of every type that `auto` or index.candidates can make."""
+"""Factory strings of indexes of every type that `auto` or index.candidates can make."""
 
 
 def test_every_type_of_index_answers_with_and_without_a_condition() -> None:

@@ -21,7 +21,7 @@ DOGS = ["dog-0.png", "dog-8.png"]
 
 
 def found(index: Path, *options: object) -> list[str]:
-    """Return the paths of the two best photos for the query `a dog`."""
+    """Return the paths of the two best photos that `jointspace search` finds in an index for the query `a dog`."""
     return [hit["path"] for hit in json.loads(run_command("search", "--index", index, "--json", *options, "a dog"))][:2]
 
 

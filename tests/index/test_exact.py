@@ -11,7 +11,8 @@ from pipeline.index.exact import Neighbours, search_exact
 
 
 def naive(vectors: np.ndarray, queries: np.ndarray, k: int, metric: str) -> np.ndarray:
-    """Return the rows sorted by descending score in double precision, and by ascending row if scores are equal."""
+    """Return the rows (q, k) of the `k` vectors with the best scores for each query, by descending score in double
+    precision, and by ascending row if scores are equal."""
     x = vectors.astype(np.float64)
     q = queries.astype(np.float64)
     scores = q @ x.T
@@ -28,8 +29,8 @@ def cloud(n: int, dim: int, seed: int) -> np.ndarray:
 
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_rows_equal_those_in_double_precision(metric: str, device, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Blocks have several sizes, the memory of the device holds only a piece of a block, and a search asks for more
-    neighbours than there are vectors."""
+    """The blocks have different sizes, the simulated memory of the device holds only a part of a block, and one search
+    asks for more neighbours than there are vectors."""
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(200, done))
     vectors = cloud(600, 24, 0)
@@ -53,7 +54,8 @@ def test_rows_equal_those_in_double_precision(metric: str, device, monkeypatch: 
 @pytest.mark.parametrize("asked", [5, 70])
 @pytest.mark.parametrize("by", [None, "cpu"])
 def test_vectors_with_equal_scores_are_sorted_by_row(asked: int, metric: str, by: str | None) -> None:
-    """The scores of the vectors are exact in any precision, and many of them are equal."""
+    """The vectors have small whole numbers, so that their scores are exact in any precision, and many scores are
+    equal."""
     vectors, queries = (np.random.default_rng(n).integers(-2, 3, size=(n, 4)).astype(np.float32) for n in (3000, asked))
     blocks = [vectors[:1], vectors[1:1700], vectors[1700:]]
     found = search_exact(queries, blocks, 20, metric, by and torch.device(by))

@@ -42,7 +42,7 @@ def query(bundle: Path) -> np.ndarray:
 
 @pytest.fixture
 def right(bundle: Path) -> list[str]:
-    """Return the paths of the images that are nearest to the query."""
+    """Return the paths of the three images of the index that are nearest to the fixture `query`, the best first."""
     return [hit.row["path"] for hit in Searcher(open_index(bundle)).similar(features_of("dog"), 3)]
 
 
@@ -77,7 +77,8 @@ def test_more_dimensions_than_the_vectors_have_are_refused(bundle: Path, tmp_pat
 
 
 def draw_vectors(count: int, metric: str, width: int = 40) -> np.ndarray:
-    """Draw vectors whose variance decreases from column to column, of unit length if the metric is a cosine."""
+    """Draw `count` vectors whose variance decreases from column to column. They have unit length if `metric` is
+    inner_product."""
     vectors = np.random.default_rng(count).standard_normal((count, width)) * 0.9 ** np.arange(width)
     if metric == "inner_product":
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)
@@ -114,7 +115,8 @@ def test_codes_of_few_vectors_find_each_vector(code: str, metric: str, count: in
 
 
 def draw_corrected_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw pairs of unit vectors, many of them near a common direction, and correct their scores for hubs."""
+    """Draw `count` pairs of unit vectors of an image and a sentence, many of them near a common direction, and return
+    both sides with the four columns that a hubness correction adds."""
     generator = np.random.default_rng(1)
     images = generator.standard_normal((count, 60)) * 0.95 ** np.arange(60)
     images[:, 0] += 3 * generator.random(count)
@@ -142,7 +144,7 @@ def test_codes_of_a_corrected_model_keep_the_corrections(
     assert (index.sa_code_size(), index.ntotal, index.d) == (size, 2000, 64)
     for column in (60, 62) if side == "images" else (61, 63):
         only = np.zeros((1, 64), np.float32)
-        only[0, column] = 1  # The score of this query is the column.
+        only[0, column] = 1  # The score of this query with a vector is the vector's value in this column.
         found, rows = index.search(only, 2000)
         assert np.abs(found[0] - vectors[rows[0], column]).mean() < 0.02 * vectors[:, column].std()
     exact = np.argsort(-(queries @ vectors.T), axis=1)[:, :10]

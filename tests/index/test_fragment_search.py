@@ -24,13 +24,14 @@ def bundle(run: Path) -> Path:
 
 @pytest.fixture(scope="module")
 def inverted(run: Path) -> Path:
-    """An index with an inverted file and a shortlist that has room for all items."""
+    """Build an index of the multi-vector model with inverted files and a shortlist that has room for all items."""
     index = {"exact_limit": 10, "recall_floor": 1.0, "shortlist": {"nearest": 30, "shortlist": 100}}
     return build_bundle(run, {"index": index}, model="dvsa", output="inverted")
 
 
 class WordVectorModel(dict):
-    """Word vectors that replace the untrained model. Thing k has the unit vector k, and all other words have zeros."""
+    """A model of word vectors that replaces the untrained model: number of a word -> its vector. Words that are not in
+    it have zeros as their vector."""
 
     def embed_sentences(self, sentences) -> MultiVectors:
         vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
@@ -38,7 +39,8 @@ class WordVectorModel(dict):
 
 
 def open_with_word_vectors(folder: Path) -> Searcher:
-    """Return a searcher of the index that uses the word vectors of the synthetic captions."""
+    """Return a searcher of the index whose model gives twice the unit vector k to the word of thing k, as the synthetic
+    captions have it, and zeros to all other words."""
     searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = WordVectorModel({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
@@ -66,7 +68,8 @@ def test_images_are_ranked_by_exact_scores(kind: str, request: pytest.FixtureReq
     folder = request.getfixturevalue(kind)
     hits = open_with_word_vectors(folder).images("a dog", 6)
     assert [hit.row["path"] for hit in hits[:3]] == ["dog-0.png", "dog-8.png", "dog-16.png"]
-    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])  # A car resembles a dog.
+    # In each image of a car, the region of the next thing is a dog that is seen less clearly.
+    assert [hit.score for hit in hits] == pytest.approx([2, 2, 2, 1.2, 1.2, 1.2])
     assert {hit.row["path"].split("-")[0] for hit in hits[3:]} == {"car"}
     both = open_with_word_vectors(folder).images("a dog and a cat", 3)
     assert [hit.score for hit in both] == pytest.approx([2 + 1.2] * 3)

@@ -183,7 +183,7 @@ def test_check_and_verify_hash_files_that_a_search_need_not_hash_again(
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     monkeypatch.setattr(files, "SETTLED_SECONDS", -1.0)
     monkeypatch.setattr(files, "MIN_REMEMBERED_BYTES", 1)
-    # Simulates a file system that loses bytes of a file but keeps its size and times.
+    # Simulate a file system that loses bytes of a file but keeps its size and times.
     monkeypatch.setattr(files, "_verification_key", lambda path, status, sha256: sha256)
     folder = shutil.copytree(run / "bundle", tmp_path / "index")
     search = ("search", "--index", folder, "--top", 1, "a dog")

@@ -21,8 +21,8 @@ from pipeline.storage.stored_index import open_index
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with a model that reads trees. `train-parser` trains a spaCy pipeline on the trees of the demo, which
-    parses the captions."""
+    """Make a run with the model `dtrnn`, which reads trees. The stage `train_parser` trains a spaCy pipeline on trees
+    of the demo, and this pipeline parses the captions of the run."""
     pytest.importorskip("spacy", reason="spaCy is not installed: pip install 'jointspace[parse]'")
     from pipeline.demo import DrawingSettings, collection_texts, scene_record
 

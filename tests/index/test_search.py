@@ -19,7 +19,7 @@ from pipeline.storage.stored_index import open_index
 from pipeline.text.vocabulary import KnownTerms
 from stages.index.search import command
 
-# The images of dogs by their distance to "dog". Image i deviates by 0.01 i towards the next thing.
+# The images of dogs, by their distance to "dog". The vector of image i deviates by 0.01 i towards the next thing.
 DOGS = ["dog-0.png", "dog-8.png", "dog-16.png"]
 
 
@@ -61,7 +61,8 @@ def test_unknown_words_are_named(bundle: Path) -> None:
 
 
 def test_unknown_words_beside_stop_words_are_named(bundle: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(KnownTerms, "knows", lambda self, text: True)  # as if the vocabulary had the stop word
+    # The test acts as if the vocabulary contained the stop word of the query.
+    monkeypatch.setattr(KnownTerms, "knows", lambda self, text: True)
     with pytest.raises(InputError, match=r"only stop words and words .* not know \(unknown words: unicorn\)\. Try"):
         Searcher(open_index(bundle)).images("the unicorn", 3)
 

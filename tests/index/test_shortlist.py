@@ -37,7 +37,8 @@ def make_gallery(
 def test_the_speed_of_a_search_with_a_shortlist_is_in_queries_per_second(
     shortlist: Shortlist | None, seconds: int, exact: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """A simulated clock advances by 2 seconds during a search, and by 4 seconds when all items are scored."""
+    """A simulated clock advances by 2 seconds during a search with the shortlist, and by 4 more seconds while all items
+    are scored. Without a shortlist, the only search takes 2 seconds."""
     rng = np.random.default_rng(3)
     gallery = make_gallery("images", make_sets(rng, 40, 3), RULES[0], shortlist=shortlist)
     times = itertools.cycle([7, 7 + seconds, 7 + seconds + exact] if shortlist else [7, 7 + seconds])
@@ -48,14 +49,16 @@ def test_the_speed_of_a_search_with_a_shortlist_is_in_queries_per_second(
 
 
 def search(gallery: MultiVectorGallery, query: MultiVectors, top: int, shortlist: Shortlist | None) -> Neighbours:
-    """Search the gallery with one query, and return its `rows` (k,) and `scores` (k,)."""
+    """Set the shortlist of the gallery, search the gallery with one query, and return the `rows` (k,) and `scores` (k,)
+    of the results."""
     gallery.shortlist = shortlist
     found = gallery.search(query, top)
     return Neighbours(found.rows[0], found.scores[0])
 
 
 def naive_score(regions: MultiVectors, words: MultiVectors, rule: ScoreRule) -> float:
-    """Return the score of one image and one caption in float64."""
+    """Return the score by `rule` of one image with these `regions` and one caption with these `words`, computed by
+    loops in float64."""
     products = [[float(v.astype(float) @ s.astype(float)) for v in regions.vectors] for s in words.vectors]
     if "positive" in rule.sum:
         score = sum(max(0, product) for of_word in products for product in of_word)
@@ -103,7 +106,7 @@ def test_scores_are_exact_and_all_items_are_found_if_all_are_on_the_shortlist(wh
             np.testing.assert_allclose(found.scores, scores[found.rows], rtol=1e-4, atol=1e-4)
             shares.append(np.isin(np.argsort(-scores)[:3], found.rows).mean())
         recalls[lists] = np.mean(shares)
-    # With this many lists, almost every fragment is alone in its list and equals the mean of the list.
+    # With as many lists as vectors, almost every vector is alone in its list and equals the mean of the list.
     assert recalls[1] + 0.2 < recalls[len(sets.vectors)] <= recalls[4] == 1
 
 

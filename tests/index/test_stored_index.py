@@ -25,8 +25,8 @@ MODELS = ["ncca", "cca", "dvsa"]
 
 @pytest.fixture(scope="module")
 def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]]:
-    """Build an index of one shard and an index of three shards for each model. The models use inner products, Euclidean
-    distances, and several vectors per image."""
+    """Build an index of one shard and an index of three shards for each model, and return model -> number of shards ->
+    folder. The models use inner products, Euclidean distances, and several vectors per image."""
     folders = {}
     for model in MODELS:
         run = make_run(tmp_path_factory.mktemp(model) / "run", "cca" if model == "cca" else "ncca", images=40)
@@ -40,7 +40,8 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[int, Path]
 
 
 def sorted_results(hits: list[Hit]) -> list[tuple]:
-    """Return the rounded scores and the ids of results, sorted by score and then by id."""
+    """Return (negative rounded score, image_id, caption or None) for each result, sorted, so that the best score comes
+    first and equal scores are sorted by id."""
     rows = [(-round(hit.score, 5), hit.row["image_id"], hit.row.get("text")) for hit in hits]
     return sorted(rows)
 
@@ -133,7 +134,7 @@ def test_shards_of_two_models_or_missing_shards_are_refused(built: dict[str, dic
 def test_one_of_several_shards_is_not_opened_as_the_index(
     inside: str, built: dict[str, dict[int, Path]], tmp_path: Path
 ) -> None:
-    """The other shards of the run's index are still being built."""
+    """The folder has one shard of three, as if the other shards of the run's index were still being built."""
     shutil.copytree(built["ncca"][3] / "00", tmp_path / "run/index/ncca/00")
     with pytest.raises(IntegrityError, match=r"contains 1 of 3 index shards\. The shard 01 is missing"):
         open_index(tmp_path / "run" / inside)
@@ -142,7 +143,8 @@ def test_one_of_several_shards_is_not_opened_as_the_index(
 
 @pytest.mark.parametrize("model", ["ncca", "dvsa"])
 def test_all_shards_have_the_lists_of_the_first_one(model: str, tmp_path: Path) -> None:
-    """The lists are trained on the vectors of all shards. FAISS alone reads the files."""
+    """The centroids of the first shard are trained on the vectors of all shards, and the other shards have the same
+    centroids. FAISS alone reads the files."""
     run = make_run(tmp_path / "run", images=360)
     if model == "dvsa":
         add_fragments(run, "dvsa", SCORE)

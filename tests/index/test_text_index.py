@@ -3,6 +3,7 @@
 import datetime
 import json
 import os
+import pickle
 import re
 import shutil
 import sqlite3
@@ -42,12 +43,14 @@ QUERIES = (
     "horse OR boat", "NEAR(horse boat)", "^horse", "-horse", "{c0}: x", "horse\x00boat", "'; DROP TABLE words; --", "b",
     "horse-3.png", "horse-3", "missing",
 )  # fmt: skip
-"""Queries with a word, a part, several scripts, an identifier in three spellings, syntax of FTS5, and no match."""
+"""Queries with words and parts of words in several scripts, an identifier in several spellings, file names, syntax of
+FTS5, and without a match."""
 
 
 @pytest.fixture(scope="module")
 def museum(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The synthetic index with the columns `number` (an inventory number), `place`, `taken` and `count`."""
+    """Copy the synthetic index, and add the columns `number` (an inventory number), `place`, `taken` (a date) and
+    `count` (the number of the row)."""
     numbers = [f"INV {row}/{row % 8:04d}" for row in range(24)]
     taken = [None if row == 8 else DAY + datetime.timedelta(days=5 * row % 24) for row in range(24)]
     places = list(PLACES)
@@ -56,7 +59,11 @@ def museum(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def plain_words(text: str) -> str:
-    """Split a text character by character, without the tokenizers of the project."""
+    """Return the words of a text as the full-text index must split it, separated by spaces and with a space at both
+    ends.
+
+    The text is split character by character, without the tokenizers of the project.
+    """
     words = ""
     previous = ""
     for letter in unicodedata.normalize("NFKD", text).lower():
@@ -76,7 +83,8 @@ def plain_words(text: str) -> str:
 
 
 def scan(index: StoredIndex, query: str) -> set[int]:
-    """Find the rows whose texts have all parts of a query, by reading every text."""
+    """Return the rows of the photos whose texts have all parts of a query between spaces, by reading every text. Return
+    an empty set if there are more than 10."""
     texts = [[row["path"], row.get("number"), row.get("place"), row.get("count")] for row in rows_of(index)]
     position = {row["image_id"]: number for number, row in enumerate(rows_of(index))}
     for caption in index.table("sentences").to_pylist():
@@ -156,6 +164,31 @@ def test_an_identifier_comes_before_better_matches_of_its_words(run: Path, tmp_p
     assert {*found[:2]} == {0, 1} and found[2] == 2
 
 
+def test_a_whole_value_has_rank_0_although_other_texts_repeat_its_words(
+    run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Three photos have the query as the value of a column, which are more photos than may share an identifier here.
+    One shard and several shards give the same ranks."""
+    monkeypatch.setattr(text_index, "MAX_IDENTIFIED", 2)
+    several = build_bundle(run, {"index": {"bundles": 3}}, output="several-values")
+    shards = sorted(path.parent for path in several.rglob("card.json"))
+    assert len(shards) == 3
+    values = {5: "Green Harbour", 12: "green-harbour", 20: "GREENHARBOUR", 2: "Green Harbour " * 9, 14: "harbour"}
+    notes = {14: "a green harbour, the green harbour"}
+    folders = []
+    for shard in (run / "bundle", *shards):
+        ids = IndexShard(shard).table("images")["image_id"].to_pylist()
+        columns = {"place": [values.get(number) for number in ids], "note": [notes.get(number, "") for number in ids]}
+        folders.append(with_columns(shard, tmp_path / f"index-{len(folders)}", **columns))
+    for opened in (folders[:1], folders[1:]):
+        searcher = Searcher(open_index(*opened))
+        matches = searcher.text_index.search(TextQuery.parse("green harbour"))
+        ids = [row["image_id"] for row in rows_of(searcher.index)]
+        assert not matches.exact and {ids[row] for row in matches.ranks} == {2, 5, 12, 14, 20}
+        assert {ids[row] for row, rank in matches.ranks.items() if rank == 0} == {5, 12, 20}
+        assert {hit.row["image_id"] for hit in searcher.images("green harbour", 24)[:3]} == {5, 12, 20}
+
+
 def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> None:
     index = jointspace.load(museum)
     assert not index.search("horse Rome", k=24).matched  # No horse is in Rome.
@@ -171,7 +204,8 @@ def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> 
 
 
 def test_results_are_merged_by_rank(museum: Path) -> None:
-    """The order equals a fusion that is computed from two separate rankings."""
+    """The merged order equals the order by points that the test computes from the ranking of the vectors and the
+    ranking of the words."""
     searcher = Searcher(open_index(museum))
     query = "boat Rome"
     searched = TextQuery.parse("Rome")
@@ -253,7 +287,7 @@ def test_build_index_makes_the_full_text_index(run: Path, monkeypatch: pytest.Mo
 def test_only_the_job_that_completes_the_index_makes_its_full_text_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last two shards are built at the same time. Before the index of two shards, there are three shards."""
+    """The last two of three shards are built at the same time. Afterwards the index is built again with two shards."""
     run = make_run(tmp_path / "run", images=40)
     made: list[int] = []
     monkeypatch.setattr(text_index, "make_text_index", lambda index: made.append(len(index.shards)))
@@ -276,7 +310,7 @@ def test_a_build_without_a_full_text_index_succeeds(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception,
     bundles: int,
 ) -> None:  # fmt: skip
-    """One warning is logged, and the first search makes the full-text index."""
+    """The full-text index cannot be made during the build. One warning is logged, and the first search makes it."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def fail(*_: object) -> sqlite3.Connection:
@@ -293,7 +327,8 @@ def test_a_build_without_a_full_text_index_succeeds(
 
 
 def test_indexes_with_equal_tables_share_one_file(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Two searches at the same time make it once, and so do the indexes of several models."""
+    """Two searches of one index at the same time make the full-text index once. A copy of the index gets a hard link to
+    the same file."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
     indexes = [shutil.copytree(run / "bundle", tmp_path / name) for name in ("one", "two")]
     fill = text_index._fill
@@ -320,7 +355,7 @@ def test_indexes_with_equal_tables_share_one_file(run: Path, tmp_path: Path, mon
 
 
 def test_long_identifiers_are_found_in_every_spelling(run: Path, tmp_path: Path) -> None:
-    """A long identifier is stored as a hash."""
+    """The identifiers are longer than MAX_STORED_KEY_CHARACTERS, so each of them is stored as a hash."""
     numbers = [f"Staatliche Sammlungen, Inv. {number:04d}/1907" for number in range(24)]
     index = TextIndex(open_index(with_columns(run / "bundle", tmp_path / "index", number=numbers)))
     for query in ("staatliche sammlungen inv 0007/1907", "StaatlicheSammlungenInv.0007-1907"):
@@ -354,7 +389,7 @@ def test_a_file_name_is_an_identifier_with_and_without_its_ending(tmp_path: Path
 
 
 def test_a_file_of_a_stranger_is_never_opened(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """SQLite opens no file of the index folder, and none in a folder that others can write."""
+    """SQLite opens neither a file in the index folder nor a file in a folder that other users can write."""
     index = shutil.copytree(run / "bundle", tmp_path / "index")
     (index / "words.sqlite").write_bytes(b"SQLite format 3\x00" + bytes(100))
     opened = []
@@ -460,6 +495,12 @@ def test_several_shards_match_as_one(run: Path) -> None:
             [(hit.row["path"], hit.matches) for hit in searcher.images(query, 24)] for searcher in (one, several)
         ]
         assert answers[0][:3] == answers[1][:3] and {*answers[0]} == {*answers[1]}
+    for query in ("1", "horse 2"):  # A number of a shard is not a value of the collection.
+        matches = [
+            {hit.row["path"]: hit.matches for hit in searcher.images(query, 24) if hit.matches}
+            for searcher in (one, several)
+        ]
+        assert matches[0] == matches[1]
     for changes in ({"sort": "-path"}, {"minus": ["cat"]}, {"where": "path != 'horse-19.png'"}):
         scores = [
             {hit.row["path"]: hit.score for hit in searcher.images("horse dog", 24, **changes)}
@@ -471,7 +512,8 @@ def test_several_shards_match_as_one(run: Path) -> None:
 
 
 def test_words_are_subtracted_from_a_text(museum: Path) -> None:
-    """The query is the normalised difference of unit vectors."""
+    """The vector of the query is the difference of the unit vectors of the text and of the subtracted word, scaled to
+    unit length."""
     searcher = Searcher(open_index(museum))
     answer = searcher.images("dog cat", 24, minus=["cat"])
     text, minus = np.eye(8)[0] + np.eye(8)[1], np.eye(8)[1]
@@ -517,14 +559,19 @@ def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: C
 
 
 def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) -> None:
-    """The model knows only the first query. The second query is a value of more photos than may share an identifier."""
+    """The model knows only the first query, "dog". The second query, "rome", is a value of more photos than may share
+    an identifier."""
     searcher = Searcher(open_index(with_columns(
         run / "bundle", tmp_path / "index", name=["dog", "dog", *["other"] * 22], place=["Rome"] * 21 + [None] * 3,
         count=[*range(24)],
     )))  # fmt: skip
-    dogs = [hit.row["count"] for hit in searcher.images("dog", 24, sort="-count")]
-    assert dogs == [1, 0, *range(23, 1, -1)]
-    assert [hit.row["count"] for hit in searcher.images("rome", 2, sort="-count")] == [20, 19]
+    dogs = searcher.images("dog", 24, sort="-count")
+    assert [hit.row["count"] for hit in dogs] == [1, 0, *range(23, 1, -1)]
+    assert dogs.identified == 2 and {hit.matches for hit in dogs[:2]} == {("name",)}
+    assert dogs.identified == searcher.images("dog", 24).identified
+    assert pickle.loads(pickle.dumps(dogs)).identified == 2  # noqa: S301  The test has written it.
+    places = searcher.images("rome", 2, sort="-count")
+    assert [hit.row["count"] for hit in places] == [20, 19] and places.identified == 0
 
 
 def test_command_finds_words(museum: Path) -> None:
@@ -554,7 +601,7 @@ def test_common_words_are_left_to_the_vectors(museum: Path, monkeypatch: pytest.
 def test_a_common_value_is_found_if_the_query_is_equal_to_it(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """More than a tenth of the photos, and more than may share an identifier, were taken in one place."""
+    """The place is the value of 22 of 24 photos: more than a tenth of them, and more than may share an identifier."""
     places = ["São Tomé", "sao-tome"] * 11 + ["São Tomé beach", None]
     searcher = Searcher(open_index(with_columns(run / "bundle", tmp_path / "index", place=places)))
     found = searcher.images("são tomé", 24)

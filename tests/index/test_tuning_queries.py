@@ -35,15 +35,17 @@ class LetterCounts(TextEncoder):
         counts = [[text.lower().count(letter) for letter in "abcdefghijklmnopqrstuvwxyz"] for text in texts]
         return np.array(counts, np.float32).reshape(len(texts), 26)
 """
-"""A module with a text encoder of the user."""
+"""Source text of a module in which a user defines a text encoder: the counts of the 26 letters."""
 METRIC = "inner_product"
 IMAGES = np.arange(200, dtype=np.float32)[:, None]
 SCRIPTS = {"ru": "CYRILLIC", "zh": "CJK", "ar": "ARABIC", "hi": "DEVANAGARI"}
-"""The script of each language that is not written in Latin letters. Japanese mixes three scripts."""
+"""Language -> its script, as Unicode names it, for languages that are not written in Latin letters. Japanese is left
+out, because it mixes three scripts."""
 
 
 class CountingEmbedder:
-    """A model that embeds a text as its length and knows the texts with the letter `known`."""
+    """A model that embeds a text as its length, and knows the texts that contain the text `known`. `embedded` has the
+    texts of the last call."""
 
     def __init__(self, known: str = "") -> None:
         self.known = known
@@ -58,7 +60,7 @@ class CountingEmbedder:
 
 
 class ForeignEmbedder(CountingEmbedder):
-    """A model whose text vectors were precomputed."""
+    """A model whose text vectors were precomputed, so that it cannot embed texts and raises UsageError."""
 
     def knows(self, text: str) -> bool:
         raise UsageError("this index cannot be searched with text")
@@ -89,7 +91,7 @@ def test_the_phrases_are_a_thousand_different_ones_without_templates() -> None:
     beginnings = Counter(first_words(*one) for one in every)
     assert max(beginnings.values()) <= 5, beginnings.most_common(3)
     firsts = Counter(phrase.lower().split()[0] for _, phrase in every)
-    assert firsts.most_common(1)[0][1] <= 30  # and no single word begins many of them
+    assert firsts.most_common(1)[0][1] <= 30  # No single word begins more than 30 phrases.
     assert all(phrase == unicodedata.normalize("NFC", phrase.strip()) for phrase in phrases)
 
 
@@ -104,7 +106,7 @@ def test_the_phrases_have_many_languages_and_scripts() -> None:
             assert found == {SCRIPTS.get(language, "LATIN")}, language
     assert len({SCRIPTS.get(language, "LATIN") for language in languages}) >= 4
     latin = tuple(languages.keys() - SCRIPTS.keys() - {"ja"})
-    for language in latin:  # simplemma, which counts known words, agrees with the labels
+    for language in latin:  # simplemma counts the words that it knows in each language, and finds the same language.
         assert langdetect(" ".join(languages[language]), latin)[0][0] == language
 
 
@@ -145,7 +147,8 @@ def test_half_of_the_texts_may_be_the_users_own() -> None:
     vectors, _ = choose_queries(np.ones((5000, 1), np.float32), METRIC, None, embedder, own + own)
     assert len(embedder.embedded) == len(set(embedder.embedded)) == 1000
     assert set(embedder.embedded[:500]) < set(own) and not set(own) & {*embedder.embedded[500:]}
-    assert vectors[:500, 0].tolist() == [len(text) for text in embedder.embedded[:500]]  # none of them is left out
+    # No query of the user is left out, although only some phrases fit the images.
+    assert vectors[:500, 0].tolist() == [len(text) for text in embedder.embedded[:500]]
     for language, phrases in phrases_by_language().items():
         assert len({*phrases} & {*embedder.embedded}) == pytest.approx(len(phrases) / 2, abs=1), language
 
@@ -163,12 +166,12 @@ def test_a_model_that_knows_hardly_any_phrase_is_measured_with_images() -> None:
 
 def test_phrases_about_other_things_and_in_unknown_languages_do_not_fit() -> None:
     """English has the greatest median, 5.5, and the lower quartile 3.25. The median of German, 4, is above this
-    quartile, and the median of Russian, 3, is below it. 60 % of the 15 phrases in both languages are nine phrases.
+    quartile, and the median of Russian, 3, is below it. 60 % of the 15 phrases in English and German are nine phrases.
     """
     scores = {"en": [1, 2, 3, 4, 5, 6, 7, 8, 9, 10], "de": [0, 3, 4, 5.5, 6.5], "ru": [1, 2, 3, 20, 30]}
     languages = np.repeat(list(scores), [len(each) for each in scores.values()])
     fitting = find_fitting(languages, np.concatenate(list(scores.values())))
-    assert fitting.tolist() == [3, 4, 5, 6, 7, 8, 9, 13, 14]  # rows 0 to 9 are English, 10 to 14 German
+    assert fitting.tolist() == [3, 4, 5, 6, 7, 8, 9, 13, 14]  # The rows 0 to 9 are English, and 10 to 14 are German.
     assert find_fitting(languages[:0], np.zeros(0)).tolist() == []
 
 
@@ -189,7 +192,8 @@ def test_the_words_of_file_names(names: list[str], words: list[str]) -> None:
 def test_build_index_measures_photos_without_captions_with_phrases(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, has_encoder: bool
 ) -> None:
-    """The photos are measured with themselves if the text vectors are precomputed, because no query can be encoded."""
+    """If the text vectors are precomputed, the index is measured with its photos instead, because no text can be
+    encoded."""
     (tmp_path / "letters.py").write_text(LETTERS)
     monkeypatch.syspath_prepend(tmp_path)
     monkeypatch.setenv(ALLOWED, "letters:LetterCounts")

@@ -38,8 +38,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Make a run of 80 images, and a run with the same images and 16 more. Each run has a model with one vector per
-    image and a multi-vector model."""
+    """Make the run `small` of 80 images, and the run `large` with the same images and 16 more. Each run has the model
+    `ncca` with one vector per image and the multi-vector model `dvsa`."""
     folder = tmp_path_factory.mktemp("runs")
     runs = {name: make_run(folder / name, images=images) for name, images in (("small", 80), ("large", 96))}
     add_fragments(runs["small"], "dvsa", SCORE)
@@ -57,8 +57,8 @@ def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) ->
 
 
 def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[str]:
-    """Return the files of all shards in a folder that contain one of the `vectors`, and the `paths` that are in their
-    tables."""
+    """Return the names of the FAISS and array files in an index that contain the bytes of one of the `vectors`,
+    followed by those of the `paths` that are in its tables of images."""
     files = [*bundle.rglob("*.faiss"), *bundle.rglob("fragments.safetensors")]
     found = [path.name for path in files if any(vector.tobytes() in path.read_bytes() for vector in vectors)]
     names = {path for part in open_index(bundle).shards for path in part.table("images")["path"].to_pylist()}
@@ -69,8 +69,8 @@ def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[st
 def test_photos_are_removed_and_then_added(
     runs: dict[str, Path], tmp_path: Path, model: str, factory: str, bundles: int
 ) -> None:
-    """Checks that removed photos leave no trace and are not added again, and that new photos make one more shard. The
-    ids keep their meaning, and the results equal an exhaustive comparison of the vectors."""
+    """Removed photos leave no trace and are not added again, and new photos make one more shard. The ids keep their
+    meaning, and the results equal an exhaustive comparison of the vectors."""
     start = bundle_of(runs["small"], factory, model, bundles)
     embeddings = Embeddings(Manifest(runs["large"] / "manifest"), runs["large"] / f"embeddings/{model}")
     gone = (
@@ -124,8 +124,8 @@ def test_run_of_a_compressed_index_does_not_name_code(runs: dict[str, Path], tmp
 def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """If two shards have the same ids, the ids of one shard are raised. The photos of both shards are counted, and new
-    photos of the run are still added."""
+    """The photos of another index have ids that the index uses already, so their ids are raised. The log counts the
+    photos, and new photos of the run are still added afterwards."""
     caplog.set_level("INFO")
     start = bundle_of(runs["small"], "Flat")
     less = tmp_path / "less"
@@ -145,8 +145,8 @@ def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
 
 
 def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """The former names of the commands still work. Photos that are already in the index are counted, and no temporary
-    file remains."""
+    """`add` and `remove` change an index without --copy-to, also by the former names of the commands. Photos that are
+    already in the index are counted, and no temporary file remains."""
     caplog.set_level("INFO")
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     files = {path.name for path in start.rglob("*")}
@@ -162,7 +162,7 @@ def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog
     run_command("remove", start, "5", "dog-0.png")
     assert [len(read_removed(IndexShard(folder))) for folder in (start, tmp_path / "less")] == [2, 1]
     assert {path.name for path in start.rglob("*")} == {*files, "removed.txt"}
-    run_command("add", start, runs["small"])  # without the removed photos
+    run_command("add", start, runs["small"])  # The removed photos are not added again.
     assert "0 of 78 photos" in caplog.text
     run_command("add", start, runs["large"])
     assert open_index(start).card.images.count == 94
@@ -215,8 +215,8 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
 def test_lines_of_a_list_that_match_nothing_are_reported(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The list has an id, a path, another spelling of a path and an absolute path. Each line that matches nothing is
-    reported, and the exit code is 3."""
+    """The list of `remove` has an id, a path, other spellings of a path and an absolute path, which all match. Each
+    line that matches no photo is reported, and the exit code is 3."""
     start = bundle_of(runs["small"], "Flat")
     bundle = IndexShard(start)
     paths = bundle.table("images")["path"].to_pylist()
@@ -289,7 +289,8 @@ def test_example_program_does_not_need_jointspace(runs: dict[str, Path]) -> None
 
 @pytest.fixture
 def run_indexes(runs: dict[str, Path], tmp_path: Path) -> dict[str, Path]:
-    """Build the indexes of both models of the small run in the folders in which the stages write them."""
+    """Copy the manifest and the indexes of both models of the small run to a new run folder, where the stages would
+    write them. Return model -> folder of its index."""
     for model in ("ncca", "dvsa"):
         shutil.copytree(bundle_of(runs["small"], "Flat", model), tmp_path / "run/index" / model)
     shutil.copytree(runs["small"] / "manifest", tmp_path / "run/manifest")
@@ -319,7 +320,8 @@ def test_a_removal_reaches_every_index_of_the_run(
 def test_a_removal_that_was_killed_is_completed_by_the_same_command(
     run_indexes: dict[str, Path], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """`serve` and `ingest` hide the photo in every index until the removal is complete."""
+    """`remove` is killed after it has changed one of two indexes. `serve` hides the photo in the other index until the
+    same command has completed the removal."""
     original = removing._remove_from
     calls = []
 
@@ -429,8 +431,8 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
 def test_captions_that_an_addition_loses_are_counted(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """An addition brings the captions of new photos only. It counts the captions that the run has for photos of the
-    index and that the index lacks."""
+    """`add` brings the captions of new photos only. It counts the captions of the run that belong to photos which are
+    in the index already, but that the index lacks."""
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
     assert "skipped" not in caplog.text

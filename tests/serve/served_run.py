@@ -27,12 +27,13 @@ LIMITS = Limits(5, 0, 100, 4, max_top=20, max_upload_bytes=10_000, upload_second
 
 
 def colour_of(thing: int) -> tuple[int, ...]:
-    """Return the RGB colour of the synthetic photos of a thing."""
+    """Return the RGB colour of the synthetic photos that show the thing with the number `thing`."""
     return tuple(int(c) for c in np.random.default_rng(thing).integers(256, size=3))
 
 
 def see(data: bytes) -> dict[str, np.ndarray]:
-    """Encode a synthetic photo: the features of the thing whose colour is nearest to the first pixel."""
+    """Return the features of a synthetic photo, as encoder -> (1, dim), from the bytes of its file: the features of the
+    thing whose colour is nearest to the first pixel."""
     pixel = np.array(PIXELS(data).getpixel((0, 0)))
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 
@@ -44,20 +45,22 @@ def open_gallery(*folders: Path) -> ServedGallery:
 
 
 def make_client(gallery: ServedGallery, limits: Limits = LIMITS, originals: bool = False) -> TestClient:
-    """Return an HTTP client of an application that serves the gallery under two names."""
+    """Return an HTTP client of an application that serves the gallery under the names `ncca` and `other`."""
     indexes = {name: ServedIndex(name, lambda: gallery) for name in ("ncca", "other")}
     return TestClient(build_app(indexes, limits, 2, ["testserver"], CHECK, originals=originals))
 
 
 def photograph(run: Path, name: str = "dog-0.png") -> dict:
-    """Return a form with a photo of the run as the upload, for the argument `files` of a client."""
+    """Return a form with the photo `name` of the run as the upload, for the argument `files` of an HTTP client."""
     return {"photograph": (name, (run / "data" / name).read_bytes())}
 
 
 def audited_run(run: Path, folder: Path) -> Path:
-    """Make a run in `folder` from the index of a run, with an audit by hand, and return the folder of its index.
+    """Make a run in `folder` with a copy of the index of another run and with an audit that no stage has made, and
+    return the folder of the copied index.
 
-    The audit lists a single caption of each of two photos, and all captions of another photo. The list is not sorted.
+    The audit lists a near-duplicate, a single caption of each of two photos, and all captions of another photo. The
+    list is not sorted.
     """
     index = shutil.copytree(run / "bundle", folder / "index/ncca")
     gallery = open_gallery(index)
@@ -74,12 +77,14 @@ def audited_run(run: Path, folder: Path) -> Path:
 
 
 def serve_generators(run: Path, *names: str) -> FastAPI:
-    """Return the application that the command `serve` starts for the index of a run and some of its generators."""
+    """Return the application that the command `serve` starts for the index `bundle` of a run and the generators
+    `names`."""
     return serve(run, "--trusted-run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:
-    """Return the application that the command `serve` starts for an index of a run, with the encoder `see`."""
+    """Return the application that the command `serve` starts for an index of a run with further `arguments`. Photos are
+    encoded by `see`."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.index.serve._encoder_of", lambda bundle, decode: see)

@@ -50,7 +50,7 @@ def started_server(run: Path) -> Iterator[tuple[int, subprocess.Popen]]:
 
 
 def request(port: int, method: str, path: str, headers: dict[str, str], body: bytes = b"") -> tuple[int, bytes]:
-    """Send a request with exactly these headers and Content-Length, and return the status and body of the answer."""
+    """Send a request with only these headers and Content-Length, and return the status and the body of the answer."""
     connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
     try:
         connection.putrequest(method, path, skip_host=True)
@@ -64,7 +64,7 @@ def request(port: int, method: str, path: str, headers: dict[str, str], body: by
 
 
 LOCAL_HOSTS = ["localhost:{}", "LocalHost", "127.0.0.1:{}", "127.0.0.1", "[::1]:{}"]
-"""Names of this machine. `{}` stands for the port."""
+"""Values of the `Host` header that name this machine. `{}` stands for the port of the server."""
 OTHER_HOSTS = [
     "evil.example", "localhost.evil.example", "127.0.0.1.evil.example:80", "127.0.0.1:80@evil.com", "[::1].evil.com",
     "localhost@evil.com", "10.0.0.1", "0.0.0.0", "[::2]", "*", "", "localhost/evil.com", "localhost:80:80",
@@ -73,7 +73,8 @@ OTHER_HOSTS = [
 
 @pytest.mark.parametrize("host", [*LOCAL_HOSTS, *OTHER_HOSTS])
 def test_a_local_server_answers_only_to_names_of_this_machine(port: int, host: str) -> None:
-    """Otherwise a web page whose host name resolves to this machine (DNS rebinding) could read the answers."""
+    """A server that answered to other names could be read by a web page whose host name resolves to this machine (DNS
+    rebinding)."""
     status, answer = request(port, "GET", "/api/models", {"Host": host.format(port)})
     assert (status, b"ncca" in answer) == ((200, True) if host in LOCAL_HOSTS else (400, False))
 
@@ -121,7 +122,7 @@ def test_a_visitor_who_reads_no_answers_does_not_delay_the_shutdown(run: Path) -
         visitor.sendall(b"GET / HTTP/1.1\r\nHost: localhost\r\n\r\n" * 200)
         assert request(port, "GET", "/api/health", {"Host": "localhost"})[0] == 200
         process.send_signal(signal.SIGINT)
-        # uvicorn raises SIGINT again at its end. The code is 0 if SIGINT is ignored.
+        # uvicorn raises SIGINT again at its end, so the exit code is 130, or 0 if the process ignores SIGINT.
         assert process.wait(30) in (0, 130)
         assert "Traceback" not in process.stderr.read()
 
@@ -192,7 +193,7 @@ def test_an_upload_that_is_not_a_photo_is_refused(
     assert answer.status_code == 422 and answer.json()["error"].startswith(reason)
 
 
-# The sizes in kilobytes are within the margin for the form, above it, and far above it.
+# The sizes in kilobytes are above max_upload_bytes but within the margin for the form, above both, and far above both.
 @pytest.mark.parametrize("size", [11, 200, 100_000])
 def test_too_large_uploads_are_refused_with_or_without_a_declared_size(client: TestClient, size: int) -> None:
     sent = []
@@ -270,7 +271,8 @@ def test_an_internal_error_is_counted_and_its_details_are_not_sent(
     client = make_client(gallery)
     answer = client.get("/api/models/ncca/images?sentence=dog")
     assert answer.status_code == 500 and answer.json() == {
-        "error": "The server could not answer because of an internal error. Its log has the details."
+        "error": "The server could not answer this request because of an internal error. Look for the reason in the log"
+        " of the server."
     }
     assert "a secret" in caplog.text
     route = '{route="/api/models/{model}/images",status="500"}'

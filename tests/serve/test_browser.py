@@ -20,7 +20,7 @@ PHOTO_PATH = "/api/models/ncca/photographs/1"
 
 @pytest.fixture(scope="module")
 def address(run: Path) -> Iterator[str]:
-    """Start a server with one index under two names, and return the address. The encoder is `served_run.see`."""
+    """Start a server with one index under two names, and yield its address. Photos are encoded by `served_run.see`."""
     from served_run import serve
 
     with listening(serve(run, run / "bundle")) as found:
@@ -60,9 +60,10 @@ def page(browser: Any) -> Iterator[Any]:
 
 
 def captions(page: Any, count: int, whole: bool = False) -> list[str]:
-    """Return the captions of the first `count` photos on the page. With `whole`, require exactly `count` photos.
+    """Wait until the page shows `count` photos, and return the captions of the first `count` photos.
 
-    Without `whole`, the page may have more photos, because a short page loads more results by itself.
+    With `whole`, the page must have exactly `count` photos. Without it, the page may have more photos, because a short
+    page loads more results by itself.
     """
     playwright.expect(page.locator("#answers")).to_have_attribute("aria-busy", "false")
     images = page.locator("#answers [data-photograph] img")
@@ -202,7 +203,7 @@ def test_suspicious_pairs_are_reviewed_by_key_and_by_button(page: Any, run: Path
         expect("2 of 2 probable · decided: 0 wrong, 0 right, 1 unsure", "house-5.png")
         page.keyboard.press("Control+z")
         expect("1 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "horse-3.png")
-        page.reload()  # The first pair without a decision is shown.
+        page.reload()  # After a reload, the page shows the first pair without a decision.
         expect("2 of 2 probable · decided: 1 wrong, 0 right, 0 unsure", "house-5.png")
         page.keyboard.press("r")
         expect("1 of 1 others", "cat-1.png")
@@ -304,7 +305,8 @@ def test_photos_that_cannot_be_read_are_explained_once(page: Any, address: str) 
 def test_the_footer_counts_the_photos_of_the_index_that_answers(
     page: Any, run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The count follows a change of the index, although another index of the collection still has all photos."""
+    """The footer counts the photos again after photos were removed from the index that answers, although another index
+    of the collection still has all photos."""
     from served_run import serve
 
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)

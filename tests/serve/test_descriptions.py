@@ -18,12 +18,13 @@ from pipeline.serve.gallery import Describer
 BASE_URL = "http://127.0.0.1"
 DESCRIPTIONS_PATH = "/api/generators/{}/descriptions"
 MAX_WAITING = 16
-"""Number of photos that may get a caption or wait for it at the same time."""
+"""Largest number of photos that a server captions or lets wait for it at the same time."""
 
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with the trained generators mrnn, nearest and joint. `joint` finds neighbours in the joint space."""
+    """Make a run with the trained generators mrnn, nearest and joint. `joint` is the generator `nearest` with
+    neighbours in the joint space."""
     run = make_described_run(tmp_path_factory.mktemp("served") / "run")
     settings = yaml.safe_load((run / "config.yaml").read_text())
     settings["generators"] = [*settings["generators"], "joint"]

@@ -52,8 +52,8 @@ SUPPORTED = {
     "texts in a list": (pa.list_(pa.string()), [["a"], [], None], "own is not None", 16, ["a"]),
     "numbers in a struct": (pa.struct([("x", pa.int64())]), [{"x": 1}, {"x": 2}, None], "own is None", 8, {"x": 1}),
 }  # fmt: skip
-"""Case -> the type, the values of the rows in turn, a condition, the number of rows that pass the condition, and the
-first value as an answer shows it."""
+"""Name of a case -> the Arrow type of a column, its three values, which the rows have in turn, a condition, the number
+of rows that satisfy the condition, and the first value as an answer of the API shows it."""
 UNSUPPORTED = {
     "binary": (pa.binary(), [b"\xff", b"", b"a"]),
     "large_binary": (pa.large_binary(), [b"\xff", b"", b"a"]),
@@ -69,7 +69,8 @@ UNSUPPORTED = {
     "durations in a struct": (pa.struct([("x", pa.duration("s"))]), [{"x": 2**62}, None, None]),
     "uuid": (pa.uuid(), [b"\xff" * 16, None, None]),
 }
-"""Case -> a type that answers cannot show, and the values of the rows in turn."""
+"""Name of a case -> an Arrow type that answers of the API cannot show, and three values, which the rows have in
+turn."""
 OUT_OF_RANGE_DATES = {
     "date32": (pa.date32(), [2**30, 0, 1]),
     "date32 before the year 1": (pa.date32(), [0, -(2**30), 1]),
@@ -77,11 +78,13 @@ OUT_OF_RANGE_DATES = {
     "timestamp[us]": (pa.timestamp("us"), [0, 1, 2**62]),
     "timestamp[ms]": (pa.timestamp("ms", "UTC"), [0, -(2**62), 1]),
 }
-"""Case -> a type, and values of the rows in turn that include a date outside of the years 1 to 9999."""
+"""Name of a case -> an Arrow type, and three values, which the rows have in turn. One of them is a date outside of the
+years 1 to 9999."""
 
 
 def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Path:
-    """Write a copy of the synthetic index whose images have a column `own` with these values in turn."""
+    """Write a copy of the synthetic index to `folder`, in which the images have a column `own` of the type `kind` with
+    these three values in turn. Return the folder."""
     bundle = IndexShard(run / "bundle")
     if isinstance(kind, pa.BaseExtensionType):
         own = kind.wrap_array(pa.array(values * (ROWS // 3), kind.storage_type))
@@ -122,7 +125,7 @@ def test_columns_of_foreign_types_are_shown_and_searched(run: Path, tmp_path: Pa
         except UsageError as error:
             refused += 1
             assert "own" in str(error) and "nothing" not in str(error)
-    assert refused >= 3  # Values of one type cannot be compared with numbers, texts and truth values alike.
+    assert refused >= 3  # No type can be compared with numbers, texts and truth values, so some conditions are refused.
 
 
 @pytest.mark.parametrize("name", UNSUPPORTED)

@@ -58,7 +58,7 @@ def test_a_photo_of_an_index_is_a_query_by_its_id(client: TestClient) -> None:
 @pytest.mark.parametrize("bundle", ["bundle", "regions"])
 @pytest.mark.parametrize("missing", ["photographs", "encoders"])
 def test_a_photo_of_an_index_is_a_query_without_its_file_or_encoder(run: Path, bundle: str, missing: str) -> None:
-    """The stored vector answers a query if the photo files are missing, or if the features were precomputed."""
+    """If the photo files are missing or the features were precomputed, the stored vector of the photo is the query."""
     whole = open_gallery(run / bundle)
     read = open_index(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
     bare = ServedGallery(whole.searcher, lambda data: {}, read, PIXELS, 32)
@@ -207,8 +207,8 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
 def test_photos_that_another_index_of_the_run_lists_as_removed_are_hidden(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
 ) -> None:
-    """This state exists while `remove` is running, or after it was killed. No answer, page or address shows the photo,
-    even if the table is too large for memory."""
+    """Another index of the run lists a photo as removed that the served index still has, as it happens while `remove`
+    is running. No answer and no address shows the photo, even if the table is too large for memory."""
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):

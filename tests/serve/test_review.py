@@ -29,7 +29,8 @@ def folder(run: Path, tmp_path: Path) -> Path:
 
 
 def open_page(folder: Path) -> tuple[TestClient, dict[str, str]]:
-    """Start the server of the review, and return a client and the headers that the page sends."""
+    """Start a server with the review page for the run in `folder`, and return a client and the headers that the page
+    sends with a decision."""
     client = TestClient(serve(folder, "--review", index="index/ncca"), base_url="http://127.0.0.1")
     (token,) = re.findall('name="token" content="([^"]{40,})"', client.get("/review").text)
     return client, {**ORIGIN, "X-Review-Token": token}
@@ -55,7 +56,9 @@ def test_suspicious_pairs_are_shown_with_their_photo_and_its_other_captions(fold
     photos = [client.get(f"/api/review/photographs/{number}") for number in range(3)]
     for photo, image_id in zip(photos, (3, 5, 1), strict=True):
         assert photo.content == client.get(f"/api/models/ncca/photographs/{image_id}/large").content
-    assert client.get("/api/review/photographs/3").status_code == 404
+    for number in (3, -1):
+        missing = client.get(f"/api/review/photographs/{number}")
+        assert missing.status_code == 404 and f"There is no pair {number}." in missing.json()["error"]
 
 
 def test_every_step_is_written_and_can_be_undone(folder: Path) -> None:
@@ -71,7 +74,7 @@ def test_every_step_is_written_and_can_be_undone(folder: Path) -> None:
         assert take(step, pair=pair) == {"pair": pair, "decisions": expected or ["unsure", "right", None]}
     rows = [(NAMES[3], CAPTIONS[3][0], "wrong"), (NAMES[5], "", "right"), (NAMES[3], CAPTIONS[3][0], "unsure")]
     assert decided(folder) == rows
-    client, headers = open_page(folder)  # The token is another one, and the decisions are still there.
+    client, headers = open_page(folder)  # A new server has another token, and the decisions are still there.
     assert client.get("/api/review").json()["decisions"] == ["unsure", "right", None]
     expected = [["wrong", "right", None], ["wrong", None, None], [None] * 3]
     for left, pair, decisions in zip((2, 1, 0), (0, 1, 0), expected, strict=True):
@@ -126,7 +129,7 @@ def test_a_request_that_the_page_did_not_send_writes_nothing(
 
 
 def headers_of(client: TestClient) -> dict[str, str]:
-    """Return the headers that the present page sends."""
+    """Return the headers that the review page of this client sends with a decision, with its present token."""
     (token,) = re.findall('name="token" content="([^"]+)"', client.get("/review").text)
     return {**ORIGIN, "X-Review-Token": token, "Content-Type": "application/json"}
 
@@ -184,7 +187,8 @@ def test_the_decisions_are_never_a_link(folder: Path) -> None:
 
 
 def test_a_name_with_line_breaks_and_tabs_is_one_row(tmp_path: Path) -> None:
-    """The name would otherwise be a decision about another photo."""
+    """If line breaks and tabs in the name of a photo were not escaped, the name would become a decision about another
+    photo."""
     path = tmp_path / "decisions.tsv"
     name = "a\r.png\ta dog\twrong\tnow\nb\t.png"
     decisions = [Decision(name, "", "right", "now"), Decision("b.png", "a dog", "wrong", "now")]
