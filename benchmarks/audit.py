@@ -88,8 +88,9 @@ KNOWN_WRONG = {
     "3241965735_8742782a70.jpg": "A parachute caught on a tree with some people on the ground shining a light at it .",
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
-"""Photo of Flickr8k -> its wrong caption, which is left out. The photos of the 32 captions, and of the 32 sets of
-captions, that have the lowest scores before any exchange were inspected. No other caption of them was wrong."""
+"""File name of a photo of Flickr8k -> its wrong caption, which `read_captioned` leaves out. The photos of the 32
+captions, and of the 32 sets of captions, that have the lowest scores before any exchange were inspected. No other
+caption of these photos was wrong."""
 
 
 @dataclass(frozen=True)
@@ -287,9 +288,10 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
 def score_lemon(rivals: Rivals) -> np.ndarray:
     """Compute the score of LEMoN for each caption (m,): high scores are suspicious (Zhang et al. 2025, section 3).
 
-    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the weighted mean distance between the
-    caption and the captions of the pairs with the nearest photos, plus the same with photos and captions exchanged.
-    Pairs of the same photo are not among these pairs.
+    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the mean of weighted distances between the
+    caption and the captions of the LEMON_NEIGHBOURS pairs with the nearest photos, plus the same term with photos and
+    captions exchanged. Pairs of the same photo are not among these pairs. A neighbour has a higher weight if it is
+    near, and if its own photo and caption are near each other.
     """
     x, y = rivals.x[rivals.owners], rivals.y
     rows = np.arange(len(y))[:, None]

@@ -110,11 +110,11 @@ def make_synthetic_photos(seed: int = 0) -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Return the mean coverage over `draws` random draws and its tenth percentile, both in percent, and the share of
-    draws that reach PROMISED.
+    """Calibrate with `draws` random draws of photos, and test each calibration with captions of the other photos.
 
-    `size` is the mean number of likely matches, and `out_of_domain` the percentage of captions that are judged to be
-    out of domain.
+    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, the share of draws that reach
+    PROMISED (`draws_above_83.5`, from 0 to 1), the mean number of likely matches of a caption (`size`), and the
+    percentage of captions that are judged to be out of domain (`out_of_domain`).
     """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
@@ -133,11 +133,12 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Return the `coverage` after `count` of the KINDS kinds of photos were added to the index or removed from it, and
-    the share of all photos that belong to these kinds (`changed`), both in percent.
+    """Calibrate before `count` of the KINDS kinds of photos are added to the index or removed from it, and test after
+    the change.
 
-    Both are [minimum, mean, maximum] over all choices of `count` kinds. The coverage of a choice is the mean over
-    `draws` random draws.
+    Return `added` and `removed`, each with the `coverage` after this change, and the share of all photos that belong to
+    these kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds. The
+    coverage of a choice is the mean over `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
@@ -184,8 +185,9 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 
 
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
-    """Return, for each of NORMALISATIONS, the coverage on test in percent, the mean number of likely matches on test
-    (`size`), and the mean number of likely matches on dev besides the right photo (`size_on_dev`)."""
+    """Return, for each of NORMALISATIONS, the `coverage` on test in percent, the mean number of likely matches of a
+    caption of test among the photos of test (`size`), and the mean number of likely matches of a caption of dev among
+    the photos of dev besides the right photo (`size_on_dev`). The captions of dev set the line of likely matches."""
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
     others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)

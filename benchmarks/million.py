@@ -106,8 +106,11 @@ def _word(number: int) -> str:
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
-    """Write features (n, dim) as after a ReLU, of which about a quarter is not zero, and an encoder file, without which
-    the rules would refuse the features. Shards that exist are kept. `topics` (n,) are the topics of the images.
+    """Write the features (n, dim) of the n images of a run as shards of the encoder `made`. They are like features
+    after a ReLU: about a quarter of the numbers is not zero. Shards that exist are kept.
+
+    An encoder file is also written, because the rules refuse features without one. `topics` (n,) are the topics of the
+    images.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")

@@ -42,7 +42,8 @@ from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
 TFIDF = "tf-idf"
-"""Name of the tf-idf vectors, which are computed for each selection."""
+"""Name of the tf-idf vectors of captions. They are computed again for each set of training captions, because their
+terms come from these captions."""
 RECALLS = ["_".join(column) for column in COLUMNS]
 """Columns of the recalls in a line."""
 FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,), "text_ridge": (3.0,)}

@@ -164,8 +164,9 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `jointspace init` and `jointspace run`, with the seconds of the jobs of the run by stage, and return the
-    figures with the folder of the index."""
+    """Measure `jointspace init` and `jointspace run`, and return the wall `seconds`, the `cpu_seconds` and `peak_gib`
+    of both together. `stages` has the seconds of the jobs of the run by stage, and `index` the folder of the index.
+    `cores` is the number of cores of the run, or None for its default."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -186,8 +187,9 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure PROGRAM, which fits, indexes and searches in one process, and return the figures with the folder of the
-    index."""
+    """Measure PROGRAM, which fits, indexes and searches in one process, and return the values of `measure` except the
+    output. `stages` has the seconds of each step that PROGRAM prints, and `index` the folder of the index. `cores` is
+    the number of threads, or None for the default."""
     shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()

@@ -97,7 +97,7 @@ class EncoderCard(CardPart):
 
 
 class TextEncoderCard(CardPart):
-    """The kind of a text encoder."""
+    """A text encoder of a model. `kind` is its kind in the configuration, such as tf-idf."""
 
     kind: str
 
@@ -244,7 +244,7 @@ class Card(MeasuredIndexes):
             needed = [*indexes, self.score, *(index and index.shortlist for index in indexes)]
         if None in needed:
             keys = "images, sentences, score and shortlist" if self.kind == "fragments" else "images"
-            raise ValueError(f"the card has the kind {self.kind}, but not all keys of this kind: {keys}")
+            raise ValueError(f"the card has the kind {self.kind}, but lacks a key that this kind needs ({keys})")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
             raise ValueError(
                 f"its indexes must have the {self.dim} dimensions and the metric {self.metric} of the card, but have"

@@ -181,7 +181,8 @@ def publish_record(
 
     `beside` has the contents of the further files by name. The record vouches for them, and for files that are already
     written: `files` has the result of `describe_file` for each of these by name. With a `batch`, all files become
-    visible when the caller publishes the batch. Raises JointspaceError if a file cannot be written.
+    visible when the caller publishes the batch. An artefact without `provenance` does not belong to a run. Raises
+    JointspaceError if a file cannot be written.
     """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}

@@ -51,7 +51,7 @@ class UnfinishedShard:
         """Keep the finished part with these `rows` in memory, and also store it unless it is the last missing part.
 
         `arrays` has `features` (len(rows), dim) in the dtype in which they are stored. A part of a region shard has
-        the arrays and details that UnfinishedRegions describes.
+        the arrays and details that UnfinishedRegions describes. Other parts need no `details`.
         """
         self._made[rows] = arrays, details or {}
         if rows != self.missing[-1]:

@@ -203,7 +203,8 @@ def removed_photos(shards: Iterable[IndexShard]) -> set[str]:
 def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
     """Return which of n images were removed, as (n,) bool.
 
-    `images` is a table of images below the folder `root`, and `removed` is the result of `removed_photos`.
+    `images` is a table of images below the folder `root`. `removed` has the absolute paths and the sha256 of the
+    removed photos, from `removed_photos`. An image counts as removed if its path or its sha256 is in `removed`.
     """
     rows = images.select(["path", "member", "sha256"]).to_pylist()
     return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)

@@ -92,7 +92,8 @@ class IndexWriter:
         self.files[name] = self._batch.add(self._path(name), data)
 
     def add_table(self, name: str, table: pa.Table) -> None:
-        """Write a table as the Parquet file `name`."""
+        """Write a table as the Parquet file `name` of the shard. Raises JointspaceError if the file cannot be
+        written."""
         self.add(name, to_parquet(table))
 
     def add_json(self, name: str, value: Json) -> None:

@@ -206,6 +206,7 @@ def write_moments(
     `folds` maps each fold in which the chunk has a pair to its arrays MOMENT_ARRAYS. Each array is stacked over these
     folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. Other folds are
     not stored, because moments are large and a chunk may have no pair. `details` are noted in the commit record.
+    Moments without `provenance` do not belong to a run.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():

@@ -94,7 +94,7 @@ def write_measured(
     """Write the result `value` as the JSON record `path`, and the `arrays` from which it was computed next to it.
 
     The file of the arrays has the name of the record with the ending `.<kind>.npz` in place of `.json`. With the
-    arrays, two results can be compared image by image.
+    arrays, two results can be compared image by image. A result without `provenance` does not belong to a run.
     """
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)  # pyright: ignore[reportArgumentType]  # the keywords are names of arrays
@@ -118,7 +118,8 @@ def _beside(path: Path, kind: str) -> Path:
 def write_summary(
     path: Path, evaluations: Sequence[Mapping[str, Json]], table: str, provenance: Provenance | None = None
 ) -> None:
-    """Write the list of all `evaluations` as JSON, and next to it the same list as a `table` in Markdown."""
+    """Write the list of all `evaluations` as the JSON file `path`. Write the Markdown `table` of the same list next to
+    it, with the ending `.md`. A list without `provenance` does not belong to a run."""
     beside = {path.with_suffix(".md").name: table.encode()}
     data = to_json(list(evaluations))
     publish(path, data, kind=SUMMARY, rows=len(evaluations), provenance=provenance, beside=beside)

@@ -124,7 +124,8 @@ class PackedTable:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield all rows in order, as tables of at most GROUP_ROWS rows, with all or some columns."""
+        """Yield all rows in order, as tables of at most GROUP_ROWS rows with the given columns, by default with all
+        columns. Raises IntegrityError if a row group is damaged or too large."""
         unpacked = 0
         for number in range(len(self._ends)):
             group = self._read_group(number, columns, unpacked)
@@ -170,7 +171,7 @@ class PackedTable:
         return gather(rows, self._ends, lambda number, rows: self._read_group(number).take(rows).to_pylist())
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
-        """Read a row group and check its rows.
+        """Read the row group `number` and check its rows. Return the given columns, by default all columns.
 
         `before` is the number of bytes of the groups that were unpacked before. Raises IntegrityError if they and this
         group together exceed the limit of the whole table.
@@ -247,7 +248,8 @@ class ChainedTables:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield all rows in order, as tables of at most GROUP_ROWS rows, with all or some columns."""
+        """Yield all rows in order, as tables of at most GROUP_ROWS rows with the given columns, by default with all
+        columns. Columns that the table of a shard lacks are null."""
         schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
         for number, table in enumerate(self.tables):
             stored = [name for name in schema.names if name in table.schema.names and name != SHARD]

@@ -48,7 +48,8 @@ def write_vectors(
 
     `sentence_id` (m,) and `image_id` (m,) are the ids of the texts and of their images. If the vectors are of
     documents, `documents` is the name of their entry in the section `documents` of the configuration. `imported` are
-    the fingerprints of the files of precomputed vectors by name. Dense vectors are stored as the dtype `storage`.
+    the fingerprints of the files of precomputed vectors by name, or None for vectors of an encoder that the run has
+    applied. Vectors without `provenance` do not belong to a run. Dense vectors are stored as the dtype `storage`.
     Raises InputError if a dense vector is not finite, or is too large or too small for this dtype, and IntegrityError
     if a sparse vector is not finite.
     """

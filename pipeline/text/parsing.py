@@ -87,7 +87,8 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id.
+    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id. Wanted
+    ids without a sentence are left out.
 
     `name` is the name of the file for messages. Raises InputError for a sentence without an id, a repeated id, or a
     file without sentences.
@@ -100,8 +101,9 @@ def index_trees(
 ) -> dict[str, PhraseTree]:
     """Return the phrase trees of the `wanted` ids, as a mapping from ids.
 
-    The id of a tree without an id is its number in the file, counted from 0. `name` is the name of the file for
-    messages. Raises InputError for a repeated id or a file without trees.
+    `trees` has an id, or None, with each tree. The id of a tree without an id is its number in the file, counted from
+    0. Wanted ids without a tree are left out. `name` is the name of the file for messages. Raises InputError for a
+    repeated id or a file without trees.
     """
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 

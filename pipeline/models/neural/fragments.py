@@ -22,7 +22,8 @@ from pipeline.text.vocabulary import Tokens
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
-    """Reorder the packed vectors `words` (total, c) sentence by sentence, in the order of the words."""
+    """Return the packed vectors `words` (total, c) grouped by sentence, in the order of the sentences and of their
+    words, without global vectors."""
     return MultiVectors(words[packed.rows], packed.offsets)
 
 
@@ -215,8 +216,8 @@ class FragmentNetwork(nn.Module):
     def fragments(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> tuple[MultiVectors, MultiVectors]:
-        """Embed n images by their regions and n sentences by their fragments, and convert the vectors to
-        `precision`."""
+        """Embed n images by the stacked features of their `regions`, and n sentences by their fragments. Return the
+        vectors of both in the dtype `precision`. `whole` is not used, because the first region is the whole image."""
         images = self.embed_images(regions, whole)
         fragments = self.embed_sentences(sentences)
         return (
@@ -227,8 +228,8 @@ class FragmentNetwork(nn.Module):
     def forward(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> "Tensor | ScoredFragments":
-        """Score the n images of a batch by its n sentences by `rule`, and return (n, n) float32, with the pairs on the
-        diagonal. A subclass may return more."""
+        """Score the n images of a batch (rows) with its n sentences (columns) by `rule`, and return (n, n) float32,
+        with the pairs on the diagonal. A subclass may return more. `whole` is not used."""
         images, fragments = self.fragments(regions, whole, sentences)
         return multivector_scores(images, fragments, self.rule)
 

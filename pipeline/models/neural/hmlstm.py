@@ -361,8 +361,8 @@ class HMLSTM(GlobalModel):
         return self.in_blocks(lambda rows: embed(upload(x[rows], self.device)), len(x), "region", MAX_REGIONS)
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed the noun phrases in the trees of whole sentences, and return (p, c) float32 in the order of
-        `noun_phrases`."""
+        """Embed the p noun phrases in the trees `phrases`, which are trees of whole sentences. Return (p, c) float32,
+        tree after tree, and within a tree in the order of its nodes."""
         assert isinstance(phrases, Trees)
 
         def embed(rows: slice) -> Tensor:

@@ -187,8 +187,11 @@ class RefinedCCA(UnitProjections, LinearModel):
         draw: Callable[[np.ndarray], tuple],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Return the plan for training `towers`, which read captions by the view `text`. TrainingPlan describes the
-        other arguments."""
+        """Return the plan for training `towers`, which read captions by the view `text`.
+
+        `draw` returns the arguments of `towers` for the training pairs with given row numbers (k,). `objective` is the
+        loss of the scores, or None for the loss of `task`. The plan judges by the recall on the dev pairs of `task`.
+        """
         dev = task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)

@@ -245,7 +245,8 @@ class Training:
         """Train to the end, put the averaged parameters of the best epoch into the module, and switch the module to
         evaluation mode. Call `after_step` after each batch.
 
-        Returns the history: for each epoch its number `epoch`, from 0, the mean `loss` of its batches, the
+        The best epoch has the highest score on dev. Without patience, no epoch is scored, and the last epoch counts as
+        the best. Returns the history: for each epoch its number `epoch`, from 0, the mean `loss` of its batches, the
         `learning_rate` of its first batch, and the score `dev` if it was scored. Raises JointspaceError, which names
         the batch, if a loss or gradient is not finite. The error is raised before a checkpoint can contain results of
         this batch, and on a CPU also before a parameter is changed.
@@ -385,8 +386,8 @@ class Training:
             self.state[name].copy_(tensor)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the state of the training, from which `resume` continues. Raises JointspaceError if the last loss or
-        gradient is not finite."""
+        """Return a copy of the state of the training, as NumPy arrays, from which `resume` continues. Raises
+        JointspaceError if the last loss or gradient is not finite."""
         self._read_loss()
         groups = {"now": self.state, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}

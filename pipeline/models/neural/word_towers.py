@@ -194,7 +194,7 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Create the model that starts as `task.start`, a WordStart."""
+        """Create the model that starts as `task.start`, a WordStart. The seed of `task` draws the recurrent network."""
         towers = initial_towers(task)
         with seeded(task.seed):
             hidden = task.own_settings(RecurrentTrainSettings).hidden

@@ -160,7 +160,8 @@ def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Map
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     """Return the table `images` with the columns title, tags and description of the weak texts.
 
-    A column is not added if none of the images has such a text, or if the table already has a column of that name.
+    An image without such a text has null in the column. A column is not added if none of the images has such a text, or
+    if the table already has a column of that name.
     """
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
