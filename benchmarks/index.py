@@ -96,9 +96,10 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Compare the time of an exact search of all `queries` at once with the time of the matrix product alone, and with
-    the time of IndexFlatIP for one query at a time. `differing` counts the positions in the ten results of a query at
-    which IndexFlatIP has another row.
+    """Print the time of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim), compared with the
+    time of the matrix product alone (`repeats` times), and with the time of IndexFlatIP for one query at a time.
+
+    `differing` counts the positions in the ten results of all queries at which IndexFlatIP has another row.
     """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)

@@ -69,8 +69,8 @@ class Photos:
         return Calibration.fit(images, self.sentences[sentences], np.arange(PAIRS), self.metric, coverage), drawn
 
     def test(self, calibration: Calibration, among: np.ndarray, rng: np.random.Generator) -> tuple[float, float, float]:
-        """Return the coverage, the mean number of likely matches, and the share of captions that are judged to be out
-        of domain.
+        """Return the coverage (from 0 to 1), the mean number of likely matches, and the share of captions, from 0 to 1,
+        that are judged to be out of domain.
 
         They are measured with at most TESTED captions of the images `among` (k,), in an index of these images.
         """
@@ -88,7 +88,7 @@ class Photos:
 
 
 def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
-    """Read the vectors of the photos of some splits, and of their captions."""
+    """Read the vectors of the photos with captions of some splits, and of their captions, in the space of `model`."""
     embeddings = run.embeddings(model)
     images = []
     sentences = []
@@ -102,7 +102,7 @@ def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photo
 
 
 def make_synthetic_photos(seed: int = 0) -> Photos:
-    """Make synthetic photos with one noisy caption each."""
+    """Make 240 synthetic photos with one caption each, whose vector is the photo's vector with noise."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((240, 8)).astype(np.float32)
     sentences = images + rng.standard_normal(images.shape).astype(np.float32)
@@ -177,7 +177,8 @@ def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def soft_maximum(scores: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the mean exponential of each row, at a temperature of SOFTNESS standard deviations."""
+    """Return the soft maximum (q,) of each row of `scores` (q, b): the logarithm of the mean exponential at a
+    temperature of SOFTNESS standard deviations of the row."""
     temperature = SOFTNESS * scores.std(axis=1, keepdims=True)
     best = scores.max(axis=1, keepdims=True)
     means = np.exp((scores - best) / temperature).mean(axis=1)
@@ -211,7 +212,7 @@ def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
 
 
 def summarise(values: Sequence[float]) -> list[float]:
-    """Return [minimum, mean, maximum], rounded to one decimal."""
+    """Return [minimum, mean, maximum] of `values`, rounded to one decimal."""
     return [round(value, 1) for value in (min(values), sum(values) / len(values), max(values))]
 
 

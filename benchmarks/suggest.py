@@ -175,7 +175,11 @@ def measure_selection(
 def measure_all(
     collection: Collection, methods: Mapping[str, Method], counts: Sequence[int], seeds: Sequence[int], tenths: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a line for each number of photos, seed, selection, method and hubness correction."""
+    """Yield a line for each number of photos in `counts`, seed, selection, method and hubness correction.
+
+    If `tenths` is true, a tenth of the selected photos chooses the settings, otherwise the dev split does. The
+    selections are `random` and `suggest`.
+    """
     pool = collection.of_split("train")
     views = {name: block[pool] for name, block in collection.features.items()}
     x = np.hstack([unit_rows(view) for view in views.values()])

@@ -47,7 +47,8 @@ OBJECTIVE = Objective("ranking", "all", 0, margin=0.2, temperature=0.1, reductio
 
 
 def draw_trees(draw, count: int) -> Trees:
-    """Draw trees of sentences with about 11 words, as captions have."""
+    """Draw `count` trees of sentences with about 11 words, as captions have. `draw(rng, length)` draws the nodes of one
+    tree."""
     rng = np.random.default_rng(0)
     return pack([draw(rng, int(n)) for n in np.clip(rng.normal(11, 4, count).astype(int), 3, 35)])
 

@@ -96,7 +96,8 @@ def recall(scores: np.ndarray, owners: np.ndarray) -> float:
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files of `pairs` pairs if they do not exist, and return the best possible recall@K."""
+    """Write the files of `pairs` pairs below `folder` if they do not exist. Return the best possible recall@K of the
+    last QUERIES texts, from 0 to 1."""
     data = folder / "data"
     kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
@@ -197,7 +198,8 @@ def by_python(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def search(index_folder: Path, folder: Path, pairs: int) -> float:
-    """Return the recall@10 of the texts that were not used for fitting, measured through the index."""
+    """Search with the texts that were not used for fitting, and return their recall@K, from 0 to 1. The index is in
+    `index_folder`, and the texts are below `folder`."""
     import jointspace
 
     index = jointspace.load(index_folder)

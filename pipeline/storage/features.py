@@ -87,7 +87,8 @@ def remove_unfinished(path: Path) -> None:
 
 
 def has_unfinished(path: Path) -> bool:
-    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists."""
+    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists. The
+    result is also true for a finished shard."""
     return _parts_of(path).is_dir() or commit_path(path).exists()
 
 

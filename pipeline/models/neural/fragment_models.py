@@ -212,7 +212,8 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int | list[int]:
-        """Compute the value of the fourth argument of the sentence encoder, whose name is `cls.own`."""
+        """Compute the value of the argument of the sentence encoder that only this model has, from the settings or the
+        training sentences of `task`. Its name is `cls.own`, and it is the fourth argument."""
         raise NotImplementedError
 
     @classmethod

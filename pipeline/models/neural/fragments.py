@@ -102,8 +102,9 @@ class RectifiedBRNN(FragmentEncoder):
         return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
-        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden), where f is the rectifier and U
-        is `u`. e_t are the rows of `e`."""
+        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden) in packed order, where f is the
+        rectifier and U is `u`. e_t are the rows of `e` (total, hidden), and `sizes` has the number of words at each
+        position. h_0 is zero."""
         state = e.new_zeros(sizes[0] if sizes else 0, len(u))
         states = []
         for inputs in e.split(sizes):
@@ -138,7 +139,8 @@ class Edges(NamedTuple):
 
 
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
-    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
+    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label. The
+    matrix 0 is for roots.
 
     A label is rare if no word has it, or if less than the share `least_share` of all words with a head have it.
     """

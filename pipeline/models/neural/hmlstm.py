@@ -403,7 +403,8 @@ class HMLSTM(GlobalModel):
 
 
 def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tensor:
-    """Return the rows in `levels` of the noun phrases of `trees`, (p,), in the order of `noun_phrases`."""
+    """Return the rows in `levels` of the p noun phrases of `trees`, (p,) int64, tree after tree and in the order of the
+    nodes. `levels` is the result of `arrange` for the same trees."""
     row = torch.empty_like(levels.nodes)
     row[levels.nodes] = torch.arange(len(row))
     empty = np.cumsum(trees.lengths == 0)  # `levels` has a node for each empty tree, but `trees` does not.

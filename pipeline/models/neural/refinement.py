@@ -104,7 +104,7 @@ class RefinedTowers(nn.Module):
         self.dropout = dropout
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """Embed n images, rows of the image view (n, D), as (n, c) of unit length."""
+        """Embed n images, the rows x (n, D) of the image view, as (n, c) of unit length."""
         return unit_length(self.project_images(x))
 
     def embed_sentences(self, y: Matrices) -> Tensor:
@@ -246,7 +246,8 @@ class ProjectionTowers(RefinedTowers):
     scales: Tensor
 
     def __init__(self, task: TrainingTask, text: TextView, settings: ProjectorTrainSettings) -> None:
-        """Draw the weights, and measure the means and the scales on the training pairs of `task`."""
+        """Draw the weights with the seed of `task`, and measure the means and the scales on its training pairs. `text`
+        is the view of the captions. The module is moved to the device of `task`."""
         captions = text.stack(task.train.sentences)
         mean_y = np.concatenate([block.mean(axis=0, dtype=np.float64) for block in matrices_of(captions)])
         width = settings.hidden if settings.layers == 2 else settings.dimensions

@@ -178,7 +178,8 @@ def read_extra_text(config: "Config") -> list[str]:
 
 
 def read_queries(file: Path) -> list[str]:
-    """Read the queries in the file `hubness.queries`. Raises InputError if it cannot be read or has no query."""
+    """Read the queries in `file`, which the key `hubness.queries` names, one per line. Empty lines are left out. Raises
+    InputError if the file cannot be read or has no query."""
     if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
         raise InputError(f"{file} has no query. Write one query per line, or remove hubness.queries.")
     return queries
