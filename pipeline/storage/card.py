@@ -143,9 +143,9 @@ class IndexCard(CardPart):
 
 
 class ScoreCard(CardPart):
-    """The rule that scores two items of a multi-vector model (see pipeline.index.gallery).
+    """The rule that scores an image and a sentence of a multi-vector model (see pipeline.index.gallery).
 
-    `sum` and `global_weight` have the meaning that they have in pipeline.compute.multivectors.ScoreRule.
+    `sum` and `global_weight` are the fields of pipeline.compute.multivectors.ScoreRule.
     """
 
     sum: str

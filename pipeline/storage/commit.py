@@ -255,11 +255,12 @@ def remove_artefact(path: Path, alone: bool = False) -> None:
 
 
 def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False) -> None:
-    """Remove the artefacts with the numbers `first`, `first + 1` and so on, as `remove_artefact` does.
+    """Remove the artefacts with the numbers `first`, `first + 1` and so on, up to the first missing commit record.
 
-    `path_of(number)` is the path of a commit record. With `alone`, only the commit records are removed, and not the
-    files for which they vouch. The artefact with the highest number is removed first. If the process is killed during
-    this, the remaining numbers therefore have no gap, and the next call finds them.
+    `path_of(number)` is the path of a commit record. The record and the files for which it vouches are removed. A file
+    that differs from the record stays. With `alone`, only the commit records are removed. The artefact with the highest
+    number is removed first. If the process is killed during this, the remaining numbers therefore have no gap, and the
+    next call finds them.
     """
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):

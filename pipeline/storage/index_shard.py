@@ -193,7 +193,10 @@ class IndexShard:
         return digest
 
     def read(self, name: str) -> bytes:
-        """Read the file `name` after its size and hash were checked."""
+        """Read the file `name` of the shard into memory, after its size and hash were checked.
+
+        Raises IntegrityError if the file is missing, is not on the card, or differs from the card.
+        """
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
@@ -251,7 +254,8 @@ class IndexShard:
         return table
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse an id, a size or a path in the shard's tables.
+        """Raise IntegrityError if an id, a size or a path in the shard's tables is not one that jointspace writes, or
+        if two rows have the same id.
 
         This reads only the columns of ids, sizes and paths.
         """

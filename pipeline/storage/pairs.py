@@ -281,7 +281,8 @@ class PairSet:
 
     `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
     moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
-    have the origins of the vectors (see pipeline.storage.parameters) by encoder. `n_folds` is the number of folds.
+    have the origin of the vectors of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
+    vectors. `n_folds` is the number of folds.
     Raises IntegrityError if a chunk in `folder` is missing or not valid. The content of a file is only checked when it
     is read, which raises IntegrityError if the file is damaged.
     """
@@ -356,7 +357,7 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`, as `PairSet.moments` does.
+        """Return functions without arguments that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name.
 
         If several functions read a fold, its moments are the sum of their results.
         """

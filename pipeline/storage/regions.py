@@ -149,10 +149,10 @@ class RegionShard(Shard):
 class RegionRows:
     """The regions of the images `image_id` (n,), at least one. `rows.packed([3, 1])` reads only two images.
 
-    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origins of
-    the features by encoder (see pipeline.storage.parameters). `folders` has the folder of the region shards by encoder.
-    Raises IntegrityError if the encoders do not have the same regions, and, with `complete`, if an image has no
-    regions.
+    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origin of the
+    features of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed features. `folders` has
+    the folder of the region shards by encoder. Raises IntegrityError if the encoders do not have the same regions, and,
+    with `complete`, if an image has no regions.
     """
 
     def __init__(

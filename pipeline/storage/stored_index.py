@@ -115,7 +115,8 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse an id, a size or a path in a row of any shard."""
+        """Raise IntegrityError if an id, a size or a path in a row of any shard is not one that jointspace writes, such
+        as a path that leads out of the folder of the photos."""
         for shard in self.shards:
             shard.check_rows()
 

@@ -40,7 +40,9 @@ LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
 
 
 def write_table(path: Path, kind: str, table: pa.Table, **about: Unpack[About]) -> Commit:
-    """Write `table` as one Parquet file with its commit record. `about` has the further arguments of `publish`."""
+    """Write `table` as the Parquet file `path` with its commit record, which notes the `kind`. `about` may have the
+    provenance, the details, and the batch that publishes the file. Raises JointspaceError if the file cannot be
+    written."""
     return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, **about)
 
 

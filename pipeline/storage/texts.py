@@ -92,7 +92,7 @@ def write_sentences(
 
     A shard of the kind TOKENS has the arrays `ids` and `offsets`: the tokens of text i are
     `ids[offsets[i]:offsets[i + 1]]`. A shard of the kind TREES has the FIELDS for each of KINDS, with names such as
-    `phrase_parents`. `about` has the further arguments of `write_shard`.
+    `phrase_parents`. `about` may have the provenance, the details, and the batch that publishes the shard.
     """
     arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
     write_shard(path, kind, arrays, rows=len(sentence_id), **about)

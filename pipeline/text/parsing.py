@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 FURTHER_ROOT = "parataxis"
 """Relation of the root of a second sentence to the root of the first, if the parser splits a text into sentences."""
 MAX_WORDS = 100
-"""Largest number of words in a text that is parsed. Longer texts get chains (see `fall_back`) in place of trees."""
+"""Largest number of words in a text that is parsed. Longer texts get chains in place of trees: each word is then the
+head of the next word."""
 
 
 def require_spacy() -> Any:
@@ -39,7 +40,8 @@ def require_spacy() -> Any:
 def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
     """Parse texts with a spaCy pipeline and derive their phrase trees. `load` returns the pipeline.
 
-    A text without words, or with more than MAX_WORDS words, gets chains (see `fall_back`) in place of the trees.
+    The result has the texts in their order. A text without words, or with more than MAX_WORDS words, gets chains in
+    place of the trees (see `fall_back`), in which each word is the head of the next word.
     """
     pipeline = load()
     docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
@@ -131,8 +133,8 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets chains
-    (see `fall_back`).
+    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets
+    chains (see `fall_back`), and the result then has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -157,7 +159,8 @@ MAX_STEPS_PER_EVALUATION = 200
 WORDS_PER_STEP = 100
 """Number of words in one of the first training steps. A small treebank is evaluated on dev once per epoch."""
 SCORES = ("dep_uas", "dep_las", "tag_acc")
-"""The scores of a parser, by spaCy's names (see `judge`)."""
+"""The scores of a parser on dev, by spaCy's names: the shares of words with the right head, with the right head and
+relation, and with the right tag."""
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:

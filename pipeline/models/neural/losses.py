@@ -158,8 +158,8 @@ class PhrasePairs(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The scores of a batch: `sentences` (n, n) of images by sentences, and `phrases` (p, p) of regions by noun
-    phrases.
+    """The scores of a batch: `sentences` (n, n) of n images (rows) with n sentences (columns), and `phrases` (p, p) of
+    p regions (rows) with p noun phrases (columns). The right pairs are on the diagonals.
 
     `pairs` describes the noun phrases.
     """

@@ -267,11 +267,13 @@ class ProjectionTowers(RefinedTowers):
                 self.scales[side] = projected.square().mean().rsqrt()
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Apply the one or two layers of the image side to the stacked features x (n, D). Return (n, c)."""
+        """Apply the one or two layers of the image side to the stacked features x (n, D). Return (n, c), not of unit
+        length."""
         return self._head(0, super().project_images(x) * self.scales[0])
 
     def project_sentences(self, y: Matrices) -> Tensor:
-        """Apply the one or two layers of the sentence side to the rows y (n, d) of the text view. Return (n, c)."""
+        """Apply the one or two layers of the sentence side to the rows y (n, d) of the text view. Return (n, c), not of
+        unit length."""
         return self._head(1, super().project_sentences(y) * self.scales[1])
 
     def _head(self, side: int, hidden: Tensor) -> Tensor:

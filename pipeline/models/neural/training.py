@@ -161,7 +161,7 @@ class TrainingPlan:
 
     module: nn.Module
     draw: Callable[[np.ndarray], tuple]
-    """Function from the numbers of n pairs to the arguments of the module."""
+    """Function from the row numbers (n,) of the pairs of a batch to the arguments of the module, a tuple."""
     owners: np.ndarray
     """The image of each of the m pairs (m,)."""
     pair_ids: np.ndarray

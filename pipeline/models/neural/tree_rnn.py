@@ -194,7 +194,7 @@ class DependencyRNN(TreeRNN):
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the number of the matrix of each node, (total,), or -1 for the identity.
 
-        `parents` (total,) and `labels` (total,) describe the nodes as in Forest.
+        `parents` (total,) are the numbers of the nodes' parents, or -1 for a root. `labels` (total,) are their labels.
         """
         raise NotImplementedError
 

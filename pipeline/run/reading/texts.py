@@ -95,8 +95,9 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
 def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """Learn the vocabulary of the training sentences for the text encoder `name`, or for `tokens`.
 
-    Terms are counted chunk by chunk, on the machines on which the run computes sums. `sizes` are the other parameters
-    of `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if the counts cannot be written to disk.
+    Terms are counted chunk by chunk, on the machines on which the run computes sums. `sizes` has the
+    maximum `size` of the vocabulary, the `min_count` of sentences with a term, and the flags `idf` and `normalise`.
+    Raises JointspaceError if the counts cannot be written to disk.
     """
     chunks = run.manifest.chunks or [range(0)]
     # Workers on other machines share only the folder of the run.
