@@ -50,7 +50,9 @@ def make_tied_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, n
 
 
 def make_close_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw images in four groups of almost equal images, whose scores single precision cannot always tell apart."""
+    """Draw 260 images in four groups of almost equal images, whose scores single precision cannot always tell apart,
+    and two sentences near each image. Return the vectors of the images and of the sentences, and the row of the image
+    of each sentence."""
     owners = rng.permutation(np.repeat(np.arange(260), 2))
     images = np.repeat(rng.standard_normal((4, 19)), 65, axis=0)
     images = (images + 1e-4 * rng.standard_normal(images.shape)).astype(np.float32)

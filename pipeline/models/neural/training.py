@@ -135,7 +135,8 @@ class LossFunction(Protocol[Output]):
     def drawn(self) -> int: ...
 
     def __call__(self, output: Output, owners: Tensor, /) -> Tensor:
-        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss, a scalar, from the `output` of the module for a batch. `owners` (n,) are the images of the
+        batch's pairs."""
         ...
 
 
