@@ -289,8 +289,8 @@ def _read(name: str, *_: int) -> Commit:
         own = {**value[CARRIED], "files": value.get("files"), "check": value.get("check")}
         if own.get("digest") != value.get("fingerprint"):
             raise IntegrityError(
-                f"{path.parent} was changed by `remove`, `add` or `calibrate` after the run had built it. `jointspace run"
-                " CONFIG` builds it again, without the removed photos. Then `calibrate` it again if it was calibrated."
+                f"{path.parent} was changed by `remove`, `add` or `calibrate` after the run had built it. `jointspace"
+                " run CONFIG` builds it again, without the removed photos. `calibrate` must then be repeated."
             )
     check_form(own, CommitForm, path, what="is not a commit record of this version")
     for file in own["files"]:

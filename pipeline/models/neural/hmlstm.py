@@ -190,9 +190,10 @@ class TwoBranches(GlobalNetwork):
         return x - torch.cat([self.mean, self.whole])
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
-        """Embed centred features x as vectors of unit length.
+        """Embed centred features x (n, D) as vectors (n, K) of unit length.
 
-        The first `images` rows are images, the others regions.
+        The first `images` rows are images, the others regions. Images and regions are normalised with separate
+        statistics.
         """
         x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
