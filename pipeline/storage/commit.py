@@ -67,7 +67,8 @@ class Provenance:
 
 
 class About(TypedDict, total=False):
-    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to it."""
+    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to
+    `publish`: the origin, further values for the commit record, and the batch that makes the files visible."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None

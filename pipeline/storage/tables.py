@@ -60,7 +60,8 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
-    """Read a published table and its commit record. Raises IntegrityError if it is damaged or of another kind."""
+    """Read the table in the Parquet file `path`, and its commit record. Raises IntegrityError if the table is missing,
+    damaged, or not of this `kind`."""
     data, commit = read_verified(path, kind)
     return PackedTable(data, path).unpack(), commit
 

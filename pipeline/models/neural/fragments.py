@@ -114,7 +114,8 @@ class RectifiedBRNN(FragmentEncoder):
 
 
 def _layer(rows: int, columns: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Draw the initial weights (rows, columns) of a layer, and set its biases (rows,) to zero."""
+    """Return the initial weights (rows, columns) of a layer, which are random, and its biases (rows,), which are
+    zero."""
     return uniform(rows, columns, columns**-0.5), nn.Parameter(torch.zeros(rows))
 
 

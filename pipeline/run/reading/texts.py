@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 
 def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
-    """Read the vocabulary of the words in sentences, and its fingerprint."""
+    """Read the vocabulary `tokens` of the run, with which models read the words of sentences. Also return its
+    fingerprint."""
     value = read_record(run.layout.token_vocabulary.path)
     return Vocabulary.from_dict(value), value["fingerprint"]
 
