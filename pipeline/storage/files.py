@@ -137,7 +137,8 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
 
 
 def _verification_key(path: Path, status: os.stat_result, sha256: str) -> str:
-    """Return a digest of the name, the status and the expected hash of a file."""
+    """Return a digest of the path, the status and the expected hash of a file. Under this digest, `map_verified`
+    remembers that the file was verified."""
     facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, sha256)
     return hashlib.sha256("\0".join(map(str, ("verified", os.path.realpath(path), *facts))).encode()).hexdigest()
 

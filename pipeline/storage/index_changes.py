@@ -235,7 +235,8 @@ class Revision:
         self.outlines: dict[str, MultiVectors] = {}
 
     def put(self, side: ShardSide, write: Writer, factory: str) -> None:
-        """Write the FAISS index and the table of `side`. `write` writes the FAISS index, whose type is `factory`."""
+        """Add the FAISS index and the table of `side` to the new version of the shard, which `commit` completes.
+        `write` writes the FAISS index, and `factory` is the factory string of its type."""
         self.writer.add(f"{side.name}.faiss", write)
         self.writer.add_table(f"{side.modality}.parquet", side.table)
         size = self.writer.files[f"{side.name}.faiss"]["bytes"]

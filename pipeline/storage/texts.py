@@ -172,9 +172,11 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file of the user. A file whose name ends in .gz is decompressed.
+    """Yield the lines of a text file of the user, without their line endings. A file whose name ends in .gz is
+    decompressed.
 
-    Lines are split as by pipeline.foreign.files.each_line. Raises InputError if the file cannot be read or decoded.
+    CR, LF or CRLF ends a line. The file may be UTF-8, or UTF-16 with a byte order mark. Raises InputError if the file
+    cannot be read or decoded, or has a line that is too long.
     """
     try:
         with io.BufferedReader(gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb") as stream:

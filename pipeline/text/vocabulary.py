@@ -47,7 +47,7 @@ alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
-    """Count the letters that are added, removed or replaced between two words.
+    """Count the letters that are added, removed or replaced between two words. A replaced letter counts once.
 
     The count is 0 if the two words have the same letters in another order.
     """
