@@ -145,7 +145,8 @@ class IndexCard(CardPart):
 class ScoreCard(CardPart):
     """The rule that scores an image and a sentence of a multi-vector model (see pipeline.index.gallery).
 
-    `sum` and `global_weight` are the fields of pipeline.compute.multivectors.ScoreRule.
+    `sum` names how the products of regions and words are summed, and `global_weight` is the weight of the product of
+    the global vectors. Both are fields of pipeline.compute.multivectors.ScoreRule.
     """
 
     sum: str

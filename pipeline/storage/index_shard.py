@@ -299,11 +299,13 @@ class IndexShard:
         return self._parameters("", MODEL)
 
     def encoder(self, name: str) -> Parameters:
-        """Read the parameters of the image encoder `name`."""
+        """Read the settings, tensors and details of the image encoder `name` from the shard. Raises IntegrityError if
+        they are missing or were changed."""
         return self._parameters(f"encoders/{name}/", ENCODER)
 
     def text_encoder(self, name: str) -> Parameters:
-        """Read the parameters of the text encoder `name`."""
+        """Read the settings, tensors and details of the text encoder `name` from the shard. Raises IntegrityError if
+        they are missing or were changed."""
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:

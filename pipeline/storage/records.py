@@ -78,7 +78,8 @@ def write_evaluation(
 ) -> None:
     """Write the evaluation `value` as the JSON record `path`, and next to it the arrays from which it was computed.
 
-    `ranks` has these arrays by the names in RANKS. Arrays that are None are left out.
+    `ranks` has these arrays by the names in RANKS, which are stored as int32. Arrays that are None are left out. An
+    evaluation without `provenance` does not belong to a run.
     """
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)

@@ -141,7 +141,8 @@ Texts = Mapping[str, Any]
 
 
 def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
-    """Open the shard `number` of each text encoder."""
+    """Open the shard `number` of each text encoder, and return encoder -> shard. Raises IntegrityError if a shard is
+    missing or damaged."""
     return {name: VectorShard(shards.shard(number)) for name, shards in texts.items()}
 
 
