@@ -226,7 +226,7 @@ def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
 
 
 def sum_path(folder: Path) -> Path:
-    """Return the path of the file with the sum of the moments in a folder."""
+    """Return the path of the file in `folder` with the sum of the moments of all chunks. The file need not exist."""
     return Path(folder) / SUM
 
 

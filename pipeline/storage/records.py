@@ -196,7 +196,8 @@ def cost_by_rule(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost
 
 
 def _read_jobs(path: Path) -> list[MeasuredJob]:
-    """Read the jobs in one file. If it cannot be read, log a warning and return none."""
+    """Read the measurements of jobs in the file `path` of Snakemake. If the file cannot be read, log a warning and
+    return an empty list."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))

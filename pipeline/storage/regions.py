@@ -107,7 +107,8 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read the boxes of one shard from the manifest.
 
-    Returns for each of the n boxes the position of its image in the shard (n,), its corners (n, 4) and its score (n,).
+    Returns for each of the n boxes the position of its image in the shard (n,), its corners x1, y1, x2, y2 in pixels
+    (n, 4), and its score (n,).
     """
     table = manifest.table("boxes", rows.number)
     corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)

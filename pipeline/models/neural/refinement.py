@@ -223,7 +223,7 @@ HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "
 
 
 class ProjectedBatch(NamedTuple):
-    """The embedded images and sentences of n pairs, (n, c) each.
+    """The embedded images and sentences of n pairs, (n, c) each, of unit length. Row i of both belongs to pair i.
 
     `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
     projection. They are None if the loss does not use them.

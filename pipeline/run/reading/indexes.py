@@ -277,7 +277,8 @@ def _shared_training(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
+    """Log the recall of the FAISS index `name` of a model, with --verbose also its speed. Log a warning if its
+    shortlist has a recall below index.recall_floor. `card` has the measurements."""
     log.info(
         "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
         model, card.count, name, card.factory, card.measured_with, card.recall,
