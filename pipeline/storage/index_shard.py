@@ -295,7 +295,8 @@ class IndexShard:
         return value
 
     def model(self) -> Parameters:
-        """Read the parameters of the model that embeds queries."""
+        """Read the settings, tensors and details of the model that embeds queries. Raises IntegrityError if they are
+        missing or were changed."""
         return self._parameters("", MODEL)
 
     def encoder(self, name: str) -> Parameters:

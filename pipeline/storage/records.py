@@ -67,7 +67,8 @@ class VocabularyFile(VocabularyForm):
 
 
 class JointVocabulary(Form):
-    """The form of a file with the vocabularies of an ensemble, one for each form of its texts."""
+    """The form of a file with the vocabularies of an ensemble. `views` has a vocabulary for each form in which members
+    read texts, such as tokens."""
 
     fingerprint: str
     views: dict[str, VocabularyForm]

@@ -341,7 +341,8 @@ class GroundedNetwork(Towers):
         return replace(each, globals=whole)
 
     def forward(self, regions: MultiVectors, whole: Tensor, packed: Packed) -> Tensor:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal."""
         return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
 
 

@@ -144,8 +144,8 @@ class RefinedTowers(nn.Module):
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal. A
-        subclass may return more."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal. A subclass may return more."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 

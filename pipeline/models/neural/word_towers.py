@@ -178,7 +178,8 @@ class RecurrentTowers(Towers, GlobalNetwork):
         return self.read(packed).whole
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
 
 
