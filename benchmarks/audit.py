@@ -88,8 +88,9 @@ KNOWN_WRONG = {
     "3241965735_8742782a70.jpg": "A parachute caught on a tree with some people on the ground shining a light at it .",
     "3435233065_3411f2d29d.jpg": "A guy racing his motorcycle on a trail .",
 }
-"""Photo of Flickr8k -> its wrong caption, which is left out. The photos of the 32 captions, and of the 32 sets of
-captions, that have the lowest scores before any exchange were inspected. No other caption of them was wrong."""
+"""File name of a photo of Flickr8k -> its wrong caption, which `read_captioned` leaves out. The photos of the 32
+captions, and of the 32 sets of captions, that have the lowest scores before any exchange were inspected. No other
+caption of these photos was wrong."""
 
 
 @dataclass(frozen=True)
@@ -123,8 +124,8 @@ class Pairs:
 
 
 def read_captioned(run: Run) -> Pairs:
-    """Read all photos with captions, as the audit reads them, and reduce the dimensions of both views. The captions of
-    KNOWN_WRONG are left out."""
+    """Read all photos with captions, of all splits of a run, and reduce the features and the text vectors to their
+    leading principal components. The captions in KNOWN_WRONG are left out."""
     config = run.config
     names = [entry.name for entry in config.text_encoders]
     encoders = tuple(entry.name for entry in config.encoders)
@@ -191,7 +192,8 @@ class Reduction:
 
 
 def make_pairs(count: int = 300) -> Pairs:
-    """Draw synthetic photos with two captions each, for --tiny."""
+    """Draw `count` synthetic photos with two captions each, for --tiny. `encode` of the result returns the vectors of
+    the first captions, whatever the new captions are."""
     rng, owners = np.random.default_rng(0), np.repeat(np.arange(count), 2)
     shown = rng.standard_normal((count, 6))
     x = (shown @ rng.standard_normal((6, 20)) + 0.3 * rng.standard_normal((count, 20))).astype(np.float32)
@@ -202,10 +204,11 @@ def make_pairs(count: int = 300) -> Pairs:
 
 
 def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarray:
-    """Exchange all captions of a `share` of the photos if `whole` is true, and otherwise a `share` of single captions.
+    """Exchange all captions of a `share` of the photos in `rows` if `whole` is true, and otherwise a `share` of single
+    captions. `seed` decides which.
 
-    Photos with different numbers of captions do not exchange them. Return the new order (m,): the number of the caption
-    that takes the place of each caption.
+    Photos with different numbers of captions do not exchange them. `rows` is not changed. Return the new order (m,):
+    the number of the caption that takes the place of each caption.
     """
     rng = np.random.default_rng(seed)
     captions = np.arange(len(rows.owners))
@@ -219,8 +222,9 @@ def exchange(rows: SplitRows, share: float, whole: bool, seed: int) -> np.ndarra
 
 
 def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
-    """Replace a `share` of the captions by captions of the most similar other photo. Return the number of the caption
-    that is at the place of each caption afterwards (m,)."""
+    """Replace a `share` of the captions in `rows` by a random caption of the photo whose features are most similar to
+    the caption's own photo. `rows` is not changed. Return the number of the caption that is at the place of each
+    caption afterwards (m,)."""
     rng = np.random.default_rng(seed)
     unit = normalise(rows.features["reduced"].copy(), ["l2"])
     cosines = unit @ unit.T
@@ -233,8 +237,8 @@ def take_from_nearest(rows: SplitRows, share: float, seed: int) -> np.ndarray:
 
 
 def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Replace a noun in a `share` of the captions. Return the vectors (m, d) of all captions, and whether each caption
-    has changed (m,)."""
+    """Replace one of NOUNS by another in a `share` of the captions, among the captions that have such a noun. `pairs`
+    is not changed. Return the vectors (m, d) of all captions, and whether each caption has changed (m,)."""
     rng = np.random.default_rng(seed)
     words = [text.split() for text in pairs.texts]
     with_noun = [row for row, caption in enumerate(words) if set(caption) & set(NOUNS)]
@@ -270,7 +274,8 @@ def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple
 
 
 def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
-    """Embed the pairs of each fold as the audit does. The text `vectors` (m, d) replace the text vectors of `pairs`."""
+    """Divide the photos into folds, which `seed` draws, and embed the pairs of each fold as the audit does: by a model
+    of the other folds. The text `vectors` (m, d) replace the text vectors of `pairs`. Return one Rivals per fold."""
     features, owners = pairs.rows.features["reduced"], pairs.rows.owners
     folds = draw_folds(np.empty((0, 2), int), len(features), seed)
 
@@ -287,9 +292,10 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
 def score_lemon(rivals: Rivals) -> np.ndarray:
     """Compute the score of LEMoN for each caption (m,): high scores are suspicious (Zhang et al. 2025, section 3).
 
-    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the weighted mean distance between the
-    caption and the captions of the pairs with the nearest photos, plus the same with photos and captions exchanged.
-    Pairs of the same photo are not among these pairs.
+    It is the cosine distance of photo and caption, plus LEMON_WEIGHT times the mean of weighted distances between the
+    caption and the captions of the LEMON_NEIGHBOURS pairs with the nearest photos, plus the same term with photos and
+    captions exchanged. Pairs of the same photo are not among these pairs. A neighbour has a higher weight if it is
+    near, and if its own photo and caption are near each other.
     """
     x, y = rivals.x[rivals.owners], rivals.y
     rows = np.arange(len(y))[:, None]

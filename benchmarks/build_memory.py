@@ -31,7 +31,8 @@ BLOCK = 8192
 
 
 def write_vectors(path: Path, count: int, dim: int) -> None:
-    """Write vectors (count, dim) in float32, of unit length, near one of CLUSTERS centres."""
+    """Write vectors (count, dim) in float32 to the .npy file `path`. They have unit length, and each is near one of
+    CLUSTERS centres."""
     rng = np.random.default_rng(0)
     centres = rng.standard_normal((CLUSTERS, dim), dtype=np.float32)
     array = np.lib.format.open_memmap(path, "w+", np.float32, (count, dim))

@@ -88,8 +88,8 @@ def write_index(folder: Path, source: IndexShard, rows: int) -> None:
 
 
 def search(folder: Path, kind: str) -> tuple[float, float]:
-    """Search the index in a folder in a new process. If `kind` is `verified`, the process hashes all files. Returns the
-    CPU seconds and the wall-clock seconds of the process."""
+    """Search the index in a folder in a new process. If `kind` is `verified`, the process hashes all files, otherwise
+    none. Returns the CPU seconds and the wall-clock seconds of the process."""
     before = resource.getrusage(resource.RUSAGE_CHILDREN)
     start = time.perf_counter()
     subprocess.run([sys.executable, "-c", PROGRAM, str(folder), kind], check=True)

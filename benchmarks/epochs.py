@@ -130,14 +130,15 @@ def make_task(name: str, device: torch.device = CPU, **settings: object) -> Trai
 
 
 def make_loop(name: str, device: torch.device = CPU, **settings: object) -> Training:
-    """Return the training of the registered model `name`, without the evaluation on dev after an epoch."""
+    """Return the training of the registered model `name`, which has not begun. It gives each epoch the dev score 0
+    without an evaluation. `settings` replace settings of the task."""
     loop = model_spec(name).load().trainer(make_task(name, device, **settings))
     loop.judge = lambda: 0.0
     return loop
 
 
 def runner(loop: Training, steps: int) -> Callable[[], None]:
-    """Return a function that continues the training for `steps` steps at each call."""
+    """Return a function that continues the training `loop` for `steps` batches at each call."""
 
     def run() -> None:
         goal = loop.steps_done + steps

@@ -127,7 +127,8 @@ def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) ->
 
 
 def append(path: Path, line: dict[str, Any]) -> None:
-    """Append `line` as JSON to the file of results `path`, without values that are NaN."""
+    """Append `line` as one line of JSON to the file of results `path`, without keys whose value is NaN. The file is
+    created if it is missing."""
     with path.open("a") as file:
         file.write(json.dumps({key: value for key, value in line.items() if value == value}) + "\n")
 

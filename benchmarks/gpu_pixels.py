@@ -183,11 +183,12 @@ def decode_item(count: int, side: int, item: tuple[str, int]) -> np.ndarray:
 
 
 def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[str, Any]:
-    """Measure the rate at which `images` outcomes arrive, in images per second. The first `under_way` outcomes are
-    skipped.
+    """Measure the rate at which `images` outcomes of decoder processes arrive, after the first `under_way` outcomes,
+    which are skipped. All of these are taken from the iterator.
 
-    `main_us` is the CPU time of the main process for each image, in microseconds. If an outcome is a failure, the
-    result has only the `error`. Raises RuntimeError if there are fewer outcomes.
+    Return the rate in images per second as `value`, and the CPU time of the main process for each image in microseconds
+    as `main_us`. If an outcome is a failure, return only its reason as `error`. Raises RuntimeError if there are fewer
+    outcomes.
     """
     deque(islice(outcomes, under_way), maxlen=0)
     start = time.perf_counter()

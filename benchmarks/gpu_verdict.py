@@ -70,8 +70,8 @@ def table(lines: list[dict[str, Any]]) -> list[str]:
 
 
 def conclude(lines: list[dict[str, Any]]) -> list[str]:
-    """Return sentences about the decisions that follow from the results. A sentence that lacks a number begins with
-    `Not decided`."""
+    """Return sentences about the decisions that follow from `lines`, which are the results in gpu.jsonl. A sentence for
+    which a number is missing begins with `Not decided`."""
     found = {(line["name"], line.get("variant")): line for line in lines if "value" in line}
 
     def get(name: str, variant: str, key: str = "value") -> float:

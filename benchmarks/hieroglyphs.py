@@ -55,7 +55,8 @@ def draw_sign(character: str, font: ImageFont.FreeTypeFont) -> Image.Image:
 def write_collection(keywords: dict[str, list[str]], font: ImageFont.FreeTypeFont, output: Path) -> dict[str, float]:
     """Write the pictures and `captions.tsv` into the folder `output`, which is created.
 
-    Returns the number of signs, and the share of signs whose caption belongs to another sign as well.
+    Returns the number of `signs`, and the share of signs whose caption belongs to another sign as well
+    (`share_with_repeated_caption`, from 0 to 1). Raises FileExistsError if `output` already has a folder `images`.
     """
     (output / "images").mkdir(parents=True)
     captions = {}

@@ -32,9 +32,11 @@ Sides = tuple[np.ndarray, np.ndarray, np.ndarray]
 
 
 def read(run: Run, model: str) -> dict[str, Sides]:
-    """Read the embeddings of each split. From train, random images and random sentences are drawn, at most
-    `hubness.bank` of each, as a bank needs them. The third array of train belongs to the whole split, and must not be
-    used with this sample.
+    """Return split -> the embeddings of its images and sentences in the space of `model`, and the row of the image of
+    each sentence.
+
+    From train, random images and random sentences are drawn for a bank, at most `hubness.bank` of each. Their rows do
+    not fit the third array of train, which belongs to the whole split and must not be used.
     """
     sides = {}
     embeddings = run.embeddings(model)
@@ -50,7 +52,8 @@ def read(run: Run, model: str) -> dict[str, Sides]:
 
 
 def make_synthetic_sides() -> dict[str, Sides]:
-    """Make synthetic embeddings that lean towards one direction, so that they have hubs."""
+    """Make synthetic embeddings of 40 images and 40 sentences for each split. They lean towards one direction, so that
+    they have hubs."""
     rng = np.random.default_rng(0)
     sides = {}
     for split in SPLITS:

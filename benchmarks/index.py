@@ -69,7 +69,8 @@ print(json.dumps({"seconds": time.perf_counter() - start, "key": about["index_ke
 
 
 def make_pairs(count: int, asked: int, dim: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw vectors of length 1 for `count` images (count, dim) and `asked` sentences (asked, dim)."""
+    """Draw vectors of length 1. Return the vectors of `count` images (count, dim), and of `asked` sentences (asked,
+    dim) from the same clusters. A sentence does not belong to a particular image."""
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
     coarse = 0.75 * rng.standard_normal((64, dim), dtype=np.float32)
@@ -96,9 +97,10 @@ def image_table(count: int) -> pa.Table:
 
 
 def measure_exact(vectors: np.ndarray, queries: np.ndarray, repeats: int) -> None:
-    """Compare the time of an exact search of all `queries` at once with the time of the matrix product alone, and with
-    the time of IndexFlatIP for one query at a time. `differing` counts the positions in the ten results of a query at
-    which IndexFlatIP has another row.
+    """Print the time of an exact search of all `queries` (q, dim) at once among `vectors` (n, dim), compared with the
+    time of the matrix product alone (`repeats` times), and with the time of IndexFlatIP for one query at a time.
+
+    `differing` counts the positions in the ten results of all queries at which IndexFlatIP has another row.
     """
     flat = faiss.IndexFlatIP(vectors.shape[1])
     flat.add(vectors)

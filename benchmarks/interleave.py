@@ -47,12 +47,12 @@ def compare(
 ) -> dict[str, Any]:
     """Time two functions in turn, `pairs` times. If `warm_up` is true, call each function once before that.
 
-    The result has the median wall seconds of both functions. `ratio` is the time of `reference` divided by the time of
-    `ours`, as the median over the pairs. If it is above 1, the first function is faster. `ours_cpu`, `reference_cpu`
-    and `ratio_cpu` are measured in CPU seconds, which are comparable on a busy machine as well. `cpu_over_wall` is the
-    number of CPU seconds of all calls divided by the number of wall seconds. If `threads` is given, the result has the
-    flag `void`. It is true if `cpu_over_wall` is below 0.9 times `threads`, or times the number of CPUs if that is
-    smaller, because other programs then used the machine.
+    The result has the `name` and the median wall seconds of both functions, as `ours` and `reference`. `ratio` is the
+    time of `reference` divided by the time of `ours`, as the median over the pairs. If it is above 1, the first
+    function is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are measured in CPU seconds, which are comparable on
+    a busy machine as well. `cpu_over_wall` is the number of CPU seconds of all calls divided by the number of wall
+    seconds. If `threads` is given, the result has the flag `void`. It is true if `cpu_over_wall` is below 0.9 times
+    `threads`, or times the number of CPUs if that is smaller, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -81,7 +81,7 @@ def compare(
 
 
 def report(result: dict[str, Any]) -> None:
-    """Print one comparison as a JSON line."""
+    """Print `result`, such as the result of `compare`, as a line of JSON. Numbers are rounded to five decimals."""
     print(json.dumps({key: round(value, 5) if isinstance(value, float) else value for key, value in result.items()}))
 
 

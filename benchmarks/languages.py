@@ -45,14 +45,16 @@ GRID = FitSettings(
 
 @dataclass(frozen=True, eq=False)
 class Collection:
-    """The features of n images by encoder, and the split of each image (n,)."""
+    """A collection of n images. `features` maps an image encoder to the features (n, D), and `splits` (n,) has the name
+    of the split of each image."""
 
     features: dict[str, np.ndarray]
     splits: np.ndarray
 
 
 def read_captions(path: Path, rows: dict[str, int]) -> dict[int, list[str]]:
-    """Return row of an image -> its captions in the file `path`. `rows` maps the name of an image to its row."""
+    """Return row of an image -> its captions in the file `path`. `rows` maps the name of an image to its row. Images
+    that are not in `rows` are left out."""
     captions: dict[int, list[str]] = {}
     for line in path.read_text("utf-8").splitlines():
         name, _, text = line.split("\t")

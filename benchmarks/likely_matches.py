@@ -69,8 +69,8 @@ class Photos:
         return Calibration.fit(images, self.sentences[sentences], np.arange(PAIRS), self.metric, coverage), drawn
 
     def test(self, calibration: Calibration, among: np.ndarray, rng: np.random.Generator) -> tuple[float, float, float]:
-        """Return the coverage, the mean number of likely matches, and the share of captions that are judged to be out
-        of domain.
+        """Return the coverage (from 0 to 1), the mean number of likely matches, and the share of captions, from 0 to 1,
+        that are judged to be out of domain.
 
         They are measured with at most TESTED captions of the images `among` (k,), in an index of these images.
         """
@@ -88,7 +88,7 @@ class Photos:
 
 
 def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
-    """Read the vectors of the photos of some splits, and of their captions."""
+    """Read the vectors of the photos with captions of some splits, and of their captions, in the space of `model`."""
     embeddings = run.embeddings(model)
     images = []
     sentences = []
@@ -102,7 +102,7 @@ def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photo
 
 
 def make_synthetic_photos(seed: int = 0) -> Photos:
-    """Make synthetic photos with one noisy caption each."""
+    """Make 240 synthetic photos with one caption each, whose vector is the photo's vector with noise."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((240, 8)).astype(np.float32)
     sentences = images + rng.standard_normal(images.shape).astype(np.float32)
@@ -110,11 +110,11 @@ def make_synthetic_photos(seed: int = 0) -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Return the mean coverage over `draws` random draws and its tenth percentile, both in percent, and the share of
-    draws that reach PROMISED.
+    """Calibrate with `draws` random draws of photos, and test each calibration with captions of the other photos.
 
-    `size` is the mean number of likely matches, and `out_of_domain` the percentage of captions that are judged to be
-    out of domain.
+    Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, the share of draws that reach
+    PROMISED (`draws_above_83.5`, from 0 to 1), the mean number of likely matches of a caption (`size`), and the
+    percentage of captions that are judged to be out of domain (`out_of_domain`).
     """
     rng = np.random.default_rng(0)
     every = np.arange(len(photos.images))
@@ -133,11 +133,12 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Return the `coverage` after `count` of the KINDS kinds of photos were added to the index or removed from it, and
-    the share of all photos that belong to these kinds (`changed`), both in percent.
+    """Calibrate before `count` of the KINDS kinds of photos are added to the index or removed from it, and test after
+    the change.
 
-    Both are [minimum, mean, maximum] over all choices of `count` kinds. The coverage of a choice is the mean over
-    `draws` random draws.
+    Return `added` and `removed`, each with the `coverage` after this change, and the share of all photos that belong to
+    these kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds. The
+    coverage of a choice is the mean over `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
@@ -176,7 +177,8 @@ def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def soft_maximum(scores: np.ndarray) -> np.ndarray:
-    """Return the logarithm of the mean exponential of each row, at a temperature of SOFTNESS standard deviations."""
+    """Return the soft maximum (q,) of each row of `scores` (q, b): the logarithm of the mean exponential at a
+    temperature of SOFTNESS standard deviations of the row."""
     temperature = SOFTNESS * scores.std(axis=1, keepdims=True)
     best = scores.max(axis=1, keepdims=True)
     means = np.exp((scores - best) / temperature).mean(axis=1)
@@ -184,8 +186,9 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 
 
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
-    """Return, for each of NORMALISATIONS, the coverage on test in percent, the mean number of likely matches on test
-    (`size`), and the mean number of likely matches on dev besides the right photo (`size_on_dev`)."""
+    """Return, for each of NORMALISATIONS, the `coverage` on test in percent, the mean number of likely matches of a
+    caption of test among the photos of test (`size`), and the mean number of likely matches of a caption of dev among
+    the photos of dev besides the right photo (`size_on_dev`). The captions of dev set the line of likely matches."""
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
     others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)
@@ -209,7 +212,7 @@ def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
 
 
 def summarise(values: Sequence[float]) -> list[float]:
-    """Return [minimum, mean, maximum], rounded to one decimal."""
+    """Return [minimum, mean, maximum] of `values`, rounded to one decimal."""
     return [round(value, 1) for value in (min(values), sum(values) / len(values), max(values))]
 
 

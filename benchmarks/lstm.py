@@ -57,8 +57,8 @@ class PaddedLSTM(nn.Module):
 
 
 def make_batches(count: int) -> list[tuple[torch.Tensor, Packed]]:
-    """Draw batches of BATCH images and sentences. A sentence has about 11 words by Zipf's law. Its image is the mean of
-    random features of these words, with added noise.
+    """Draw `count` batches of BATCH images, (BATCH, IMAGE_DIM) float32, and of BATCH packed sentences. A sentence has
+    about 11 words by Zipf's law. Its image is the mean of random features of these words, with added noise.
     """
     rng = np.random.default_rng(0)
     share = 1 / np.arange(1, WORDS + 1)

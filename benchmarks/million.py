@@ -106,8 +106,11 @@ def _word(number: int) -> str:
 
 
 def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
-    """Write features (n, dim) as after a ReLU, of which about a quarter is not zero, and an encoder file, without which
-    the rules would refuse the features. Shards that exist are kept. `topics` (n,) are the topics of the images.
+    """Write the features (n, dim) of the n images of a run as shards of the encoder `made`. They are like features
+    after a ReLU: about a quarter of the numbers is not zero. Shards that exist are kept.
+
+    An encoder file is also written, because the rules refuse features without one. `topics` (n,) are the topics of the
+    images.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")
@@ -142,7 +145,8 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
 
 
 def run_rules(folder: Path, cores: int) -> float:
-    """Run the rules of the Snakefile, and return the wall seconds from the features to the indexes and evaluations."""
+    """Run the rules of the Snakefile in `folder`, on `cores` cores, from the features to the indexes and evaluations of
+    `ncca` and `sae`. Return the wall seconds."""
     targets = [f"results/million/index/{row}/card.json" for row in ("ncca", "sae")]
     command = [sys.executable, "-m", "snakemake", "-s", str(ROOT / "Snakefile"), "--cores", str(cores), *targets]
     command += ["results/million/evaluation/summary.json.json", "--rerun-triggers", "mtime", "--quiet", "rules"]
@@ -153,7 +157,8 @@ def run_rules(folder: Path, cores: int) -> float:
 
 
 def floors(images: int, dim: int) -> dict[str, float]:
-    """Return the least possible seconds of `accumulate` and of `embed`.
+    """Return the least possible seconds of the stages `accumulate` and `embed`, by name, for float16 features (images,
+    dim).
 
     For `accumulate` it is the time of the rank-k update, and for `embed` the time for reading and projecting the
     features for two models, at the rates of a plain matrix product and of a memory copy, which are measured here.

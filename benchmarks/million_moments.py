@@ -51,8 +51,10 @@ FLOOR_BLOCKS = 48
 
 
 def make_shards(folder: Path, rows: int) -> None:
-    """Write the features of images as after a ReLU, of which about a quarter is not zero, and sentences of 12 words.
-    Each image has one of 64 topics, and its sentence has the same topic. Shards that exist are kept.
+    """Write `rows` pairs into shards below `folder`: features (DIM_X) of an image, and the tf-idf vector (DIM_Y) of a
+    sentence of WORDS words. Features are as after a ReLU, so that about a quarter of the numbers is not zero.
+
+    Each image has one of HIDDEN topics, and its sentence has the same topic. Shards that exist are kept.
     """
     shared = np.random.default_rng(0)
     mixing = shared.standard_normal((HIDDEN, DIM_X), np.float32) / 8
@@ -105,8 +107,8 @@ def measure_floor(block: np.ndarray) -> float:
 
 
 def fit(folder: Path, rows: int) -> dict[str, float]:
-    """Time a fit of `ncca`, which reads all shards once and solves the problem once, and the rank-k update alone.
-    Return the values of the output line."""
+    """Time a fit of `ncca` to `rows` pairs, which reads the shards below `folder` once and solves the problem once, and
+    time the rank-k update alone. Return the values of the output line, which the docstring of this module describes."""
     start = time.perf_counter()
     accumulator = MomentsAccumulator(DIM_X, DIM_Y, runtime.threads())
     cpu = time.process_time()

@@ -9,7 +9,11 @@ WORDS = 12
 
 
 def make_pairs(rows: int) -> tuple[np.ndarray, sparse.csr_array]:
-    """Draw images as features after a ReLU (a quarter of them is not zero), and sentences of 12 words by Zipf's law."""
+    """Draw `rows` pairs of an image and a sentence, with the seed 0.
+
+    The images (rows, DIM_X) float32 are like features after a ReLU: about a quarter of the numbers is not zero. The
+    sentences (rows, DIM_Y) float32 are sparse. Each has WORDS words, which follow Zipf's law and have random weights.
+    """
     rng = np.random.default_rng(0)
     x = np.maximum(rng.standard_normal((rows, DIM_X), dtype=np.float32) - 0.7, 0)
     frequency = 1 / np.arange(1, DIM_Y + 1)

@@ -38,7 +38,8 @@ PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
 
 
 def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:
-    """Draw a JPEG of smooth noise around one of eight colours, and a sentence that names the colour."""
+    """Draw a picture of smooth noise around one of eight colours. Return its JPEG of `side` x `side` pixels, and a
+    sentence that names the colour."""
     kind = int(rng.integers(len(COLOURS)))
     coarse = rng.normal(128, 60, (side // 8, side // 8, 3)) + [90 * (kind >> bit & 1) - 45 for bit in range(3)]
     picture = Image.fromarray(coarse.clip(0, 255).astype(np.uint8)).resize((side, side), Image.Resampling.BICUBIC)

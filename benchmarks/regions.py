@@ -69,7 +69,8 @@ def features(encoder: NetworkEncoder) -> None:
 
 
 def prepare(view: Crops | WholeImages) -> list[PreparedImage]:
-    """Prepare smooth random images of 224 x 224 pixels, with 20 windows each as regions, for one of the two ways."""
+    """Prepare IMAGES smooth random images of 224 x 224 pixels, with 20 windows each as regions, for `view`: as crops of
+    the regions, or as whole images for roi-align."""
     prepared = []
     for seed in range(IMAGES):
         coarse = np.random.default_rng(seed).integers(0, 256, (8, 8, 3), dtype=np.uint8)

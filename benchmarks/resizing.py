@@ -31,7 +31,8 @@ PREPROCESSING = Preprocessing(256, 224, (0.5,) * 3, (0.5,) * 3)
 
 
 def prepare_by_pillow(data: bytes) -> np.ndarray:
-    """Decode and resize a JPEG by Pillow alone, in one pass."""
+    """Decode the JPEG `data`, and cut out and resize its middle square, by Pillow alone and in one pass. Return the
+    pixels (side, side, 3) uint8."""
     image = decode(data, LIMITS, PREPROCESSING.resize)
     half = min(image.size) * PREPROCESSING.side / PREPROCESSING.resize / 2
     width, height = image.size
@@ -40,12 +41,12 @@ def prepare_by_pillow(data: bytes) -> np.ndarray:
 
 
 def resize_by_torch(data: bytes) -> np.ndarray:
-    """Decode by Pillow and resize by PyTorch."""
+    """Decode the JPEG `data` by Pillow, and resize it by PyTorch. Return the pixels (side, side, 3) uint8."""
     return prepare(decode(data, LIMITS, PREPROCESSING.resize), PREPROCESSING)
 
 
 def decode_by_torchvision(data: bytes) -> np.ndarray:
-    """Decode and resize a JPEG as the processes of `extract` do."""
+    """Decode and resize the JPEG `data` as the processes of `extract` do. Return the pixels (side, side, 3) uint8."""
     (image,) = decode_pixels(data, LIMITS, [PREPROCESSING.resize])
     return prepare(image, PREPROCESSING)
 

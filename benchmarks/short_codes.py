@@ -58,7 +58,7 @@ def rabitq(vectors: np.ndarray, axes: int) -> faiss.Index:
 
 
 def draw_pairs(count: int) -> tuple[np.ndarray, np.ndarray]:
-    """Draw unit vectors of `count` photos (n, 80), and of a caption for each photo."""
+    """Draw unit vectors (count, 80) of photos, and unit vectors (count, 80) of captions, one for each photo."""
     rng = np.random.default_rng(0)
     photos = rng.standard_normal((count, 80)) * 0.95 ** np.arange(80)
     captions = photos + 0.5 * rng.standard_normal((count, 80)) * 0.95 ** np.arange(80)

@@ -36,8 +36,9 @@ BLOCKS = ("mean_x", "mean_y", "xx", "xy", "yy")
 
 
 def make_shards(folder: Path, images: int, shard_size: int) -> int:
-    """Write shards for `images` images. All shards have the same rows, except that the columns of the images in shard k
-    are shifted by k. Return the number of shards."""
+    """Write shards of `images` images and their sentences below `folder`, with `shard_size` images per shard. All
+    shards have the same rows, except that the columns of the images in shard k are shifted by k. Return the number of
+    shards."""
     x, y = pairs.make_pairs(shard_size)
     numbers = range(-(-images // shard_size))
     for number in numbers:

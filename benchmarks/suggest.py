@@ -42,7 +42,8 @@ from pipeline.text.tokens import LONGEST_NGRAM, TermSettings  # noqa: E402
 from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 
 TFIDF = "tf-idf"
-"""Name of the tf-idf vectors, which are computed for each selection."""
+"""Name of the tf-idf vectors of captions. They are computed again for each set of training captions, because their
+terms come from these captions."""
 RECALLS = ["_".join(column) for column in COLUMNS]
 """Columns of the recalls in a line."""
 FIXED = {"dimensions": (192,), "eigenvalue_power": (2.0,), "image_ridge": (10.0,), "text_ridge": (3.0,)}
@@ -174,7 +175,11 @@ def measure_selection(
 def measure_all(
     collection: Collection, methods: Mapping[str, Method], counts: Sequence[int], seeds: Sequence[int], tenths: bool
 ) -> Iterator[dict[str, Any]]:
-    """Yield a line for each number of photos, seed, selection, method and hubness correction."""
+    """Yield a line for each number of photos in `counts`, seed, selection, method and hubness correction.
+
+    If `tenths` is true, a tenth of the selected photos chooses the settings, otherwise the dev split does. The
+    selections are `random` and `suggest`.
+    """
     pool = collection.of_split("train")
     views = {name: block[pool] for name, block in collection.features.items()}
     x = np.hstack([unit_rows(view) for view in views.values()])

@@ -47,7 +47,7 @@ SHORT_QUERIES = 200
 
 
 def without_captions(shard: IndexShard, folder: Path, rows: Sequence[int]) -> Searcher:
-    """Copy an index shard without the captions in some rows of its table, and open the copy."""
+    """Copy an index shard into `folder`, without the captions in the `rows` of its table, and open the copy."""
     writer = IndexWriter(folder)
     writer.link(shard, but={"sentences.parquet"})
     writer.add_table("sentences.parquet", forget(shard.table("sentences"), np.array(rows)))

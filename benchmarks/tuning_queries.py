@@ -53,8 +53,8 @@ about GAP ** 2 on average."""
 def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
     """Draw synthetic pairs of images and captions with a gap between the modalities.
 
-    Returns the images (count, dim), the queries of each kind (`captions`, `phrases`, `images`) that tune an index, and
-    other captions that measure its recall.
+    Returns the images (count, dim), at most QUERIES queries of each kind that tune an index (`captions`, `phrases`,
+    `images`), and at most QUERIES other captions that measure its recall. All vectors have unit length.
     """
     rng = np.random.default_rng(0)
     correlation = (0.9 * np.arange(1, dim + 1) ** -0.27).astype(np.float32)
@@ -87,7 +87,9 @@ def make_gapped_pairs(count: int, dim: int) -> tuple[np.ndarray, dict[str, np.nd
 
 
 def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarray], np.ndarray]:
-    """Read the images and the captions of a run, as `make_gapped_pairs` returns them."""
+    """Read the vectors of the run in `folder` in the space of `model`. Return the vectors of all images (n, c), at most
+    QUERIES queries of each kind that tune an index (`captions`, `phrases`, `images`), and at most QUERIES other
+    captions that measure its recall."""
     run = Run(folder)
     embeddings = run.embeddings(model)
     image_id = np.arange(run.manifest.bounds("images")[-1])
@@ -105,8 +107,8 @@ def read_pairs(folder: Path, model: str) -> tuple[np.ndarray, dict[str, np.ndarr
 
 
 def judge(index: faiss.Index, questions: Questions, photos: Questions) -> dict[str, float]:
-    """Return the recall of an index for the captions `questions` and for the images `photos` as queries, and the number
-    of captions that it answers per CPU second."""
+    """Return the recall@10 of an index, from 0 to 1, for the captions `questions` and for the images `photos` as
+    queries, compared with exact search. Also return the number of captions that the index answers per CPU second."""
     rows, seconds = timed_search(index, questions)
     return {
         "recall_of_captions": recall_of(rows, questions),

@@ -96,7 +96,8 @@ def recall(scores: np.ndarray, owners: np.ndarray) -> float:
 
 
 def make(folder: Path, pairs: int) -> float:
-    """Write the files of `pairs` pairs if they do not exist, and return the best possible recall@K."""
+    """Write the files of `pairs` pairs below `folder` if they do not exist. Return the best possible recall@K of the
+    last QUERIES texts, from 0 to 1."""
     data = folder / "data"
     kept = folder / f"allowed-{pairs}.json"
     if kept.exists():
@@ -164,8 +165,9 @@ def memory(top: int) -> int:
 
 
 def by_command(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure `jointspace init` and `jointspace run`, with the seconds of the jobs of the run by stage, and return the
-    figures with the folder of the index."""
+    """Measure `jointspace init` and `jointspace run`, and return the wall `seconds`, the `cpu_seconds` and `peak_gib`
+    of both together. `stages` has the seconds of the jobs of the run by stage, and `index` the folder of the index.
+    `cores` is the number of cores of the run, or None for its default."""
     program = str(Path(sys.executable).with_name("jointspace"))
     shutil.rmtree(folder / "results", ignore_errors=True)
     (folder / "data.yaml").unlink(missing_ok=True)
@@ -186,8 +188,9 @@ def by_command(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def by_python(folder: Path, cores: int | None) -> dict[str, object]:
-    """Measure PROGRAM, which fits, indexes and searches in one process, and return the figures with the folder of the
-    index."""
+    """Measure PROGRAM, which fits, indexes and searches in one process, and return the values of `measure` except the
+    output. `stages` has the seconds of each step that PROGRAM prints, and `index` the folder of the index. `cores` is
+    the number of threads, or None for the default."""
     shutil.rmtree(folder / "index", ignore_errors=True)
     found = measure([sys.executable, "-c", PROGRAM, str(folder), str(QUERIES)], folder, cores)
     words = found.pop("output").split()
@@ -195,7 +198,8 @@ def by_python(folder: Path, cores: int | None) -> dict[str, object]:
 
 
 def search(index_folder: Path, folder: Path, pairs: int) -> float:
-    """Return the recall@10 of the texts that were not used for fitting, measured through the index."""
+    """Search with the texts that were not used for fitting, and return their recall@K, from 0 to 1. The index is in
+    `index_folder`, and the texts are below `folder`."""
     import jointspace
 
     index = jointspace.load(index_folder)

@@ -56,7 +56,8 @@ def loop(
     x: np.ndarray, y: sparse.csr_array, owners: np.ndarray, w: np.ndarray, u: np.ndarray, schedule: WsabieSchedule
 ) -> None:
     """Run the SGD of Gong et al. 2014 over SAMPLE random pairs of the images x and the sentences y. `owners` has the
-    row of the image of each sentence. w and u are the weights at the start, which are not changed."""
+    row of the image of each sentence. w and u are the weights at the start, which are not changed. Nothing is returned,
+    because only the time of the loop is measured."""
     rng = np.random.default_rng(schedule.seed)
     w = w.copy()
     u = u.copy()

@@ -83,8 +83,8 @@ class Index:
     def card(self) -> Mapping[str, Any]:
         """Description of the index as JSON values: its model, the training data, and the measured recall.
 
-        If the index has several shards, the numbers of vectors, the file sizes and the splits are of all shards, and
-        the other values are of the first shard.
+        If the index has several shards, the numbers of vectors, the file sizes, the splits and the fingerprint are of
+        all shards, and the other values are of the first shard.
         """
         return self.stored.card.to_json()
 

@@ -75,7 +75,8 @@ def measure_phrases(
     - The same directions with the scope `split`: the rank among all regions, or among all different named phrases, of
       the split. A phrase with the same words in another image counts as the same phrase.
 
-    Each measure has its chance level. The measures also have the counts `n_phrases`, `n_named`,
+    `bootstrap` says how often the images, or the phrases, are resampled for the confidence intervals. Each measure has
+    its chance level. The measures also have the counts `n_phrases`, `n_named`,
     `n_without_right_region` (named phrases without a right region in their image), `n_texts` (different named phrases)
     and `n_regions`. Returns the measures, and a mapping with the ranks (k,) of the k queries that have a right item as
     `DIRECTION.SCOPE`, and with the images (k,) of these queries as `DIRECTION.SCOPE.images`. A phrase in the scope

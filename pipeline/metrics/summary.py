@@ -96,7 +96,10 @@ def by_setting(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str],
 
 
 def reported_first(evaluations: Iterable[Evaluation]) -> list[tuple[tuple[str, str], list[Evaluation]]]:
-    """Group evaluations as `by_setting` does, with the test split before all other splits."""
+    """Group evaluations that can be compared with each other, with the test split before all other splits.
+
+    Returns pairs ((split, protocol), evaluations).
+    """
     return sorted(by_setting(evaluations), key=lambda item: item[0][0] != "test")
 
 

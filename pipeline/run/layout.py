@@ -116,7 +116,7 @@ def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> L
 
 def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
     """Declare artefacts at `pattern` + `path` with commit records at `pattern` + `commit`. The pattern has {names} in
-    braces."""
+    braces. If both suffixes are "", the file of an artefact is its own commit record."""
     return NamedLine(pattern, artefact(pattern, commit, path).make)
 
 

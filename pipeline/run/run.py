@@ -68,7 +68,8 @@ class Run:
 
     @cached_property
     def config(self) -> "Config":
-        """The configuration of the run. Raises UsageError if the folder is not a run."""
+        """The configuration of the run. Raises UsageError if the folder is not a run, or if its configuration is not
+        valid."""
         from pipeline.config.loading import load
 
         path = Layout(self.root).config
@@ -140,23 +141,27 @@ class Run:
         return open_index(self.layout.index(model).path)
 
     def encoder(self, name: str) -> "Parameters":
-        """Read the settings, tensors and details of an image encoder."""
+        """Read the settings, tensors and details of the image encoder `name`. Raises IntegrityError if it is missing or
+        damaged."""
         from pipeline.storage.parameters import ENCODER
 
         return self._parameters(self.layout.encoder(name), ENCODER)
 
     def text_encoder(self, name: str) -> "Parameters":
-        """Read the settings, tensors and details of a text encoder."""
+        """Read the settings, tensors and details of the text encoder `name`. Raises IntegrityError if it is missing or
+        damaged."""
         from pipeline.storage.parameters import TEXT_ENCODER
 
         return self._parameters(self.layout.text_encoder(name), TEXT_ENCODER)
 
     def model(self, name: str) -> "Parameters":
-        """Read the settings, tensors and details of a model."""
+        """Read the settings, tensors and details of the model `name`. Raises IntegrityError if it is missing or
+        damaged."""
         return self._parameters(self.layout.model(name))
 
     def generator(self, name: str) -> "Parameters":
-        """Read the settings, tensors and details of a generator."""
+        """Read the settings, tensors and details of the generator `name`. Raises IntegrityError if it is missing or
+        damaged."""
         return self._parameters(self.layout.generator(name))
 
     def _parameters(self, artefact: Artefact, kind: str = "model") -> "Parameters":

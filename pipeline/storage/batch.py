@@ -254,7 +254,8 @@ def _rename(temporary: Path, path: Path) -> None:
 
 
 def sweep(folder: Path) -> None:
-    """Remove the temporary files directly in a folder that dead processes have left (see `is_orphan`)."""
+    """Remove the temporary files in `folder` that dead processes have left. Files in subfolders stay. `is_orphan`
+    decides which processes are dead."""
     for path in filter(is_orphan, Path(folder).glob(".*.tmp.*")):
         path.unlink(missing_ok=True)
 

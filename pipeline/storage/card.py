@@ -97,7 +97,7 @@ class EncoderCard(CardPart):
 
 
 class TextEncoderCard(CardPart):
-    """The kind of a text encoder."""
+    """A text encoder of a model. `kind` is its kind in the configuration, such as tf-idf."""
 
     kind: str
 
@@ -143,9 +143,10 @@ class IndexCard(CardPart):
 
 
 class ScoreCard(CardPart):
-    """The rule that scores two items of a multi-vector model (see pipeline.index.gallery).
+    """The rule that scores an image and a sentence of a multi-vector model (see pipeline.index.gallery).
 
-    `sum` and `global_weight` have the meaning that they have in pipeline.compute.multivectors.ScoreRule.
+    `sum` names how the products of regions and words are summed, and `global_weight` is the weight of the product of
+    the global vectors. Both are fields of pipeline.compute.multivectors.ScoreRule.
     """
 
     sum: str
@@ -244,7 +245,7 @@ class Card(MeasuredIndexes):
             needed = [*indexes, self.score, *(index and index.shortlist for index in indexes)]
         if None in needed:
             keys = "images, sentences, score and shortlist" if self.kind == "fragments" else "images"
-            raise ValueError(f"the card has the kind {self.kind}, but not all keys of this kind: {keys}")
+            raise ValueError(f"the card has the kind {self.kind}, but lacks a key that this kind needs ({keys})")
         if any((index.dim, index.metric) != (self.dim, self.metric) for index in indexes if index):
             raise ValueError(
                 f"its indexes must have the {self.dim} dimensions and the metric {self.metric} of the card, but have"

@@ -67,7 +67,8 @@ class Provenance:
 
 
 class About(TypedDict, total=False):
-    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to it."""
+    """Keyword arguments of `publish`, which other functions that write an artefact also accept and pass on to
+    `publish`: the origin, further values for the commit record, and the batch that makes the files visible."""
 
     provenance: Provenance | None
     details: Mapping[str, Json] | None
@@ -181,7 +182,8 @@ def publish_record(
 
     `beside` has the contents of the further files by name. The record vouches for them, and for files that are already
     written: `files` has the result of `describe_file` for each of these by name. With a `batch`, all files become
-    visible when the caller publishes the batch. Raises JointspaceError if a file cannot be written.
+    visible when the caller publishes the batch. An artefact without `provenance` does not belong to a run. Raises
+    JointspaceError if a file cannot be written.
     """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
@@ -254,11 +256,12 @@ def remove_artefact(path: Path, alone: bool = False) -> None:
 
 
 def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False) -> None:
-    """Remove the artefacts with the numbers `first`, `first + 1` and so on, as `remove_artefact` does.
+    """Remove the artefacts with the numbers `first`, `first + 1` and so on, up to the first missing commit record.
 
-    `path_of(number)` is the path of a commit record. With `alone`, only the commit records are removed, and not the
-    files for which they vouch. The artefact with the highest number is removed first. If the process is killed during
-    this, the remaining numbers therefore have no gap, and the next call finds them.
+    `path_of(number)` is the path of a commit record. The record and the files for which it vouches are removed. A file
+    that differs from the record stays. With `alone`, only the commit records are removed. The artefact with the highest
+    number is removed first. If the process is killed during this, the remaining numbers therefore have no gap, and the
+    next call finds them.
     """
     numbers = takewhile(lambda number: is_regular(path_of(number)), count(first))
     for number in reversed(list(numbers)):
@@ -287,8 +290,8 @@ def _read(name: str, *_: int) -> Commit:
         own = {**value[CARRIED], "files": value.get("files"), "check": value.get("check")}
         if own.get("digest") != value.get("fingerprint"):
             raise IntegrityError(
-                f"{path.parent} was changed by `remove` or `add` after the run had built it. `jointspace run CONFIG`"
-                " builds it again, without the removed photos."
+                f"{path.parent} was changed by `remove`, `add` or `calibrate` after the run had built it. `jointspace"
+                " run CONFIG` builds it again, without the removed photos. `calibrate` must then be repeated."
             )
     check_form(own, CommitForm, path, what="is not a commit record of this version")
     for file in own["files"]:

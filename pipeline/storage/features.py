@@ -51,7 +51,7 @@ class UnfinishedShard:
         """Keep the finished part with these `rows` in memory, and also store it unless it is the last missing part.
 
         `arrays` has `features` (len(rows), dim) in the dtype in which they are stored. A part of a region shard has
-        the arrays and details that UnfinishedRegions describes.
+        the arrays and details that UnfinishedRegions describes. Other parts need no `details`.
         """
         self._made[rows] = arrays, details or {}
         if rows != self.missing[-1]:
@@ -87,7 +87,8 @@ def remove_unfinished(path: Path) -> None:
 
 
 def has_unfinished(path: Path) -> bool:
-    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists."""
+    """Return whether work on the shard `path` has begun: the folder of its parts or its commit record exists. The
+    result is also true for a finished shard."""
     return _parts_of(path).is_dir() or commit_path(path).exists()
 
 
@@ -170,7 +171,8 @@ class Features:
 class FeatureRows(ChosenRows):
     """One encoder's features (n, dim) of the images `image_id` (n,). `rows[[3, 1]]` reads only these two images.
 
-    `origin` says what computed the features (see pipeline.storage.parameters). Raises IntegrityError if a shard is
+    `origin` says what computed the features: {"encoder": digest} for a stored encoder, or {"imported": fingerprint} for
+    precomputed features. Raises IntegrityError if a shard is
     missing or was changed, or if it was computed in another precision than the other shards.
     """
 

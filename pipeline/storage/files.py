@@ -39,8 +39,9 @@ UNPLAIN = re.compile(r"[\\\0]|^(?:/|[A-Za-z]:|$)|(?:^|/)\.\.(?:/|$)", re.ASCII)
 absolute name, and a name with a backslash, a character of value 0, the part `..`, or a drive of Windows at its
 beginning."""
 UNPLAIN_LINE = re.compile(UNPLAIN.pattern, re.ASCII | re.MULTILINE)
-"""Variant of UNPLAIN for many names that are joined by line breaks. If UNPLAIN is found in one of the names, this
-pattern is found in the joined text. It may also be found if a name contains a line break."""
+"""Pattern for many names that are joined by line breaks, which finds the names that UNPLAIN refuses in one search. If
+it is not found in the joined text, UNPLAIN refuses none of the names. It may also be found in a name that UNPLAIN
+accepts, if the name contains a line break."""
 GET_AGAIN = "Copy the file that contains this name again from its source."
 NO_LINK = "Replace the link by the file or folder itself."
 MAX_NAME_CHARACTERS = 120
@@ -136,7 +137,8 @@ def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
 
 
 def _verification_key(path: Path, status: os.stat_result, sha256: str) -> str:
-    """Return a digest of the name, the status and the expected hash of a file."""
+    """Return a digest of the path, the status and the expected hash of a file. Under this digest, `map_verified`
+    remembers that the file was verified."""
     facts = (status.st_dev, status.st_ino, status.st_size, status.st_mtime_ns, status.st_ctime_ns, sha256)
     return hashlib.sha256("\0".join(map(str, ("verified", os.path.realpath(path), *facts))).encode()).hexdigest()
 

@@ -203,7 +203,8 @@ def removed_photos(shards: Iterable[IndexShard]) -> set[str]:
 def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.ndarray:
     """Return which of n images were removed, as (n,) bool.
 
-    `images` is a table of images below the folder `root`, and `removed` is the result of `removed_photos`.
+    `images` is a table of images below the folder `root`. `removed` has the absolute paths and the sha256 of the
+    removed photos, from `removed_photos`. An image counts as removed if its path or its sha256 is in `removed`.
     """
     rows = images.select(["path", "member", "sha256"]).to_pylist()
     return np.array([not removed.isdisjoint((row["sha256"], f"{root}/{listed_name(row)}")) for row in rows], bool)
@@ -234,7 +235,8 @@ class Revision:
         self.outlines: dict[str, MultiVectors] = {}
 
     def put(self, side: ShardSide, write: Writer, factory: str) -> None:
-        """Write the FAISS index and the table of `side`. `write` writes the FAISS index, whose type is `factory`."""
+        """Add the FAISS index and the table of `side` to the new version of the shard, which `commit` completes.
+        `write` writes the FAISS index, and `factory` is the factory string of its type."""
         self.writer.add(f"{side.name}.faiss", write)
         self.writer.add_table(f"{side.modality}.parquet", side.table)
         size = self.writer.files[f"{side.name}.faiss"]["bytes"]

@@ -161,7 +161,8 @@ def shards_in(folder: Path) -> list[Path]:
 
 
 def home_of(shards: Sequence[Path]) -> Path:
-    """Return the folder of the index whose own shards are in these folders."""
+    """Return the folder of the index whose own shards are in the folders `shards`: the folder itself if there is one,
+    and otherwise the parent of the folders. Shards that were added later do not count."""
     return shards[0] if len(shards) == 1 else shards[0].parent
 
 
@@ -208,10 +209,10 @@ def several(folder: Path, shards: Collection[Path]) -> IntegrityError:
 
 
 def _below(folder: Path) -> list[Path]:
-    """Return the cards below `folder`, which may be a run, a folder of indexes, or an index with several shards.
+    """Return the paths of the cards one or two levels below `folder`, and two levels below its subfolder `index`.
 
-    Cards in hidden folders and in additions (ADDED) are left out. The cards are sorted by the numbers or names of their
-    folders.
+    `folder` may be a run, a folder of indexes, or an index with several shards. Cards in hidden folders and in
+    additions (ADDED) are left out. The cards are sorted by the numbers or names of their folders.
     """
     cards = {card for pattern in ("*", "*/*", "index/*/*") for card in folder.glob(f"{pattern}/{CARD}")}
     shown = [
@@ -223,5 +224,6 @@ def _below(folder: Path) -> list[Path]:
 
 
 def _near(folder: Path) -> list[Path]:
-    """Return the card in `folder`, or, if it has no card, the cards of the index shards below it."""
+    """Return the path of the card in `folder`, or, if it has no card, the paths of the cards that `_below` finds. The
+    list is empty if there are none."""
     return [folder / CARD] if (folder / CARD).is_file() else _below(folder)

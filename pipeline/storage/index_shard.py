@@ -92,7 +92,8 @@ class IndexWriter:
         self.files[name] = self._batch.add(self._path(name), data)
 
     def add_table(self, name: str, table: pa.Table) -> None:
-        """Write a table as the Parquet file `name`."""
+        """Write a table as the Parquet file `name` of the shard. Raises JointspaceError if the file cannot be
+        written."""
         self.add(name, to_parquet(table))
 
     def add_json(self, name: str, value: Json) -> None:
@@ -192,7 +193,10 @@ class IndexShard:
         return digest
 
     def read(self, name: str) -> bytes:
-        """Read the file `name` after its size and hash were checked."""
+        """Read the file `name` of the shard into memory, after its size and hash were checked.
+
+        Raises IntegrityError if the file is missing, is not on the card, or differs from the card.
+        """
         return bytes(self.map(name))
 
     def map(self, name: str) -> memoryview:
@@ -250,7 +254,8 @@ class IndexShard:
         return table
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse an id, a size or a path in the shard's tables.
+        """Raise IntegrityError if an id, a size or a path in the shard's tables is not one that jointspace writes, or
+        if two rows have the same id.
 
         This reads only the columns of ids, sizes and paths.
         """
@@ -290,15 +295,18 @@ class IndexShard:
         return value
 
     def model(self) -> Parameters:
-        """Read the parameters of the model that embeds queries."""
+        """Read the settings, tensors and details of the model that embeds queries. Raises IntegrityError if they are
+        missing or were changed."""
         return self._parameters("", MODEL)
 
     def encoder(self, name: str) -> Parameters:
-        """Read the parameters of the image encoder `name`."""
+        """Read the settings, tensors and details of the image encoder `name` from the shard. Raises IntegrityError if
+        they are missing or were changed."""
         return self._parameters(f"encoders/{name}/", ENCODER)
 
     def text_encoder(self, name: str) -> Parameters:
-        """Read the parameters of the text encoder `name`."""
+        """Read the settings, tensors and details of the text encoder `name` from the shard. Raises IntegrityError if
+        they are missing or were changed."""
         return self._parameters(f"text_encoders/{name}/", TEXT_ENCODER)
 
     def _parameters(self, prefix: str, kind: str) -> Parameters:

@@ -73,7 +73,8 @@ def fingerprint(kind: str, version: int, settings: Json = None, inputs: Mapping[
 
 
 def require_same(what: str, fingerprints: Mapping[str, str]) -> str:
-    """Return the fingerprint that all files share. `fingerprints` has the fingerprint of each file by its name.
+    """Return the fingerprint that all files share. `fingerprints` has the fingerprint of each file by its name, for at
+    least one file.
 
     Raises IntegrityError naming two files whose fingerprints differ, because artefacts of different runs must not be
     mixed. `what` names the compared thing in the message.

@@ -201,7 +201,8 @@ class Manifest:
         return self.table("sentences", number)["text"].to_pylist()
 
     def texts_of(self, split: str, shards: range | None = None) -> Iterator[str]:
-        """Yield the captions of a split in some shards, or in all shards. One shard is read at a time."""
+        """Yield the captions of a split in the shards with the numbers `shards`, or in all shards if `shards` is None.
+        One shard is read at a time. Captions are in the order of the manifest."""
         for number in range(self.n_shards) if shards is None else shards:
             in_split = self.shard_splits(number) == split
             sentences = self.table("sentences", number)
@@ -317,7 +318,8 @@ def write_manifest(
     table `images` may have the user's own columns after the columns of IMAGES. `rejects` has one mapping {file, row,
     what, reason} for each reject. `counts` has the numbers {given, kept, rejected, duplicate} of each table and of the
     files. The counts of the files also have `left_out`, the number of ignored files. The argument `left_out` has the
-    number of ignored files for each reason. The `warnings` are repeated at the end of a run.
+    number of ignored files for each reason. The `warnings` are repeated at the end of a run. A manifest without
+    `provenance` does not belong to a run.
 
     Shards that exist with the same content are not written again, and shards of an earlier, larger manifest are
     removed. Raises IntegrityError if the counts do not add up.

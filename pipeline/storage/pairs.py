@@ -206,6 +206,7 @@ def write_moments(
     `folds` maps each fold in which the chunk has a pair to its arrays MOMENT_ARRAYS. Each array is stacked over these
     folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. Other folds are
     not stored, because moments are large and a chunk may have no pair. `details` are noted in the commit record.
+    Moments without `provenance` do not belong to a run.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():
@@ -225,7 +226,7 @@ def read_moments(path: Path, fold: int) -> dict[str, np.ndarray]:
 
 
 def sum_path(folder: Path) -> Path:
-    """Return the path of the file with the sum of the moments in a folder."""
+    """Return the path of the file in `folder` with the sum of the moments of all chunks. The file need not exist."""
     return Path(folder) / SUM
 
 
@@ -280,7 +281,8 @@ class PairSet:
 
     `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
     moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
-    have the origins of the vectors (see pipeline.storage.parameters) by encoder. `n_folds` is the number of folds.
+    have the origin of the vectors of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
+    vectors. `n_folds` is the number of folds.
     Raises IntegrityError if a chunk in `folder` is missing or not valid. The content of a file is only checked when it
     is read, which raises IntegrityError if the file is damaged.
     """
@@ -355,7 +357,7 @@ class JoinedPairs:
         self.n_folds = first.n_folds + second.n_folds
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`, as `PairSet.moments` does.
+        """Return functions without arguments that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name.
 
         If several functions read a fold, its moments are the sum of their results.
         """

@@ -92,7 +92,8 @@ def write_parameters(
 
     `kind` is the kind of the artefact, such as MODEL. The files of a `library` are copied to the folder LIBRARY next to
     `path`, and the record vouches for them too. Files of the library of an older version are removed. With a `batch`,
-    the new files become visible when the caller publishes the batch.
+    the new files become visible when the caller publishes the batch. An artefact without `provenance` does not belong
+    to a run.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}

@@ -67,7 +67,8 @@ class VocabularyFile(VocabularyForm):
 
 
 class JointVocabulary(Form):
-    """The form of a file with the vocabularies of an ensemble, one for each form of its texts."""
+    """The form of a file with the vocabularies of an ensemble. `views` has a vocabulary for each form in which members
+    read texts, such as tokens."""
 
     fingerprint: str
     views: dict[str, VocabularyForm]
@@ -78,7 +79,8 @@ def write_evaluation(
 ) -> None:
     """Write the evaluation `value` as the JSON record `path`, and next to it the arrays from which it was computed.
 
-    `ranks` has these arrays by the names in RANKS. Arrays that are None are left out.
+    `ranks` has these arrays by the names in RANKS, which are stored as int32. Arrays that are None are left out. An
+    evaluation without `provenance` does not belong to a run.
     """
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)
@@ -94,7 +96,7 @@ def write_measured(
     """Write the result `value` as the JSON record `path`, and the `arrays` from which it was computed next to it.
 
     The file of the arrays has the name of the record with the ending `.<kind>.npz` in place of `.json`. With the
-    arrays, two results can be compared image by image.
+    arrays, two results can be compared image by image. A result without `provenance` does not belong to a run.
     """
     data = io.BytesIO()
     np.savez_compressed(data, **arrays)  # pyright: ignore[reportArgumentType]  # the keywords are names of arrays
@@ -118,7 +120,8 @@ def _beside(path: Path, kind: str) -> Path:
 def write_summary(
     path: Path, evaluations: Sequence[Mapping[str, Json]], table: str, provenance: Provenance | None = None
 ) -> None:
-    """Write the list of all `evaluations` as JSON, and next to it the same list as a `table` in Markdown."""
+    """Write the list of all `evaluations` as the JSON file `path`. Write the Markdown `table` of the same list next to
+    it, with the ending `.md`. A list without `provenance` does not belong to a run."""
     beside = {path.with_suffix(".md").name: table.encode()}
     data = to_json(list(evaluations))
     publish(path, data, kind=SUMMARY, rows=len(evaluations), provenance=provenance, beside=beside)
@@ -194,7 +197,8 @@ def cost_by_rule(recorded: Mapping[str, Sequence[MeasuredJob]]) -> list[RuleCost
 
 
 def _read_jobs(path: Path) -> list[MeasuredJob]:
-    """Read the jobs in one file. If it cannot be read, log a warning and return none."""
+    """Read the measurements of jobs in the file `path` of Snakemake. If the file cannot be read, log a warning and
+    return an empty list."""
     try:
         with open(path, encoding="utf-8", newline="") as file:
             rows = list(csv.DictReader(file, delimiter="\t"))

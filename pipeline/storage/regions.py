@@ -107,7 +107,8 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Read the boxes of one shard from the manifest.
 
-    Returns for each of the n boxes the position of its image in the shard (n,), its corners (n, 4) and its score (n,).
+    Returns for each of the n boxes the position of its image in the shard (n,), its corners x1, y1, x2, y2 in pixels
+    (n, 4), and its score (n,).
     """
     table = manifest.table("boxes", rows.number)
     corners = np.stack([table[name].to_numpy() for name in CORNERS], axis=1)
@@ -149,10 +150,10 @@ class RegionShard(Shard):
 class RegionRows:
     """The regions of the images `image_id` (n,), at least one. `rows.packed([3, 1])` reads only two images.
 
-    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origins of
-    the features by encoder (see pipeline.storage.parameters). `folders` has the folder of the region shards by encoder.
-    Raises IntegrityError if the encoders do not have the same regions, and, with `complete`, if an image has no
-    regions.
+    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origin of the
+    features of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed features. `folders` has
+    the folder of the region shards by encoder. Raises IntegrityError if the encoders do not have the same regions, and,
+    with `complete`, if an image has no regions.
     """
 
     def __init__(

@@ -46,9 +46,9 @@ def chunk_path(folder: Path, number: int) -> Path:
 def write_shard(path: Path, kind: str, arrays: Mapping[str, np.ndarray], rows: int, **about: Unpack[About]) -> Commit:
     """Write `arrays`, given by name, as one shard of `kind` with its commit record.
 
-    `rows` is the number of rows that the record notes, and `about` has the further arguments of
-    pipeline.storage.commit.publish. Raises IntegrityError that names the dataset and the row if a value is NaN or
-    infinite.
+    `path` is the file of the shard. `rows` is the number of rows that the record notes, and `about` may have the
+    provenance, the details, and the batch that publishes the file. Raises IntegrityError that names the dataset and the
+    row if a value is NaN or infinite.
     """
     buffer = io.BytesIO()
     with h5py.File(buffer, "w", libver="v110") as file:
@@ -123,7 +123,7 @@ class OpenedOnUse(Sequence[T]):
 
 def _map_dataset(path: Path, name: str, dataset: h5py.Dataset | None) -> np.ndarray:
     if dataset is None or dataset.shape is None or dataset.dtype.kind not in "fiub":
-        raise ValueError(f"the dataset {name} contains other values than numbers")
+        raise ValueError(f"{name} is not a dataset of numbers inside the file")
     if dataset.size == 0:
         return np.empty(dataset.shape, dataset.dtype)
     offset = dataset.id.get_offset()

@@ -77,7 +77,8 @@ class StoredIndex:
 
     @cached_property
     def shifts(self) -> list[Mapping[str, int]]:
-        """The numbers that are added to the ids of each shard: one mapping per shard, column of the ids -> number."""
+        """The numbers that are added to the ids in each shard, so that no two shards have the same id: one mapping per
+        shard, column of the ids -> number. A number is 0 if the ids of the shard are new already."""
         shifts: list[Mapping[str, int]] = []
         ends = dict.fromkeys(NUMBER.values(), 0)
         for shard in self.shards:
@@ -115,7 +116,8 @@ class StoredIndex:
             shard.check()
 
     def check_rows(self) -> None:
-        """Raise IntegrityError if `table` would refuse an id, a size or a path in a row of any shard."""
+        """Raise IntegrityError if an id, a size or a path in a row of any shard is not one that jointspace writes, such
+        as a path that leads out of the folder of the photos, or if two rows of a shard have the same id."""
         for shard in self.shards:
             shard.check_rows()
 

@@ -40,7 +40,9 @@ LAST_SECOND = np.datetime64("9999-12-31T23:59:59")
 
 
 def write_table(path: Path, kind: str, table: pa.Table, **about: Unpack[About]) -> Commit:
-    """Write `table` as one Parquet file with its commit record. `about` has the further arguments of `publish`."""
+    """Write `table` as the Parquet file `path` with its commit record, which notes the `kind`. `about` may have the
+    provenance, the details, and the batch that publishes the file. Raises JointspaceError if the file cannot be
+    written."""
     return publish(path, to_parquet(table), kind=kind, rows=table.num_rows, **about)
 
 
@@ -58,7 +60,8 @@ def vectors_column(vectors: np.ndarray) -> pa.Array:
 
 
 def read_table(path: Path, kind: str) -> tuple[pa.Table, Commit]:
-    """Read a published table and its commit record. Raises IntegrityError if it is damaged or of another kind."""
+    """Read the table in the Parquet file `path`, and its commit record. Raises IntegrityError if the table is missing,
+    damaged, or not of this `kind`."""
     data, commit = read_verified(path, kind)
     return PackedTable(data, path).unpack(), commit
 
@@ -124,7 +127,8 @@ class PackedTable:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield all rows in order, as tables of at most GROUP_ROWS rows, with all or some columns."""
+        """Yield all rows in order, as tables of at most GROUP_ROWS rows with the given columns, by default with all
+        columns. Raises IntegrityError if a row group is damaged or too large."""
         unpacked = 0
         for number in range(len(self._ends)):
             group = self._read_group(number, columns, unpacked)
@@ -170,7 +174,7 @@ class PackedTable:
         return gather(rows, self._ends, lambda number, rows: self._read_group(number).take(rows).to_pylist())
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
-        """Read a row group and check its rows.
+        """Read the row group `number` and check its rows. Return the given columns, by default all columns.
 
         `before` is the number of bytes of the groups that were unpacked before. Raises IntegrityError if they and this
         group together exceed the limit of the whole table.
@@ -234,7 +238,8 @@ class ChainedTables:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             names = " and ".join(str(table.path) for table in tables)
             raise UsageError(
-                f"{names} have a column of the same name with different types ({error}). Search them one by one."
+                f"{names} have a column of the same name with different types ({error}). Search the indexes with these"
+                " tables one by one."
             ) from error
         self.schema: pa.Schema = schema.append(pa.field(SHARD, pa.int64()))
 
@@ -247,7 +252,8 @@ class ChainedTables:
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
-        """Yield all rows in order, as tables of at most GROUP_ROWS rows, with all or some columns."""
+        """Yield all rows in order, as tables of at most GROUP_ROWS rows with the given columns, by default with all
+        columns. Columns that the table of a shard lacks are null."""
         schema = pa.schema([self.schema.field(name) for name in columns or self.schema.names])
         for number, table in enumerate(self.tables):
             stored = [name for name in schema.names if name in table.schema.names and name != SHARD]

@@ -48,7 +48,8 @@ def write_vectors(
 
     `sentence_id` (m,) and `image_id` (m,) are the ids of the texts and of their images. If the vectors are of
     documents, `documents` is the name of their entry in the section `documents` of the configuration. `imported` are
-    the fingerprints of the files of precomputed vectors by name. Dense vectors are stored as the dtype `storage`.
+    the fingerprints of the files of precomputed vectors by name, or None for vectors of an encoder that the run has
+    applied. Vectors without `provenance` do not belong to a run. Dense vectors are stored as the dtype `storage`.
     Raises InputError if a dense vector is not finite, or is too large or too small for this dtype, and IntegrityError
     if a sparse vector is not finite.
     """
@@ -91,7 +92,7 @@ def write_sentences(
 
     A shard of the kind TOKENS has the arrays `ids` and `offsets`: the tokens of text i are
     `ids[offsets[i]:offsets[i + 1]]`. A shard of the kind TREES has the FIELDS for each of KINDS, with names such as
-    `phrase_parents`. `about` has the further arguments of `write_shard`.
+    `phrase_parents`. `about` may have the provenance, the details, and the batch that publishes the shard.
     """
     arrays = {**arrays, "sentence_id": sentence_id, "image_id": image_id}
     write_shard(path, kind, arrays, rows=len(sentence_id), **about)
@@ -140,7 +141,8 @@ Texts = Mapping[str, Any]
 
 
 def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
-    """Open the shard `number` of each text encoder."""
+    """Open the shard `number` of each text encoder, and return encoder -> shard. Raises IntegrityError if a shard is
+    missing or damaged."""
     return {name: VectorShard(shards.shard(number)) for name, shards in texts.items()}
 
 
@@ -171,9 +173,11 @@ def stack_rows(parts: Sequence[Matrix]) -> Matrix:
 
 
 def text_lines(path: Path) -> Iterator[str]:
-    """Yield the lines of a text file of the user. A file whose name ends in .gz is decompressed.
+    """Yield the lines of a text file of the user, without their line endings. A file whose name ends in .gz is
+    decompressed.
 
-    Lines are split as by pipeline.foreign.files.each_line. Raises InputError if the file cannot be read or decoded.
+    CR, LF or CRLF ends a line. The file may be UTF-8, or UTF-16 with a byte order mark. Raises InputError if the file
+    cannot be read or decoded, or has a line that is too long.
     """
     try:
         with io.BufferedReader(gzip.open(path, "rb")) if path.suffix == ".gz" else open(path, "rb") as stream:

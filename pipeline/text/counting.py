@@ -51,8 +51,9 @@ class TermCounts:
         return dict(self._query(f"{TOTALS_QUERY} ORDER BY term"))
 
     def _query(self, query: str, **parameters: int | str) -> list[tuple[str, int]]:
-        """Run a query over the files. Raises OSError with the code ENOSPC if DuckDB reports a lack of memory or a fault
-        of the disk, because the disk then usually has no room for data that do not fit into memory."""
+        """Run a query over the files of counts, and return its rows (term, count). Raises OSError with the code ENOSPC
+        if DuckDB reports a lack of memory or a fault of the disk, because the disk then usually has no room for data
+        that do not fit into memory."""
         spilled = str(self.files[0].parent / "spilled")
         settings: dict[str, str | bool | int | float | list[str]] = {"memory_limit": "1GB", "temp_directory": spilled}
         files = list(map(str, self.files))

@@ -110,7 +110,9 @@ def _row(line: str, expected: int, where: str) -> list[list[str]]:
     if not word:
         raise InputError(f"{where}: the word is empty. Write _ or delete the line.")
     if not (head.isascii() and head.isdigit()):
-        raise InputError(f"{where}: the head {head!r} is not a word number. Write 0 for the root.")
+        raise InputError(
+            f"{where}: the head {head!r} is not a word number. Write the number of the head word, or 0 for the root."
+        )
     return [columns]
 
 

@@ -19,7 +19,8 @@ if TYPE_CHECKING:
 FURTHER_ROOT = "parataxis"
 """Relation of the root of a second sentence to the root of the first, if the parser splits a text into sentences."""
 MAX_WORDS = 100
-"""Largest number of words in a text that is parsed. Longer texts get chains (see `fall_back`) in place of trees."""
+"""Largest number of words in a text that is parsed. Longer texts get chains in place of trees: each word is then the
+head of the next word."""
 
 
 def require_spacy() -> Any:
@@ -39,7 +40,8 @@ def require_spacy() -> Any:
 def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
     """Parse texts with a spaCy pipeline and derive their phrase trees. `load` returns the pipeline.
 
-    A text without words, or with more than MAX_WORDS words, gets chains (see `fall_back`) in place of the trees.
+    The result has the texts in their order. A text without words, or with more than MAX_WORDS words, gets chains in
+    place of the trees (see `fall_back`), in which each word is the head of the next word.
     """
     pipeline = load()
     docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
@@ -87,7 +89,8 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id.
+    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id. Wanted
+    ids without a sentence are left out.
 
     `name` is the name of the file for messages. Raises InputError for a sentence without an id, a repeated id, or a
     file without sentences.
@@ -100,8 +103,9 @@ def index_trees(
 ) -> dict[str, PhraseTree]:
     """Return the phrase trees of the `wanted` ids, as a mapping from ids.
 
-    The id of a tree without an id is its number in the file, counted from 0. `name` is the name of the file for
-    messages. Raises InputError for a repeated id or a file without trees.
+    `trees` has an id, or None, with each tree. The id of a tree without an id is its number in the file, counted from
+    0. Wanted ids without a tree are left out. `name` is the name of the file for messages. Raises InputError for a
+    repeated id or a file without trees.
     """
     return _index(((str(n) if key is None else key, tree) for n, (key, tree) in enumerate(trees)), wanted, name)
 
@@ -129,8 +133,8 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets chains
-    (see `fall_back`).
+    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets
+    chains (see `fall_back`), and the result then has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -155,7 +159,8 @@ MAX_STEPS_PER_EVALUATION = 200
 WORDS_PER_STEP = 100
 """Number of words in one of the first training steps. A small treebank is evaluated on dev once per epoch."""
 SCORES = ("dep_uas", "dep_las", "tag_acc")
-"""The scores of a parser, by spaCy's names (see `judge`)."""
+"""The scores of a parser on dev, by spaCy's names: the shares of words with the right head, with the right head and
+relation, and with the right tag."""
 
 
 def write_corpus(parses: Sequence[Parse], path: Path) -> int:

@@ -129,7 +129,8 @@ class PhraseTree:
 
 
 def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> PhraseTree:
-    """Return the phrase tree of nodes with these labels and parents. Several roots get a common parent, FRAGMENT."""
+    """Return the phrase tree of nodes with these labels and parents (-1 for a root). The leaves `words` come first, in
+    word order. Several roots get a common parent, FRAGMENT, and `parents` is then changed in place."""
     roots = [node for node, parent in enumerate(parents) if parent < 0]
     if len(roots) > 1:
         for root in roots:

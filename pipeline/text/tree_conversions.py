@@ -90,8 +90,8 @@ EMPTY = "no words"
 class Parsed:
     """The dependency tree and the phrase tree of a sentence, over the same words.
 
-    If there are no real trees, both are chains of words (see `fall_back`), and `fallback` says why. Otherwise
-    `fallback` is None.
+    If there are no real trees, both are chains of words: each word is the head of the next word, and `fallback` says
+    why. Otherwise `fallback` is None.
     """
 
     parse: Parse

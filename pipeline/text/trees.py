@@ -61,9 +61,11 @@ def letters(word: str) -> str:
 
 
 def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
-    """Find the span of each of `words` in the words of a parser for the same sentence.
+    """Find the span of each of `words` in `parser_words`, the words of a parser for the same sentence: the numbers of
+    the first and the last word of the parser that share letters with it.
 
-    Return None if the letters of the two differ, or if one of `words` has no letters.
+    Return None if the letters of `words` differ from the letters of `parser_words`, or if one of `words` has no
+    letters.
     """
     parser_letters = list(map(letters, parser_words))
     word_letters = list(map(letters, words))

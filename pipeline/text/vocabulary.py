@@ -47,7 +47,7 @@ alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
-    """Count the letters that are added, removed or replaced between two words.
+    """Count the letters that are added, removed or replaced between two words. A replaced letter counts once.
 
     The count is 0 if the two words have the same letters in another order.
     """
@@ -91,8 +91,8 @@ class KnownTerms:
 
     @cached_property
     def cut(self) -> Callable[[str], list[str]]:
-        """The function that returns the pieces of a word that are among the known terms. For a word that counts as
-        unknown (see `_cut`), it returns no pieces."""
+        """The function that returns the pieces of a word that are among the known terms. It returns no pieces for a
+        word that counts as unknown, by the rule of `_cut`."""
         pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
         letters = {letter for piece in pieces for letter in list_letters(piece)}
         lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
@@ -261,7 +261,8 @@ class Vocabulary(KnownTerms):
 
 
 def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-    """Learn the vocabulary of `sentences`. `sizes` are the other parameters of `learn_vocabulary`.
+    """Learn the vocabulary of `sentences`. `sizes` has the maximum `size` of the vocabulary, the `min_count` of
+    sentences with a term, and the flags `idf` and `normalise`. Raises InputError if no term is frequent enough.
 
     The sentences may be read twice, so `sentences` must not be an iterator.
     """

@@ -81,9 +81,10 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
 def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors in the binary format of word2vec: a line `count dim`, then each word, a space, and dim float32.
 
-    The parameters are the same as in `read_text_vectors`. Raises InputError if the first line is not `count dim` or has
-    an impossible dimension, if the file is truncated, or if no vector is returned. Raises InputError too, with the
-    number of the entry, for a value that is not finite, and for a word that is repeated or not UTF-8.
+    Return the vectors of the `wanted` words and of the `first` words of the file, in the order of the file. `source` is
+    the name of the file for messages. All entries are checked. Raises InputError if the first line is not `count dim`
+    or has an impossible dimension, if the file is truncated, or if no vector is returned. Raises InputError too, with
+    the number of the entry, for a value that is not finite, and for a word that is repeated or not UTF-8.
     """
     reader = _VectorReader(source, "entry", wanted, first)
     header = stream.readline(100).split()
@@ -139,7 +140,9 @@ class _VectorReader:
     """Checks the vectors of a file, and collects the vectors of the `wanted` words and of the first `first` words of
     the file.
 
-    `unit` is the noun for the position of a vector in messages: a `line` or an `entry` of the file.
+    `add` takes the vectors one after another, and `finish` returns the collected vectors. Both raise InputError for a
+    fault. `source` is the name of the file, and `unit` is the noun for the position of a vector in messages: a `line`
+    or an `entry` of the file.
     """
 
     def __init__(self, source: str, unit: str, wanted: Collection[str], first: int) -> None:

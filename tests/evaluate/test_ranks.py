@@ -36,7 +36,8 @@ def exact_scores(images: np.ndarray, sentences: np.ndarray, metric: str) -> np.n
 
 
 def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw `n` images with one to seven sentences each, in random order. The vectors have `c` dimensions."""
+    """Draw `n` images with one to seven sentences each, in random order. Return the vectors of the images (n, c) and of
+    the sentences (m, c), and the row of the image of each sentence (m,)."""
     owners = rng.permutation(np.repeat(np.arange(n), rng.integers(1, 8, n)))
     images = rng.standard_normal((n, c))
     sentences = images[owners] + 1.5 * rng.standard_normal((len(owners), c))
@@ -44,13 +45,16 @@ def make_pairs(n: int, c: int, rng: np.random.Generator) -> tuple[np.ndarray, np
 
 
 def make_tied_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw pairs with few distinct vectors, so that most scores are tied."""
+    """Draw pairs with few distinct vectors, so that most scores are tied. Return the vectors of 90 images and of 270
+    sentences, and the row of the image of each sentence."""
     images, sentences = (rng.integers(-1, 2, (n, 5)).astype(np.float32) for n in (90, 270))
     return images, sentences, np.repeat(np.arange(90), 3)
 
 
 def make_close_pairs(rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Draw images in four groups of almost equal images, whose scores single precision cannot always tell apart."""
+    """Draw 260 images in four groups of almost equal images, whose scores single precision cannot always tell apart,
+    and two sentences near each image. Return the vectors of the images and of the sentences, and the row of the image
+    of each sentence."""
     owners = rng.permutation(np.repeat(np.arange(260), 2))
     images = np.repeat(rng.standard_normal((4, 19)), 65, axis=0)
     images = (images + 1e-4 * rng.standard_normal(images.shape)).astype(np.float32)

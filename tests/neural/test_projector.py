@@ -16,8 +16,10 @@ from pipeline.models.neural.task import train
 
 
 def test_structure_is_the_divergence_of_the_neighbourhoods() -> None:
-    """The expected value is the mean squared Jensen-Shannon distance by SciPy of the softmax of the products of centred
-    unit vectors. Equal neighbourhoods give 0."""
+    """`structure` compares the neighbourhoods of the same items before and after a projection.
+
+    A neighbourhood is the softmax of the products of centred unit vectors. The expected value is the mean squared
+    Jensen-Shannon distance of the neighbourhoods by SciPy. Equal neighbourhoods give 0."""
     rng = np.random.default_rng(0)
     before = rng.standard_normal((9, 5))
     after = rng.standard_normal((9, 3))

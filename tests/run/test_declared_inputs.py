@@ -316,7 +316,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
             (pq, "ParquetFile"), (pa, "memory_map"), (pa, "OSFile"),
         ]:  # fmt: skip
             patch.setattr(module, name, noting(getattr(module, name)))
-        # Without the cache, a stage cannot get a commit record unnoticed that was read to compare digests.
+        # Commit records that were read to compare digests are in a cache. The cache is switched off, because a stage
+        # that reads such a record from it would not open a file, so that the test would not notice.
         patch.setattr(commits, "_read", commits._read.__wrapped__)
         for name in ("faults", "require", "digest", "is_done"):
             patch.setattr(commits.Commits, name, trusting(getattr(commits.Commits, name)))

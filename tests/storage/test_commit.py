@@ -244,7 +244,9 @@ def test_a_card_keeps_its_commit_record_until_another_index_is_made_from_it(tmp_
     assert (commit.digest, commit.place, commit.files) == (digest, "index/m/card.json", card["files"])
     assert (commit.inputs, commit.made_by["stage"]) == ({"model": "d"}, "build-index")
     publish_json(path, {**card, "fingerprint": "6" * 64})
-    with pytest.raises(IntegrityError, match="was changed by `remove` or `add` after the run had built it"):
+    with pytest.raises(
+        IntegrityError, match="was changed by `remove`, `add` or `calibrate` after the run had built it"
+    ):
         read_commit(path)
 
 

@@ -33,7 +33,8 @@ SENTENCE = r" is being written by process {} on {} \(-c .*\) since \d{{4}}-\d\d-
 
 @pytest.fixture
 def path(run: Path, tmp_path: Path) -> Path:
-    """Return the path of the token vocabulary of a copied run. The file itself has been removed."""
+    """Return the path of the token vocabulary of a copied run. The file has been removed, so that the stage
+    `build-token-vocabulary` has to make it again."""
     path = shutil.copytree(run, tmp_path / "run") / "text/tokens.json"
     path.unlink()
     return path

@@ -43,7 +43,8 @@ def target(run: Path) -> PairSet:
 
 
 def read(run: Path) -> tuple[list[str], Moments]:
-    """Return the names of the files that `fit` reads, and the sum of their moments."""
+    """Return the names of the files of target moments from which `fit` reads the fold 0, and the sum of their
+    moments."""
     readers = target(run).moments([0])
     return [reader.args[0].name for reader in readers], reduce(add, (Moments.from_arrays(one()) for one in readers))
 

@@ -22,7 +22,8 @@ def read(text: str) -> PhraseTree:
 
 
 def spans_of(tree: "Tree") -> list[tuple[str, int, int]]:
-    """Return the spans of the phrases in a tree of nltk."""
+    """Return (label, number of the first word, number of the last word + 1) for each phrase in a tree of nltk, each
+    phrase before the phrases that it contains."""
     spans = []
     for place in tree.treepositions():
         node = tree[place]

@@ -79,8 +79,10 @@ def test_a_word_is_suggested_only_if_it_is_nearer_than_by_chance() -> None:
 
 
 def test_lemmas_are_words_of_the_collection() -> None:
-    """The dictionary has the wrong lemma `playe` for `playing`. It also has the lemmas `goose`, `eat` and `sunglass`,
-    which are not words of the collection."""
+    """All forms of a word get one term, and this term is a word of the collection.
+
+    The dictionary has the wrong lemma `playe` for `playing`. It also has the lemmas `goose`, `eat` and `sunglass`,
+    which the collection lacks, so the terms are `play`, `geese`, `ate` and `sunglasses`."""
     sentences = ["two geese were playing", "geese play and ate", "he plays , and had eaten", "sunglasses eaten", "ate"]
     settings = TermSettings(True, ("have",), 2)
     vocabulary = build_vocabulary(sentences, settings, size=99, min_count=1, idf=True, normalise=True)

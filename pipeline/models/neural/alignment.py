@@ -67,7 +67,8 @@ def align(words: np.ndarray, regions: np.ndarray, beta: float) -> list[Segment]:
 
 
 def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
-    """Return a segment for each single word, with its best region (Karpathy and Fei-Fei 2015, Figure 5).
+    """Return a segment for each single word, in the order of the words, with its best region (Karpathy and Fei-Fei
+    2015, Figure 5).
 
     `words` are (n, c) and `regions` (m, c), m at least 1. Neighbouring words do not affect each other.
     """

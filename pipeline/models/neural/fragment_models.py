@@ -212,7 +212,8 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int | list[int]:
-        """Compute the value of the fourth argument of the sentence encoder, whose name is `cls.own`."""
+        """Compute the value of the argument of the sentence encoder that only this model has, from the settings or the
+        training sentences of `task`. Its name is `cls.own`, and it is the fourth argument."""
         raise NotImplementedError
 
     @classmethod
@@ -340,7 +341,8 @@ class GroundedNetwork(Towers):
         return replace(each, globals=whole)
 
     def forward(self, regions: MultiVectors, whole: Tensor, packed: Packed) -> Tensor:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal."""
         return multivector_scores(self.embed_images(regions, whole), self.embed_sentences(packed), self.rule)
 
 

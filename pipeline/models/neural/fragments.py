@@ -22,7 +22,8 @@ from pipeline.text.vocabulary import Tokens
 
 
 def by_sentence(words: Tensor, packed: Packed) -> MultiVectors:
-    """Reorder the packed vectors `words` (total, c) sentence by sentence, in the order of the words."""
+    """Return the packed vectors `words` (total, c) grouped by sentence, in the order of the sentences and of their
+    words, without global vectors."""
     return MultiVectors(words[packed.rows], packed.offsets)
 
 
@@ -101,8 +102,9 @@ class RectifiedBRNN(FragmentEncoder):
         return functional.dropout(x, self.dropout, self.training)
 
     def _run(self, e: Tensor, sizes: list[int], u: Tensor, bias: Tensor) -> Tensor:
-        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden), where f is the rectifier and U
-        is `u`. e_t are the rows of `e`."""
+        """Compute h_t = f(e_t + U h_{t-1} + bias) for all packed words, (total, hidden) in packed order, where f is the
+        rectifier and U is `u`. e_t are the rows of `e` (total, hidden), and `sizes` has the number of words at each
+        position. h_0 is zero."""
         state = e.new_zeros(sizes[0] if sizes else 0, len(u))
         states = []
         for inputs in e.split(sizes):
@@ -112,7 +114,8 @@ class RectifiedBRNN(FragmentEncoder):
 
 
 def _layer(rows: int, columns: int) -> tuple[nn.Parameter, nn.Parameter]:
-    """Draw the initial weights (rows, columns) of a layer, and set its biases (rows,) to zero."""
+    """Return the initial weights (rows, columns) of a layer, which are random, and its biases (rows,), which are
+    zero."""
     return uniform(rows, columns, columns**-0.5), nn.Parameter(torch.zeros(rows))
 
 
@@ -137,7 +140,8 @@ class Edges(NamedTuple):
 
 
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
-    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label.
+    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label. The
+    matrix 0 is for roots.
 
     A label is rare if no word has it, or if less than the share `least_share` of all words with a head have it.
     """
@@ -215,8 +219,8 @@ class FragmentNetwork(nn.Module):
     def fragments(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> tuple[MultiVectors, MultiVectors]:
-        """Embed n images by their regions and n sentences by their fragments, and convert the vectors to
-        `precision`."""
+        """Embed n images by the stacked features of their `regions`, and n sentences by their fragments. Return the
+        vectors of both in the dtype `precision`. `whole` is not used, because the first region is the whole image."""
         images = self.embed_images(regions, whole)
         fragments = self.embed_sentences(sentences)
         return (
@@ -227,8 +231,8 @@ class FragmentNetwork(nn.Module):
     def forward(
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> "Tensor | ScoredFragments":
-        """Score the n images of a batch by its n sentences by `rule`, and return (n, n) float32, with the pairs on the
-        diagonal. A subclass may return more."""
+        """Score the n images of a batch (rows) with its n sentences (columns) by `rule`, and return (n, n) float32,
+        with the pairs on the diagonal. A subclass may return more. `whole` is not used."""
         images, fragments = self.fragments(regions, whole, sentences)
         return multivector_scores(images, fragments, self.rule)
 

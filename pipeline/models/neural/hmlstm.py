@@ -190,9 +190,10 @@ class TwoBranches(GlobalNetwork):
         return x - torch.cat([self.mean, self.whole])
 
     def _embed_views(self, x: Tensor, images: int) -> Tensor:
-        """Embed centred features x as vectors of unit length.
+        """Embed centred features x (n, D) as vectors (n, K) of unit length.
 
-        The first `images` rows are images, the others regions.
+        The first `images` rows are images, the others regions. Images and regions are normalised with separate
+        statistics.
         """
         x = functional.dropout(x, self.dropout, self.training)
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
@@ -361,8 +362,8 @@ class HMLSTM(GlobalModel):
         return self.in_blocks(lambda rows: embed(upload(x[rows], self.device)), len(x), "region", MAX_REGIONS)
 
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
-        """Embed the noun phrases in the trees of whole sentences, and return (p, c) float32 in the order of
-        `noun_phrases`."""
+        """Embed the p noun phrases in the trees `phrases`, which are trees of whole sentences. Return (p, c) float32,
+        tree after tree, and within a tree in the order of its nodes."""
         assert isinstance(phrases, Trees)
 
         def embed(rows: slice) -> Tensor:
@@ -403,7 +404,8 @@ class HMLSTM(GlobalModel):
 
 
 def phrase_rows(levels: Levels, trees: Trees, encoder: HierarchicalLSTM) -> Tensor:
-    """Return the rows in `levels` of the noun phrases of `trees`, (p,), in the order of `noun_phrases`."""
+    """Return the rows in `levels` of the p noun phrases of `trees`, (p,) int64, tree after tree and in the order of the
+    nodes. `levels` is the result of `arrange` for the same trees."""
     row = torch.empty_like(levels.nodes)
     row[levels.nodes] = torch.arange(len(row))
     empty = np.cumsum(trees.lengths == 0)  # `levels` has a node for each empty tree, but `trees` does not.

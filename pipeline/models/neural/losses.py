@@ -125,7 +125,8 @@ class MultipleInstance:
         return self.ranking.drawn
 
     def __call__(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss of the class for the `batch`, a scalar. `owners` (n,) are the images of the batch's
+        pairs."""
         loss = self.ranking(batch.scores, owners)
         return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
@@ -158,8 +159,8 @@ class PhrasePairs(NamedTuple):
 
 
 class Scores(NamedTuple):
-    """The scores of a batch: `sentences` (n, n) of images by sentences, and `phrases` (p, p) of regions by noun
-    phrases.
+    """The scores of a batch: `sentences` (n, n) of n images (rows) with n sentences (columns), and `phrases` (p, p) of
+    p regions (rows) with p noun phrases (columns). The right pairs are on the diagonals.
 
     `pairs` describes the noun phrases.
     """
@@ -187,7 +188,8 @@ class DenseObjective:
     drawn = 0
 
     def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
-        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss of the class from the `scores` of a batch, a scalar. `owners` (n,) are the images of the
+        batch's pairs."""
         loss = self.objective(scores.sentences, owners)
         pairs = scores.pairs
         if not len(pairs.rows) or not pairs.weights.any():

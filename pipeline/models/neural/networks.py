@@ -139,8 +139,8 @@ class JointNetwork(GlobalNetwork):
         return unit_length(vectors) if self.score == "cosine" else vectors
 
     def forward(self, x: Tensor, sentences: ArrangedWords) -> Tensor:
-        """Score the n images of a batch by its n sentences by `score`, and return (n, n), with the pairs on the
-        diagonal."""
+        """Score the n images of a batch (rows) with its n sentences (columns) by `score`, and return (n, n), with the
+        pairs on the diagonal."""
         v = self.embed_images(x)
         y = self.embed_sentences(sentences)
         return -(v[:, None] - y).square().sum(dim=2) if self.score == "distance" else v @ y.T

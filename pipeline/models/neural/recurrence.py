@@ -125,10 +125,12 @@ def plain_cell(activation: str) -> RecurrentCell:
 
 
 def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
-    """Compute Kiros et al. 2014, eq. 1 to 5, without the connections from the memory cell to the gates (W_ci, W_cf,
-    W_co).
+    """Compute one step of an LSTM: Kiros et al. 2014, eq. 1 to 5, without the connections from the memory cell to the
+    gates (W_ci, W_cf, W_co), which PeepholeRecurrence has.
 
-    PeepholeRecurrence has these connections.
+    `x` and `a` (k, 4 H) are the terms of the input and of the hidden state for the gates i, f, u and o, side by side.
+    `state` has the hidden state, which is not read, and the memory cell, each (k, H). Return the new state, and the
+    values that the gradient needs.
     """
     i, f, u, o = (x + a).float().chunk(4, dim=1)
     i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
@@ -171,7 +173,9 @@ def recur(
     cell: RecurrentCell, sizes: Sequence[int], precision: torch.dtype,
     words: Tensor, w: Tensor, u: Tensor, bias: Tensor, hidden_bias: Tensor,
 ) -> Tensor:  # fmt: skip
-    """Compute the hidden states of `Recurrence`, with products in `precision`. `Recurrence` describes the arguments.
+    """Compute the hidden states (total, H) float32 of `cell` after each packed word, with products in `precision`.
+
+    The class Recurrence describes the other arguments.
 
     On a GPU, cuDNN computes the states if torch has a library function for the cell and `bias` has one dimension. cuDNN
     needs a few kernels, but `Recurrence` needs about twenty per position. On a CPU, torch's own function takes 1.05 to
@@ -185,8 +189,8 @@ def recur(
 
 
 def recur_by_library(cell: RecurrentCell, sizes: Sequence[int], words: Tensor, *weights: Tensor) -> Tensor:
-    """Compute the hidden states of `Recurrence` in float32 by `cell.library`. `weights` are `w`, `u`, `bias` and
-    `hidden_bias`."""
+    """Compute the hidden states (total, H) float32 of `cell` after each packed word by `cell.library`, the function of
+    torch, which must exist. `weights` are `w`, `u`, `bias` and `hidden_bias`, as in the class Recurrence."""
     assert cell.library is not None
     first = (words.new_zeros(1, sizes[0], weights[1].shape[1]),) * cell.states
     with warnings.catch_warnings():  # torch warns of a copy of the weights, which takes microseconds.

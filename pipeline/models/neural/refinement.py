@@ -104,7 +104,7 @@ class RefinedTowers(nn.Module):
         self.dropout = dropout
 
     def embed_images(self, x: Tensor) -> Tensor:
-        """Embed n images, rows of the image view (n, D), as (n, c) of unit length."""
+        """Embed n images, the rows x (n, D) of the image view, as (n, c) of unit length."""
         return unit_length(self.project_images(x))
 
     def embed_sentences(self, y: Matrices) -> Tensor:
@@ -144,8 +144,8 @@ class RefinedTowers(nn.Module):
         return arrays_of(self)
 
     def forward(self, x: Tensor, y: Matrices) -> Any:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal. A
-        subclass may return more."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal. A subclass may return more."""
         return self.embed_images(x) @ self.embed_sentences(y).T
 
 
@@ -187,8 +187,11 @@ class RefinedCCA(UnitProjections, LinearModel):
         draw: Callable[[np.ndarray], tuple],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Return the plan for training `towers`, which read captions by the view `text`. TrainingPlan describes the
-        other arguments."""
+        """Return the plan for training `towers`, which read captions by the view `text`.
+
+        `draw` returns the arguments of `towers` for the training pairs with given row numbers (k,). `objective` is the
+        loss of the scores, or None for the loss of `task`. The plan judges by the recall on the dev pairs of `task`.
+        """
         dev = task.dev
         dev_images = stack_on(task.view, dev.images(np.arange(dev.n_images)), task.device)
         dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)
@@ -220,7 +223,7 @@ HEADS = tuple(f"heads.{side}.{name}" for side in (0, 1) for name in ("weight", "
 
 
 class ProjectedBatch(NamedTuple):
-    """The embedded images and sentences of n pairs, (n, c) each.
+    """The embedded images and sentences of n pairs, (n, c) each, of unit length. Row i of both belongs to pair i.
 
     `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
     projection. They are None if the loss does not use them.
@@ -243,7 +246,8 @@ class ProjectionTowers(RefinedTowers):
     scales: Tensor
 
     def __init__(self, task: TrainingTask, text: TextView, settings: ProjectorTrainSettings) -> None:
-        """Draw the weights, and measure the means and the scales on the training pairs of `task`."""
+        """Draw the weights with the seed of `task`, and measure the means and the scales on its training pairs. `text`
+        is the view of the captions. The module is moved to the device of `task`."""
         captions = text.stack(task.train.sentences)
         mean_y = np.concatenate([block.mean(axis=0, dtype=np.float64) for block in matrices_of(captions)])
         width = settings.hidden if settings.layers == 2 else settings.dimensions
@@ -263,11 +267,13 @@ class ProjectionTowers(RefinedTowers):
                 self.scales[side] = projected.square().mean().rsqrt()
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Apply the one or two layers of the image side to the stacked features x (n, D). Return (n, c)."""
+        """Apply the one or two layers of the image side to the stacked features x (n, D). Return (n, c), not of unit
+        length."""
         return self._head(0, super().project_images(x) * self.scales[0])
 
     def project_sentences(self, y: Matrices) -> Tensor:
-        """Apply the one or two layers of the sentence side to the rows y (n, d) of the text view. Return (n, c)."""
+        """Apply the one or two layers of the sentence side to the rows y (n, d) of the text view. Return (n, c), not of
+        unit length."""
         return self._head(1, super().project_sentences(y) * self.scales[1])
 
     def _head(self, side: int, hidden: Tensor) -> Tensor:

@@ -181,10 +181,10 @@ class TrainingTask:
         finish: Callable[[], TrainedModel],
         objective: LossFunction | None = None,
     ) -> TrainingPlan:
-        """Return the plan for training `network`, the module of the plan, on the training pairs. TrainingPlan describes
-        the other arguments.
+        """Return the plan for training `network`, the module of the plan, on the training pairs.
 
-        If `objective` is None, the loss is the task's objective.
+        `draw` returns the arguments of `network` for the pairs with given row numbers (k,), `judge` returns the score
+        on dev, and `finish` returns the trained model. If `objective` is None, the loss is the task's objective.
         """
         kept = {entry.name for entry in fields(TrainingSchedule)}
         return TrainingPlan(

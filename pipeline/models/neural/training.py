@@ -135,7 +135,8 @@ class LossFunction(Protocol[Output]):
     def drawn(self) -> int: ...
 
     def __call__(self, output: Output, owners: Tensor, /) -> Tensor:
-        """Compute the loss, a scalar. `owners` (n,) are the images of the batch's pairs."""
+        """Compute the loss, a scalar, from the `output` of the module for a batch. `owners` (n,) are the images of the
+        batch's pairs."""
         ...
 
 
@@ -161,7 +162,7 @@ class TrainingPlan:
 
     module: nn.Module
     draw: Callable[[np.ndarray], tuple]
-    """Function from the numbers of n pairs to the arguments of the module."""
+    """Function from the row numbers (n,) of the pairs of a batch to the arguments of the module, a tuple."""
     owners: np.ndarray
     """The image of each of the m pairs (m,)."""
     pair_ids: np.ndarray
@@ -245,7 +246,8 @@ class Training:
         """Train to the end, put the averaged parameters of the best epoch into the module, and switch the module to
         evaluation mode. Call `after_step` after each batch.
 
-        Returns the history: for each epoch its number `epoch`, from 0, the mean `loss` of its batches, the
+        The best epoch has the highest score on dev. Without patience, no epoch is scored, and the last epoch counts as
+        the best. Returns the history: for each epoch its number `epoch`, from 0, the mean `loss` of its batches, the
         `learning_rate` of its first batch, and the score `dev` if it was scored. Raises JointspaceError, which names
         the batch, if a loss or gradient is not finite. The error is raised before a checkpoint can contain results of
         this batch, and on a CPU also before a parameter is changed.
@@ -385,8 +387,8 @@ class Training:
             self.state[name].copy_(tensor)
 
     def checkpoint(self) -> Checkpoint:
-        """Return the state of the training, from which `resume` continues. Raises JointspaceError if the last loss or
-        gradient is not finite."""
+        """Return a copy of the state of the training, as NumPy arrays, from which `resume` continues. Raises
+        JointspaceError if the last loss or gradient is not finite."""
         self._read_loss()
         groups = {"now": self.state, "average": self.average, "best": self.best}
         tensors = {f"{group}/{name}": t.detach() for group, named in groups.items() for name, t in named.items()}

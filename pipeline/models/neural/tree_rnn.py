@@ -124,7 +124,8 @@ class TreeRNN(SentenceEncoder):
     def __init__(self, words: Tensor, dimensions: int, dropout: float, activation: str, matrices: int) -> None:
         """Create the encoder with word vectors `words` (V + 1, d), of which the last belongs to the unknown word.
 
-        `dimensions` is K, and `matrices` is the number M of matrices.
+        `dimensions` is K, `activation` is a name of ACTIVATIONS, and `matrices` is the number M of matrices. `dropout`
+        is the share of entries that are zeroed in training.
         """
         super().__init__()
         self.words = nn.Parameter(words)
@@ -138,8 +139,8 @@ class TreeRNN(SentenceEncoder):
         raise NotImplementedError
 
     def inputs(self, levels: Levels) -> Tensor:
-        """Compute `inputs` of TreeRecurrence: for each node the term that depends on the word of this node, (total,
-        K)."""
+        """Compute for each node the term that depends on the word of this node, (total, K), with rows as in `levels`.
+        TreeRecurrence reads these terms as `inputs`."""
         raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
@@ -193,7 +194,7 @@ class DependencyRNN(TreeRNN):
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the number of the matrix of each node, (total,), or -1 for the identity.
 
-        `parents` (total,) and `labels` (total,) describe the nodes as in Forest.
+        `parents` (total,) are the numbers of the nodes' parents, or -1 for a root. `labels` (total,) are their labels.
         """
         raise NotImplementedError
 

@@ -183,9 +183,10 @@ class GlobalModel(NetworkModel):
     def in_blocks(
         self, embed: Callable[[slice], Tensor], count: int, row_name: str, size: int = BLOCK_ROWS
     ) -> np.ndarray:
-        """Embed `count` rows by `embed(rows)`, at most `size` at once. Return (count, c) float32.
+        """Embed `count` rows by `embed(rows)`, which gets a slice of at most `size` rows. Return (count, c) float32.
 
-        `row_name` is the word for one row in error messages.
+        If a GPU's memory is too small, smaller slices are used. `row_name` is the word for one row in messages. Raises
+        UsageError if the memory is too small for a single row.
         """
         with torch.inference_mode(), full_float32():
             blocks = OomBatcher(size, row_name).map(lambda rows: embed(rows).cpu().numpy(), count)

@@ -178,7 +178,8 @@ class RecurrentTowers(Towers, GlobalNetwork):
         return self.read(packed).whole
 
     def forward(self, x: Tensor, packed: Packed) -> Tensor:
-        """Score the n images of a batch by its n sentences, and return (n, n), with the pairs on the diagonal."""
+        """Score the n images of a batch (rows) with its n sentences (columns), and return (n, n), with the pairs on the
+        diagonal."""
         return self.embed_images(x) @ self.embed_sentences(packed).T
 
 
@@ -194,7 +195,7 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Create the model that starts as `task.start`, a WordStart."""
+        """Create the model that starts as `task.start`, a WordStart. The seed of `task` draws the recurrent network."""
         towers = initial_towers(task)
         with seeded(task.seed):
             hidden = task.own_settings(RecurrentTrainSettings).hidden

@@ -160,7 +160,8 @@ def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Map
 def with_documents(manifest: Manifest, images: pa.Table) -> pa.Table:
     """Return the table `images` with the columns title, tags and description of the weak texts.
 
-    A column is not added if none of the images has such a text, or if the table already has a column of that name.
+    An image without such a text has null in the column. A column is not added if none of the images has such a text, or
+    if the table already has a column of that name.
     """
     shards = np.unique(images["image_id"].to_numpy() // manifest.shard_size)
     documents = pa.concat_tables([manifest.table("documents", number) for number in shards.tolist()])
@@ -276,7 +277,8 @@ def _shared_training(
 
 
 def _report_index(model: str, name: str, modality: Modality, card: IndexCard, settings: IndexSettings) -> None:
-    """Log the recall of an index, with --verbose also its speed, and a warning if its shortlist has a low recall."""
+    """Log the recall of the FAISS index `name` of a model, with --verbose also its speed. Log a warning if its
+    shortlist has a recall below index.recall_floor. `card` has the measurements."""
     log.info(
         "The index of %s stores %d vectors of %s as %s. Its recall@10, measured with %s, is %.3f.",
         model, card.count, name, card.factory, card.measured_with, card.recall,

@@ -89,9 +89,10 @@ class Part(NamedTuple, Generic[Item]):
 
 
 def missing_parts(number: int, shards: Mapping[str, UnfinishedShard], images: Sequence[Item]) -> Iterator[Part[Item]]:
-    """Yield the parts of shard `number` for which features of at least one encoder are missing.
+    """Yield the parts of shard `number` for which features of at least one encoder are missing, in ascending order.
 
-    `shards` has the unfinished shard of each encoder, and `images` has an item for each of the n images of the shard.
+    If all parts of an encoder are stored already, its last part counts as missing. `shards` has the unfinished shard of
+    each encoder, and `images` has an item for each of the n images of the shard.
     """
     missing = sorted({rows for shard in shards.values() for rows in shard.missing}, key=lambda rows: rows.start)
     for rows in missing:

@@ -72,7 +72,7 @@ class MatchedFeatures:
 
 
 def given_source(config: "Config", entry: "EncoderEntry") -> Source:
-    """Return the location of the precomputed vectors of an encoder's entry."""
+    """Return the location of the precomputed vectors of the encoder `entry`. Its `path` is relative to data_root."""
     from pipeline.config.encoders import PrecomputedKeys
 
     assert isinstance(entry, PrecomputedKeys)

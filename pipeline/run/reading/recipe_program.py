@@ -86,7 +86,8 @@ def normalise(rows: np.ndarray, encoder: Settings, arrays: Arrays) -> np.ndarray
 
 
 def add_map(rows: np.ndarray, settings: Settings | None, arrays: Arrays) -> np.ndarray:
-    """Append the nonlinear columns of a model to rows (n, d). The columns of a kernel replace the rows."""
+    """Append the nonlinear columns of a model to rows (n, d). The columns of a kernel replace the rows. If `settings`
+    is None, the model has no nonlinear columns, and the rows are returned unchanged."""
     if settings is None:
         return rows
     if settings["kind"] == "kernel":

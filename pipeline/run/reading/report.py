@@ -157,9 +157,10 @@ class RunReport:
 
     @cached_property
     def coverage(self) -> dict[str, Coverage]:
-        """The shares of the words in the dev sentences that the text encoders and the vocabulary `tokens` know.
+        """The counts of known and unknown words in the dev sentences, by text encoder, and as `tokens` for the
+        vocabulary.
 
-        Encoders and vocabularies for which the share was not measured are left out.
+        Encoders and vocabularies without these counts are left out. All are left out if dev has no sentences.
         """
         learned = self.run.inputs.artefacts("text_encoders")
         measured = {name: self.run.text_encoder(name).details.get("coverage") for name in learned}
@@ -375,7 +376,8 @@ def _shortened(example: Example) -> list[Answer]:
 
 
 def _draw_recalls(comparison: Comparison) -> str:
-    """Draw recall@10 of each model in both directions. The model with the greatest sum comes first."""
+    """Draw recall@10 of each model in both directions, and return the SVG. The model with the greatest sum comes
+    first."""
     found = {model: [own[one]["recall@10"] for one in DIRECTIONS] for model, own in comparison.cells.items()}
     ordered = sorted(found, key=lambda model: -sum(cell.value for cell in found[model]))
     rows = {model: [(cell.value, cell.interval) for cell in found[model]] for model in ordered}
@@ -383,7 +385,8 @@ def _draw_recalls(comparison: Comparison) -> str:
 
 
 def _draw_times(costs: Sequence[RuleCost]) -> str:
-    """Draw the time of each stage as a bar. The longest time comes first."""
+    """Draw the time of each stage as a bar, and return the SVG. The longest time comes first. Stages without a measured
+    time are left out. Return "" if there are none."""
     took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
     rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
     return draw_bars("Time by stage", rows) if rows else ""

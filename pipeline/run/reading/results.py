@@ -110,8 +110,9 @@ def warnings_of(run: Path) -> list[str]:
 def example_search(index: "StoredIndex") -> list[str] | None:
     """Return the arguments of a `jointspace search` command that the index can answer, or None if there is none.
 
-    The query is a short caption of the index whose words the model knows, or else the known words of a caption, or else
-    a photo of the index. The arguments have no characters that are unsafe on a terminal.
+    The query is the first short caption of the index whose words the model knows all, or else the longest sequence of
+    known words in the first caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows
+    no word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
     """
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
@@ -134,7 +135,8 @@ def example_search(index: "StoredIndex") -> list[str] | None:
 
 
 def _known_sentence(encoder: "QueryEncoder", sentences: Sequence[str]) -> str | None:
-    """Return the first sentence without unknown words, or else the longest sequence of known words in a sentence.
+    """Return the first sentence without unknown words, or else the longest sequence of known words in the first
+    sentence that has known words.
 
     Return None if no sentence has a known word.
     """

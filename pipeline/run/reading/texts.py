@@ -45,7 +45,8 @@ log = logging.getLogger(__name__)
 
 
 def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
-    """Read the vocabulary of the words in sentences, and its fingerprint."""
+    """Read the vocabulary `tokens` of the run, with which models read the words of sentences. Also return its
+    fingerprint."""
     value = read_record(run.layout.token_vocabulary.path)
     return Vocabulary.from_dict(value), value["fingerprint"]
 
@@ -95,8 +96,9 @@ def read_sentence_trees(run: Run, analyze: Callable[[str], list[str]], sentence_
 def learn_vocabulary(run: Run, name: str, settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
     """Learn the vocabulary of the training sentences for the text encoder `name`, or for `tokens`.
 
-    Terms are counted chunk by chunk, on the machines on which the run computes sums. `sizes` are the other parameters
-    of `learn_vocabulary` in pipeline.text.vocabulary. Raises JointspaceError if the counts cannot be written to disk.
+    Terms are counted chunk by chunk, on the machines on which the run computes sums. `sizes` has the
+    maximum `size` of the vocabulary, the `min_count` of sentences with a term, and the flags `idf` and `normalise`.
+    Raises JointspaceError if the counts cannot be written to disk.
     """
     chunks = run.manifest.chunks or [range(0)]
     # Workers on other machines share only the folder of the run.
@@ -178,7 +180,8 @@ def read_extra_text(config: "Config") -> list[str]:
 
 
 def read_queries(file: Path) -> list[str]:
-    """Read the queries in the file `hubness.queries`. Raises InputError if it cannot be read or has no query."""
+    """Read the queries in `file`, which the key `hubness.queries` names, one per line. Empty lines are left out. Raises
+    InputError if the file cannot be read or has no query."""
     if not (queries := [line.strip() for line in read_lines(file) if line.strip()]):
         raise InputError(f"{file} has no query. Write one query per line, or remove hubness.queries.")
     return queries
