@@ -30,10 +30,6 @@ from pipeline.models.neural.task import TrainingPairs, TrainingTask, train
 
 MAX_BANK_ROWS = 2000
 """Maximum number of drawn training pairs whose images and sentences are the bank of a hubness correction."""
-MAX_SEARCHED_PAIRS = 1000
-"""Greatest number of training pairs with which `compare_methods` tries all combinations of a trained method's settings.
-With more pairs, or with another seed than the first, the method gets the settings that were chosen last, if it has been
-trained before. The settings of methods in closed form are always chosen anew."""
 DIMENSIONS = (8, 16, 32, 64, 96, 128, 192, 256, 384)
 RIDGES = (0.01, 0.03, 0.1, 0.3, 1.0, 3.0, 10.0, 30.0, 100.0, 300.0)
 FIT: Mapping[str, Any] = {"dimensions": DIMENSIONS, "image_ridge": RIDGES, "text_ridge": RIDGES}
@@ -137,8 +133,7 @@ def compare_methods(
     decides which pairs are drawn.
 
     The settings of methods in closed form are chosen on dev for each combination. The settings of trained methods are
-    chosen with the first seed, for each number of pairs up to MAX_SEARCHED_PAIRS, or for the smallest number if all are
-    larger. Other seeds and larger numbers of pairs use the settings that were chosen last.
+    chosen on dev with the first seed for each number of pairs, and are kept for the other seeds.
     """
     owners = bench.splits["test"].owners
     available = len(bench.splits["train"].owners)
@@ -154,8 +149,7 @@ def compare_methods(
             if spec.made_by == "fit":
                 model, chosen = _fit(bench, method, pairs, seed)
             else:
-                searched = name not in settled or (seed == seeds[0] and count <= MAX_SEARCHED_PAIRS)
-                tried = _combinations(method) if searched else [settled[name]]
+                tried = _combinations(method) if seed == seeds[0] else [settled[name]]
                 model, chosen = _train(bench, method, pairs, seed, start, tried)
                 settled[name] = chosen
             start = model if name == "ncca" else start
