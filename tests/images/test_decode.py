@@ -375,6 +375,19 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
     assert np.array_equal(np.asarray(image), expected)
 
 
+def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
+    """The camera's name is a number, and is written as text only. The stored size is the size of the decoded photo."""
+    # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
+    model = struct.pack("<HHII", 0x0110, 12, 1, 38)
+    entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    data = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + model + entry + struct.pack("<Id", 0, 1e300)
+    photo = encoded(PHOTOGRAPH, "JPEG", exif=data, quality=95)
+    upright = np.asarray(decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True))
+    assert np.array_equal(np.asarray(decode(photo, LIMITS)), upright)
+    assert np.array_equal(np.asarray(decode_pixels(photo, LIMITS, [None])[0]), upright)
+    assert inspect(lambda *_: photo, LIMITS, ("", None, None))[:2] == (40, 60)
+
+
 def test_the_limit_of_pixels_is_the_configured_one_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert decode(PNG, LIMITS).size == (60, 40)
