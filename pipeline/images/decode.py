@@ -20,7 +20,7 @@ from typing import Generic, NamedTuple, TypeVar
 import numpy as np
 from PIL import ExifTags, Image, IptcImagePlugin, UnidentifiedImageError, features
 
-from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, memory_limit, processor_limit
+from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, memory_limit, processor_limit, silent_library
 from pipeline.compute.workers import Worker
 from pipeline.errors import InputError
 from pipeline.images import colour, opening
@@ -111,7 +111,8 @@ def _decode_plain_jpeg(
         return None
     if opening.has_more_scans(data, opening.MAX_SCANS):
         return None
-    with memory_limit(opening.BASE_BYTES + opening.BYTES_PER_PIXEL * math.prod(size)):
+    # torchvision lets libjpeg write a line without the name of the photo for each photo with a small fault.
+    with memory_limit(opening.BASE_BYTES + opening.BYTES_PER_PIXEL * math.prod(size)), silent_library():
         pixels = decode_jpeg(np.frombuffer(data, np.uint8))
     return pixels if pixels.shape == (*size[::-1], 3) else None
 

@@ -349,6 +349,22 @@ def test_torchvision_decodes_jpegs_to_the_pixels_of_pillow_and_refuses_what_pill
     assert by_torchvision >= 50
 
 
+def decode_and_write(data: bytes) -> tuple[int, ...]:
+    """Decode a photo, and write a line to stderr after that."""
+    (pixels,) = decode_pixels(data, LIMITS, [None])
+    os.write(2, b"decoded\n")
+    return pixels.shape if isinstance(pixels, np.ndarray) else ()
+
+
+def test_decoding_a_jpeg_with_a_small_fault_writes_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    data = encoded(PHOTOGRAPH, "JPEG", quality=95)
+    faulty = data[: len(data) // 2] + b"\xff\xd0" + data[len(data) // 2 :]
+    decode_pixels(faulty, LIMITS, [None])
+    assert "Corrupt JPEG data" in capfd.readouterr().err  # in this process, libjpeg writes a line
+    assert list(isolated_map(decode_and_write, [faulty, data], 1)) == [(40, 60, 3)] * 2
+    assert capfd.readouterr().err == "decoded\n" * 2
+
+
 def test_decoding_with_torchvision_keeps_the_limits_on_pixels_scans_and_time() -> None:
     data = encoded(PHOTOGRAPH.resize((900, 900)), "JPEG")
     with pytest.raises(UnreadableImage, match="too-large: the photo has 900 x 900 pixels"):
