@@ -102,6 +102,26 @@ def memory_limit(more: int) -> Iterator[None]:
         resource.setrlimit(resource.RLIMIT_DATA, (before, most))
 
 
+@contextmanager
+def silent_library() -> Iterator[None]:
+    """Discard everything that is written to stderr while the block runs, such as the messages of a library in C.
+
+    This is done only in worker processes, because other threads of the main process may write to stderr meanwhile.
+    """
+    if _parent is None:
+        yield
+        return
+    kept = os.dup(2)
+    nothing = os.open(os.devnull, os.O_WRONLY)
+    try:
+        os.dup2(nothing, 2)
+        yield
+    finally:
+        os.dup2(kept, 2)
+        os.close(kept)
+        os.close(nothing)
+
+
 def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
     """Return `function(item)`, or a Failure with the message if the function raises an Exception."""
     try:

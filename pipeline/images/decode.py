@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Generic, NamedTuple, TypeVar
 
 import numpy as np
-from PIL import ExifTags, Image, ImageOps, IptcImagePlugin, UnidentifiedImageError, features
+from PIL import ExifTags, Image, IptcImagePlugin, UnidentifiedImageError, features
 
-from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, memory_limit, processor_limit
+from pipeline.compute.worker_process import OUT_OF_MEMORY, Failure, memory_limit, processor_limit, silent_library
 from pipeline.compute.workers import Worker
 from pipeline.errors import InputError
 from pipeline.images import colour, opening
@@ -35,6 +35,14 @@ MAX_EXIF_CHARACTERS = 100
 """Largest number of characters of the name of a camera, or of a time, in EXIF. A longer text is ignored."""
 SIDEWAYS = (5, 6, 7, 8)
 """The EXIF orientations that exchange width and height."""
+UPRIGHT = {
+    2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
+    5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
+    8: Image.Transpose.ROTATE_90,
+}  # fmt: skip
+"""The operation that turns an image upright, by its EXIF orientation."""
+ORIENTED = ("exif", "Raw profile type exif", "XML:com.adobe.xmp", "xmp")
+"""The keys of `Image.info` that may contain the orientation."""
 IPTC_CAPTION = (2, 120)
 """The IPTC dataset that holds the description of a photo."""
 MIN_DESCRIPTION_WORDS = 3
@@ -104,7 +112,8 @@ def _decode_plain_jpeg(
         return None
     if opening.has_more_scans(data, opening.MAX_SCANS):
         return None
-    with memory_limit(opening.BASE_BYTES + opening.BYTES_PER_PIXEL * math.prod(size)):
+    # torchvision lets libjpeg write a line without the name of the photo for each photo with a small fault.
+    with memory_limit(opening.BASE_BYTES + opening.BYTES_PER_PIXEL * math.prod(size)), silent_library():
         pixels = decode_jpeg(np.frombuffer(data, np.uint8))
     return pixels if pixels.shape == (*size[::-1], 3) else None
 
@@ -268,8 +277,7 @@ def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -
     If `colours` is false, the result is 8-bit RGB, and the colour profile is not applied. `note` is the note of
     `opening.load`, which is among the notes.
     """
-    with suppress(Exception):  # damaged EXIF does not affect the pixels
-        image = ImageOps.exif_transpose(image)
+    image = _turn_upright(image)
     conversion = colour.find_conversion(image)
     if image.mode.startswith(("I", "F")):
         image, note = colour.scale_samples(image)
@@ -280,6 +288,21 @@ def _to_rgb(image: Image.Image, colours: bool = True, note: str | None = None) -
     if conversion.transform and colours:
         return conversion.transform.apply(_in_mode(image, conversion.mode)), notes
     return _in_mode(image, "RGB"), notes
+
+
+def _turn_upright(image: Image.Image) -> Image.Image:
+    """Return an image upright by its EXIF orientation. The result has no orientation.
+
+    Pillow's own function also writes the EXIF data again, which fails for some values that can be read.
+    """
+    with suppress(Exception):  # damaged EXIF does not affect the pixels
+        image.load()
+        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
+        upright = image.copy() if method is None else image.transpose(method)
+        for key in ORIENTED if method is not None else ():
+            upright.info.pop(key, None)
+        return upright
+    return image
 
 
 def _in_mode(image: Image.Image, mode: str) -> Image.Image:

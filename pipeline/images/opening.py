@@ -1,9 +1,9 @@
 """Opens untrusted image files with Pillow and decodes the first frame, within limits of size, memory and time.
 
-This module decodes images with Pillow only, because other decoders can crash on a single flipped bit in a PNG. The size
-in the header is checked before any pixel is decoded. A truncated file is refused and never filled up with grey. Pillow
-misreads several TIFF layouts, and reports others as if they were not images. Therefore the tags of a TIFF file are
-checked before a pixel is decoded.
+Only Pillow decodes images here, because other decoders can crash on a single flipped bit in a PNG. torchvision decodes
+only JPEGs (see `pipeline.images.decode`). The size in the header is checked before any pixel is decoded. A truncated
+file is refused and never filled up with grey. Pillow misreads several TIFF layouts, and reports others as if they were
+not images. Therefore the tags of a TIFF file are checked before a pixel is decoded.
 """
 
 import io

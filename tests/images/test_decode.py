@@ -359,6 +359,22 @@ def test_torchvision_decodes_jpegs_to_the_pixels_of_pillow_and_refuses_what_pill
     assert by_torchvision >= 50
 
 
+def decode_and_write(data: bytes) -> tuple[int, ...]:
+    """Decode a photo, and write a line to stderr after that."""
+    (pixels,) = decode_pixels(data, LIMITS, [None])
+    os.write(2, b"decoded\n")
+    return pixels.shape if isinstance(pixels, np.ndarray) else ()
+
+
+def test_decoding_a_jpeg_with_a_small_fault_writes_nothing_to_stderr(capfd: pytest.CaptureFixture[str]) -> None:
+    data = encoded(PHOTOGRAPH, "JPEG", quality=95)
+    faulty = data[: len(data) // 2] + b"\xff\xd0" + data[len(data) // 2 :]
+    decode_pixels(faulty, LIMITS, [None])
+    assert "Corrupt JPEG data" in capfd.readouterr().err  # in this process, libjpeg writes a line
+    assert list(isolated_map(decode_and_write, [faulty, data], 1)) == [(40, 60, 3)] * 2
+    assert capfd.readouterr().err == "decoded\n" * 2
+
+
 def test_decoding_with_torchvision_keeps_the_limits_on_pixels_scans_and_time() -> None:
     data = encoded(PHOTOGRAPH.resize((900, 900)), "JPEG")
     with pytest.raises(UnreadableImage, match="too-large: the photo has 900 x 900 pixels"):
@@ -384,6 +400,19 @@ def test_a_photo_is_turned_upright_by_its_exif_orientation() -> None:
     assert image.size == (40, 60)
     expected = np.asarray(decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True))
     assert np.array_equal(np.asarray(image), expected)
+
+
+def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again() -> None:
+    """The camera's name is a number, and is written as text only. The stored size is the size of the decoded photo."""
+    # The tag Model with one value of the type double, which is stored after the entries, and the orientation.
+    model = struct.pack("<HHII", 0x0110, 12, 1, 38)
+    entry = struct.pack("<HHIHH", 0x0112, 3, 1, 6, 0)
+    data = b"Exif\0\0II*\0" + struct.pack("<IH", 8, 2) + model + entry + struct.pack("<Id", 0, 1e300)
+    photo = encoded(PHOTOGRAPH, "JPEG", exif=data, quality=95)
+    upright = np.asarray(decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True))
+    assert np.array_equal(np.asarray(decode(photo, LIMITS)), upright)
+    assert np.array_equal(np.asarray(decode_pixels(photo, LIMITS, [None])[0]), upright)
+    assert inspect(lambda *_: photo, LIMITS, ("", None, None))[:2] == (40, 60)
 
 
 def test_the_limit_of_pixels_is_the_configured_one_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
