@@ -71,9 +71,10 @@ class EncoderEntry(Section):
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the paths of the user's files from which the encoder is made.
+        """Return the paths of the user's files from which the encoder is made, without a check that they exist.
 
-        The keys are the names of the files in the commit record. `weights_root` is the folder of weight files.
+        The keys are the names of the files in the commit record. `weights_root` is the folder of weight files. The
+        result is empty for an encoder that is made without such files.
         """
         return {}
 

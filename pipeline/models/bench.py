@@ -300,10 +300,12 @@ def line_of(measured: Measured) -> dict[str, Any]:
 
 
 def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
-    """Return a row for each method without and with a hubness correction, in the order in which they were `measured`.
+    """Return a row for each method without and with a hubness correction, in the order of their first measurement.
 
-    Each row is compared with the first row. The interval of the difference comes from a paired bootstrap over the test
-    images and, if there are several seeds, from the variance of the difference over the seeds.
+    A row has a cell for each number of training pairs, with the mean over the seeds. Each cell is compared with the
+    cell of the first row with the same number of pairs. The interval of the difference comes from a paired bootstrap
+    over the test images and, if there are several seeds, from the variance of the difference over the seeds. The cells
+    of the first row have no difference. `measured` must not be empty.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:

@@ -183,8 +183,8 @@ class _Trainer:
         """Compute the moments and feature maps for the training method of the task, with the values of `transfer` in
         `choice`.
 
-        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the views of
-        the auxiliary pairs. Raises UsageError for an unknown method.
+        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the image
+        view and the text view of the auxiliary pairs. Raises UsageError for an unknown method.
         """
         match self.task.training:
             case "target":
@@ -232,7 +232,8 @@ class _Trainer:
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
         """The map from an image x to [x, T^(x)], where T^(x) is the mean text vector of the nearest auxiliary images,
-        and the moments of [X, T^] and Y for the target pairs."""
+        and the moments of the target pairs whose images are mapped by it and whose texts are unchanged. The number of
+        nearest images is the key `transfer.neighbours`."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
