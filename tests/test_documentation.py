@@ -398,7 +398,8 @@ def test_each_part_that_contributing_names_has_its_steps() -> None:
 
 
 def test_the_automatic_hubness_correction_tries_the_documented_methods() -> None:
-    """Method `auto` tries all methods but csls, whose values `nnn` tries as well."""
+    """docs/models.md and the description of the key `hubness` name the methods that `auto` tries: all methods but
+    `csls`, whose values `nnn` tries as well."""
     tried = " and ".join(f"`{name}`" for name in METHODS if name != "csls")
     assert f"| `auto` | the best of {tried} on dev" in (ROOT / "docs/models.md").read_text()
     meant = " or ".join(name for name in METHODS if name != "csls")
@@ -424,7 +425,8 @@ def test_the_example_of_an_answer_has_the_fields_of_the_api() -> None:
 
 
 def test_every_exit_code_is_documented(tmp_path: Path) -> None:
-    """The errors of jointspace have the codes 1, 2 and 3. Success and an interrupt have no error class."""
+    """The table in docs/recovery.md has the exit code of every error class, and the codes 0 of success and 130 of an
+    interrupt, which have no error class."""
     page = (ROOT / "docs/recovery.md").read_text()
     meanings = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, flags=re.M))
     kinds: list[type[JointspaceError]] = [JointspaceError]

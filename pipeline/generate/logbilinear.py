@@ -64,8 +64,9 @@ class LogBilinear(nn.Module):
     precision: torch.dtype
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
-        """Initialise the parameters at random. The biases start at `frequencies` (V + 2,), the logarithms of the
-        relative frequencies of the classes in the training sentences."""
+        """Initialise the network. The biases start at `frequencies` (V + 2,), the logarithms of the relative
+        frequencies of the classes (V words, the unknown word and the boundary) in the training sentences. The other
+        parameters are random: the context matrices are near I / (n - 1)."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
@@ -95,8 +96,8 @@ class LogBilinear(nn.Module):
         return self.output(predicted + self.shift(u), self.words)
 
     def shift(self, u: Tensor | None) -> Tensor | float:
-        """Compute the term (k, K) that the conditioning vectors u (k, c) add to r^. It is 0 in this class, which
-        ignores u."""
+        """Compute the term (k, K) that the conditioning vectors u (k, c) add to the predicted vectors r^. The term is
+        the number 0 in this class, which ignores u."""
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:

@@ -276,8 +276,8 @@ class _DevSide:
         self.measured: dict[Term, np.ndarray] = {}
 
     def bias(self, terms: Sequence[Term]) -> np.ndarray:
-        """Compute the bias of each of the n items, which is the sum of the `terms`, or 0 without terms. Return (n,)
-        float32."""
+        """Compute the bias of each of the n items of this side of dev, which is the sum of the `terms`, or 0 without
+        terms. Return (n,) float32. Each term is measured once and kept for later calls."""
         total = np.zeros(len(self.items), np.float32)
         for term in terms:
             alone = term._replace(weight=1.0)
