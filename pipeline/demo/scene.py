@@ -318,7 +318,8 @@ def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.rand
 
 
 def _unit(scene: Scene, thing: Thing, depth: float) -> float:
-    """Return the drawing unit of `thing` in pixels. It decreases towards the horizon. `depth` is as in Figure."""
+    """Return the length of the drawing unit of `thing` in pixels, if the ground beneath it is in the row `depth` of the
+    image. The unit is shorter nearer to the horizon."""
     nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
     return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
 

@@ -86,12 +86,15 @@ class LogBilinear(nn.Module):
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute -log P of each target, (k,), with the natural logarithm. The arguments are as in `forward`."""
+        """Compute -log P, with the natural logarithm, of each of the words or ENDs `targets` (k,) after the windows
+        `context` (k, n - 1). Return (k,). `u` are conditioning vectors (k, c), and `tags` (k, 1 + ahead) are parts of
+        speech, or None."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute the logits (k, V + 2) float32 of the next words after the k windows `context` (k, n - 1). `u` and
-        `tags` are as in `forward`."""
+        """Compute the logits (k, V + 2) float32 of the next words after the k windows `context` (k, n - 1) of word ids.
+        `u` (k, c) are the conditioning vectors, and `tags` (k, 1 + ahead) are the parts of speech of the next word and
+        of the `ahead` words after it. Both may be None for a network that does not use them."""
         predicted = self.predict(functional.embedding(context, self.words))
         return self.output(predicted + self.shift(u), self.words)
 

@@ -155,10 +155,10 @@ def _cells(
 
     `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
     for the encoders of the section `study`. `terms` is an index of the dictionary sizes study.terms. `auxiliary` is an
-    index of study.weak_sizes, or `weak` for as many folds as the largest of study.transfer_sizes leaves. Without
-    `auxiliary`, the auxiliary set has all remaining images. `transfer` replaces some settings of the paper or, for an
-    `improved` system, of the configuration. The values `betas` and `weights` in it stand for the values of the keys
-    transfer.beta and study.weights.
+    index of study.weak_sizes, or, if auxiliary.splits contains train, `weak` for as many folds as the largest of
+    study.transfer_sizes leaves. Otherwise the auxiliary set has all remaining images. `transfer` replaces some settings
+    of the paper or, for an `improved` system, of the configuration. The values `betas` and `weights` in `transfer`
+    stand for the values of the keys transfer.beta and study.weights.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}

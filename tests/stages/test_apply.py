@@ -28,7 +28,8 @@ from stages.catalogue import declared
 
 @pytest.fixture(scope="module")
 def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Apply an index to 24 photos without captions, in shards of 16, and return the folder of `photos` and `out`."""
+    """Apply an index of the run `colours` to 24 photos without captions, in shards of 16. Return the folder that has
+    the photos in `photos` and the run of `apply` in `out`."""
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")

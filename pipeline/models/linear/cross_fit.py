@@ -376,7 +376,8 @@ def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> 
     """Score each of m captions with its context, which is its photo and the photo's other captions.
 
     An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. Ranks are by the CSLS
-    scores of captions and photos without context. `csls` (n, m) and `preferred` (n,) are as in `_score_photos`.
+    scores of captions and photos without context. `csls` (n, m) are these scores. `preferred` (n,) has for each photo
+    the id of the caption of another photo that fits it best.
     """
     owners, y, n, m = rivals.owners, rivals.y, len(rivals.x), len(rivals.y)
     captions = np.arange(m)

@@ -80,7 +80,9 @@ class RidgeRegression(MomentsModel):
 
 class CosineRidge(UnitProjections, RidgeRegression):
     """The registered model `ridge-cosine`: ridge regression from images to the text vectors, compared by the cosine of
-    xW and yU instead of their distance. W and U are as in RidgeRegression, and x and y are centred."""
+    xW and yU instead of their distance. x and y are a centred image and a centred text vector. U has the directions
+    with the greatest variance of the text vectors, and W is the ridge regression from images to their products with
+    U."""
 
 
 class ProcrustesSolver:

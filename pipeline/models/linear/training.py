@@ -260,8 +260,11 @@ class _Trainer:
         """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), where phi is a FourierMap, or tanh
         if `choice.rule` is `tanh`.
 
-        X, Y, A, B, `weight` and `second_beta` are as in `prepare_linear_sae`. The moments of phi need a second pass
-        over the target pairs, and over the auxiliary pairs unless `second_beta` is 0.
+        X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
+        phi is scaled so that the total variance of its columns is weight^2 times the total variance of the view. With
+        the weight 0, they are left out. The auxiliary pairs are added to the moments with the weight second_beta^2.
+        `weight` and `second_beta` are values in `choice`. The moments of phi need a second pass over the target pairs,
+        and over the auxiliary pairs unless `second_beta` is 0.
         """
         if not choice.weight:
             return self.prepare_linear_sae(choice)
