@@ -597,7 +597,8 @@ AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
 def _kind_of(value: object) -> object:
-    """Return the kind of an entry or of the mapping of an entry."""
+    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made. It
+    is None if there is no kind."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 

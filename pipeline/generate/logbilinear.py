@@ -82,7 +82,8 @@ class LogBilinear(nn.Module):
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """Compute the training loss, a scalar: the mean of -log P of the words or ENDs `targets` (k,) after the windows
         `context` (k, n - 1). `u` (k, c) are the conditioning vectors, and `tags` (k, 1 + ahead) are the parts of speech
-        of each target and of the `ahead` words after it. A network that does not use `u` or `tags` ignores them."""
+        of each target and of the `ahead` words after it. A network that does not use `u` or `tags` ignores them, so
+        they may be None."""
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:

@@ -194,7 +194,8 @@ def _train(
     tried: Sequence[Mapping[str, float]],
 ) -> tuple[JointModel, Mapping[str, float]]:
     """Train a method on `pairs` with each combination of settings in `tried`. Return the model with the greatest recall
-    sum on dev, and its combination. A refinement starts from the fitted model `start`. Other methods ignore `start`."""
+    sum on dev, and its combination. A refinement starts from the fitted model `start`, which must not be None. Other
+    methods ignore `start`."""
     spec = model_spec(method.model)
     assert spec.section is not None
     batch = min(BATCH, len(pairs.owners))

@@ -116,7 +116,9 @@ def _table(
     study.transfer_sizes, or `none` for no target set. Each line of `rows` has a label, a reproduced system, the
     published numbers and an improved system, with bars between them. `differences` maps a system to the systems with
     which it is compared. If `columns` is given, it has the headings in place of the sizes. `published_columns` maps the
-    title of each group of columns to its headings, and `sized` is as in Table.
+    title of each group of published columns to its headings, and is None if there are no published columns. If `sized`
+    is true, column i and column i of the paper have target sets of the same size. Otherwise, each column is compared
+    with the first column of the paper.
     """
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)

@@ -76,9 +76,10 @@ class Photographs:
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
-        """Return the picture for a row, or for the part of its photo within `box` (x1, y1, x2, y2 in pixels).
+        """Return the picture for a row of the images' table, a thumbnail of its photo or, if `box` is given, of the
+        part of the photo within `box` (x1, y1, x2, y2 in pixels).
 
-        The picture has no address if the photo cannot be read.
+        The address of the picture is None if the photo cannot be read, or if it was moved and has another content.
         """
         photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
@@ -100,8 +101,8 @@ def drawing(name: str, image: Image.Image) -> ReportPicture:
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
     """Make a small JPEG of an encoded image, and return its `data:` address.
 
-    `data` are the bytes of the image. With `box` (x1, y1, x2, y2 in pixels), only this part is shown. Raises
-    UnreadableImage if the image cannot be decoded.
+    `data` are the bytes of the image. The JPEG has at most THUMBNAIL_SIDE pixels on each side. With `box` (x1, y1, x2,
+    y2 in pixels), only this part of the image is shown. Raises UnreadableImage if the image cannot be decoded.
     """
     image = decode(data, limits)
     if box is not None:

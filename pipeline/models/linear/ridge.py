@@ -177,7 +177,7 @@ def fit_encoder_map(
     smallest loss. The map is then fitted to all photos. If `use_roots` is false, no square roots are used. `captioned`
     has the features (k, D) of k more photos by the encoder of x, and for each of these photos the mean (k, d) of the
     vectors of its captions, if y and captions share a space. The map is fitted to these k pairs as well, but they do
-    not change the choice of the ridge.
+    not change the choice of the ridge. If `captioned` is None, there are no such photos.
 
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant, uncorrelated or not finite.
     """
