@@ -69,7 +69,8 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
 
 def write_regions(run: Path, encoder: str = "colour") -> None:
-    """Write the regions of every image: the whole image, its thing, and the next thing."""
+    """Write the region shards of an encoder for all images of the run, with three regions per image: the whole image,
+    its thing, and the next thing."""
     manifest = Manifest(run / "manifest")
     for number in range(manifest.n_shards):
         span = manifest.shard(number)

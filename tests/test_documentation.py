@@ -60,7 +60,8 @@ ALL_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Yield the place of each command, the command, and whether it is a whole line of a shell block."""
+    """Yield each command on a page as its place, the command, and whether the command is a whole line of a shell block
+    and not a span in prose."""
     for where, language, text in ALL_CODE:
         if language in ("sh", "bash", "console"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):
@@ -71,7 +72,8 @@ def commands() -> Iterator[tuple[str, str, bool]]:
 
 
 def calls(command: str) -> list[list[str]]:
-    """Return the words of each program that a command starts, without `&` and without a redirection (`> FILE`)."""
+    """Return a list of words for each program that a command line starts, where `&&` separates programs. `&` and a
+    redirection (`> FILE`) are left out."""
     found: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word == "&&":
@@ -101,9 +103,10 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """Check that a command exists, and that it has these options, by their present names, and accepts their values.
+    """Check that the command of jointspace in `words` exists, and that it has these options, by their present names,
+    and accepts their values. `words` are the words after `jointspace`.
 
-    A `whole` call must also have all arguments that the command needs.
+    If the call is a `whole` line of a shell block, it must also have all arguments that the command needs.
     """
     group = cli
     while words[0] == "--allow":
@@ -129,7 +132,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
 
 
 def check_snakemake(words: list[str], whole: bool) -> None:
-    """Check that the Snakefile makes the targets and that the configuration is valid."""
+    """Check that the Snakefile makes the targets in `words`, the words after `snakemake`, and that the configuration
+    and the profiles exist and are valid. `whole` is not used."""
     from snakemake.cli import get_argument_parser, parse_config
 
     parsed = get_argument_parser().parse_args(words)
@@ -146,16 +150,17 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 
 def check_pip(words: list[str], whole: bool) -> None:
-    """Check that the extras exist in setup.cfg."""
+    """Check that the extras in `words`, the words after `pip`, exist in setup.cfg. `whole` is not used."""
     assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
 
 def check_python(words: list[str], whole: bool) -> None:
-    """Check that the module after `-m` exists, or that the file exists and all options occur in it.
+    """Check the words after `python`: the module after `-m` must exist, or the file must exist and all options must
+    occur in it.
 
-    A file whose name is a placeholder is not checked.
+    A file whose name is a placeholder is not checked. `whole` is not used.
     """
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"

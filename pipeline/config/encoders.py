@@ -130,7 +130,8 @@ Deviation = Annotated[Number, Field(ge=0.001)]
 overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys that may be null only for models of other libraries."""
+"""Keys of the entry of an image encoder that may be null only for models of other libraries, which have their own
+preprocessing."""
 
 
 def require_torchvision(name: str, kind: str) -> None:
