@@ -373,7 +373,8 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry, resize=None, crop=None, mean=
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Set the default of `weights`: `file` if the entry names a file, and else `hub`."""
+        """Return a copy of the mapping `values` in which `weights`, if it is missing or null, is `file` if the entry
+        names a file, and otherwise `hub`. Other values are returned unchanged."""
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
