@@ -277,13 +277,15 @@ def say(line: str, err: bool = False) -> None:
 
 
 def say_next(following: Callable[[], str | None]) -> None:
-    """Print the command that `following` returns as the command to run next, if stderr is a terminal."""
+    """Print the command that `following` returns to stderr, as the command to run next. Nothing is printed if stderr is
+    not a terminal, or if `following` returns None."""
     if sys.stderr.isatty() and (command := following()):
         say(f"next: {command}", err=True)
 
 
 def begin(root: Path, config_path: Path | None) -> "Run":
-    """Open the run in the folder `root`. If `config_path` is given, this file replaces the run's configuration."""
+    """Open the run in the folder `root`. If `config_path` is given, this file replaces the stored configuration of the
+    run on the disk, and otherwise the stored configuration is used."""
     from pipeline.run.run import Run
 
     if config_path is None:

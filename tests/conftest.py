@@ -81,7 +81,8 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Reset the levels of logging after each test, because a command that a test calls in this process changes them."""
+    """Reset the levels of logging of the packages pipeline and stages after each test, because a command that a test
+    calls in this process changes them."""
     yield
     for package in ("pipeline", "stages"):
         logging.getLogger(package).setLevel(logging.NOTSET)

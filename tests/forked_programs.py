@@ -175,7 +175,8 @@ def call_jointspace(arguments: list[str]) -> int:
 
 
 def limit_threads(count: int | None = 1) -> None:
-    """Tell the project to use `count` threads, and let the loaded libraries use one thread.
+    """Tell the project to use `count` threads, or one thread if it is None, by the environment variables that it reads.
+    The libraries that are loaded already use one thread in any case.
 
     A fork has lost the threads of the libraries, so OpenMP would wait for them forever.
     """

@@ -35,10 +35,11 @@ def draw(folder: Path, count: int, seed: int) -> list[str]:
 def make_colours(
     folder: Path, silent: int = 0, say: Callable[[str], str] = "a {} picture".format, **parts: object
 ) -> Path:
-    """Make the run in `folder`. Its configuration is CONFIG with `parts`.
+    """Make a run and its collection in `folder`, and return `folder`. The configuration is CONFIG, in which the
+    sections `parts` replace whole sections.
 
-    It has 40 images with one sentence each, which `say` makes from the name of the colour, and then `silent` images
-    without sentences. The index of its first model is in `bundle`.
+    The collection has 40 images with one sentence each, which `say` makes from the name of the colour, and then
+    `silent` images without sentences. The first model, ncca by default, is fitted, and its index is in `bundle`.
     """
     names = draw(folder / "data", 40 + silent, 0)
     captions = (f"{name}\t0\t{say(name.partition('-')[0])}\n" for name in names[:40])

@@ -69,7 +69,8 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
 
 def write_regions(run: Path, encoder: str = "colour") -> None:
-    """Write the regions of every image: the whole image, its thing, and the next thing."""
+    """Write the region shards of an encoder for all images of the run, with three regions per image: the whole image,
+    its thing, and the next thing."""
     manifest = Manifest(run / "manifest")
     for number in range(manifest.n_shards):
         span = manifest.shard(number)
@@ -82,8 +83,8 @@ def write_regions(run: Path, encoder: str = "colour") -> None:
 def write_region_shard(
     run: Path, encoder: str, boxes: list[np.ndarray], features: list[np.ndarray], number: int = 0, first: int = 0
 ) -> None:
-    """Write a shard of regions. Its images, from number `first` on, have `boxes` (k, 4) and `features` (k, dim)
-    each."""
+    """Write the shard `number` of the regions of an encoder. `boxes` and `features` have one array per image, (k, 4) in
+    pixels and (k, dim), for the k regions of the image. The images have the ids from `first` on."""
     arrays = {
         "features": np.concatenate(features).astype(np.float32), "boxes": np.concatenate(boxes).astype(np.float32),
         "scores": np.ones(sum(map(len, boxes)), np.float32), "offsets": np.cumsum([0, *map(len, boxes)]),

@@ -105,7 +105,8 @@ def make_run(
 
 
 def write_config(run: Path, *more: dict) -> None:
-    """Write CONFIG, merged with the mappings `more`, as the configuration of the run."""
+    """Write CONFIG, merged with the mappings `more` in turn, as the configuration of the run, in place of an earlier
+    configuration."""
     Layout(run).config.write_text(yaml.safe_dump(reduce(merge, more, CONFIG)))
 
 
@@ -229,9 +230,11 @@ def make_stage(name: str, run: Path, *arguments: object) -> str:
 
 
 def build_bundle(run: Path, *settings: dict, model: str = "ncca", output: str = "bundle", **options: object) -> Path:
-    """Build the index of a model of the run with the stage `build_index`, and move it to `output`.
+    """Build the index of a model of the run with the stage `build_index`, and move it to the folder `output` of the
+    run, in place of an earlier folder. Return this folder.
 
-    The index has one or several index shards. `settings` change the configuration of the run for this call only.
+    The index has one or several index shards. `settings` change the configuration of the run for this call only, and
+    `options` are options of the stage.
     """
     opened = open_run(run, *settings)
     for bundle in opened.config.bundle_names(model):

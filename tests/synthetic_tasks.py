@@ -258,8 +258,8 @@ def draw_dependencies(rng: np.random.Generator, lengths: list[int], words: int, 
 
 
 def draw_phrases(rng: np.random.Generator, lengths: list[int], words: int, labels: int) -> Trees:
-    """Draw a phrase tree for each of the `lengths`, the numbers of words. A phrase has one to four parts. Words and
-    labels are as in `draw_dependencies`."""
+    """Draw a phrase tree for each of the `lengths`, the numbers of words. A phrase has one to four parts. Words are
+    numbers from 0 to `words`, and labels are numbers from 0 to `labels`."""
     trees = []
     for length in lengths:
         above, inner = [-1] * length, list(range(length))

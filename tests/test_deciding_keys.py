@@ -60,9 +60,11 @@ DECIDE_NOTHING = {
 
 
 def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple[tuple[str, ...], Any]]:
-    """Return the path and the annotation of each key without keys below it.
+    """Yield the path (the names from the top) and the type annotation of each key of a section that has no keys below
+    it. `path` is the path of the section itself.
 
-    For a registered model, only the keys that it does not share with others are returned.
+    In the section of a registered model or generator, keys that it shares with `train_defaults` or `language_defaults`
+    are left out.
     """
     for name, field in section.model_fields.items():
         spec = OWN.get(name) if not path else None
@@ -75,8 +77,8 @@ def leaves(section: type[Section], path: tuple[str, ...] = ()) -> Iterator[tuple
 
 
 def others(annotation: Any, value: Any) -> Iterator[Any]:
-    """Yield values other than `value` for a key with the type `annotation`. Not all of them are valid. For a type that
-    is not handled below, such as a mapping, there are none."""
+    """Yield values other than `value` for a key with the type annotation `annotation`. Some of these values may be
+    invalid. Nothing is yielded for a type that is not handled below, such as a mapping."""
     if get_origin(annotation) in (Annotated, Union, UnionType):
         for kind in get_args(annotation)[: 1 if get_origin(annotation) is Annotated else None]:
             yield from others(kind, value)
@@ -110,8 +112,8 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """Return whether a stage depends on the changed key. The stage that depended on the last key is checked first,
-        because keys of one section follow each other."""
+        """Return whether the jobs of any stage have other settings in the configuration `after` than before. The stage
+        that depended on the previous key is checked first, because keys of one section follow each other."""
         changed = next((stage for stage in stages if deciding_settings(stage, after) != before[stage.name]), None)
         if changed:
             stages.remove(changed)

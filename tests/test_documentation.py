@@ -60,7 +60,8 @@ ALL_CODE = list(code())
 
 
 def commands() -> Iterator[tuple[str, str, bool]]:
-    """Yield the place of each command, the command, and whether it is a whole line of a shell block."""
+    """Yield each command on a page as its place, the command, and whether the command is a whole line of a shell block
+    and not a span in prose."""
     for where, language, text in ALL_CODE:
         if language in ("sh", "bash", "console"):
             for line in re.findall(r"(?:[^\n]*\\\n)*[^\n]+", text):
@@ -71,7 +72,8 @@ def commands() -> Iterator[tuple[str, str, bool]]:
 
 
 def calls(command: str) -> list[list[str]]:
-    """Return the words of each program that a command starts, without `&` and without a redirection (`> FILE`)."""
+    """Return a list of words for each program that a command line starts, where `&&` separates programs. `&` and a
+    redirection (`> FILE`) are left out."""
     found: list[list[str]] = [[]]
     for word in shlex.split(command):
         if word == "&&":
@@ -101,9 +103,10 @@ CONFIGURATIONS = {f"{values['name']}.yaml": values for values in CONFIGURATIONS_
 
 
 def check_jointspace(words: list[str], whole: bool) -> None:
-    """Check that a command exists, and that it has these options, by their present names, and accepts their values.
+    """Check that the command of jointspace in `words` exists, and that it has these options, by their present names,
+    and accepts their values. `words` are the words after `jointspace`.
 
-    A `whole` call must also have all arguments that the command needs.
+    If the call is a `whole` line of a shell block, it must also have all arguments that the command needs.
     """
     group = cli
     while words[0] == "--allow":
@@ -129,7 +132,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
 
 
 def check_snakemake(words: list[str], whole: bool) -> None:
-    """Check that the Snakefile makes the targets and that the configuration is valid."""
+    """Check that the Snakefile makes the targets in `words`, the words after `snakemake`, and that the configuration
+    and the profiles exist and are valid. `whole` is not used."""
     from snakemake.cli import get_argument_parser, parse_config
 
     parsed = get_argument_parser().parse_args(words)
@@ -146,16 +150,17 @@ def check_snakemake(words: list[str], whole: bool) -> None:
 
 
 def check_pip(words: list[str], whole: bool) -> None:
-    """Check that the extras exist in setup.cfg."""
+    """Check that the extras in `words`, the words after `pip`, exist in setup.cfg. `whole` is not used."""
     assert words[0] in ("install", "download", "wheel")
     for named in re.findall(r"\[(\w[\w-]*)\]", " ".join(words)):
         assert named in EXTRAS, f"no extra {named}"
 
 
 def check_python(words: list[str], whole: bool) -> None:
-    """Check that the module after `-m` exists, or that the file exists and all options occur in it.
+    """Check the words after `python`: the module after `-m` must exist, or the file must exist and all options must
+    occur in it.
 
-    A file whose name is a placeholder is not checked.
+    A file whose name is a placeholder is not checked. `whole` is not used.
     """
     if words[0] == "-m":
         assert importlib.util.find_spec(words[1]), f"no module {words[1]}"
@@ -398,7 +403,8 @@ def test_each_part_that_contributing_names_has_its_steps() -> None:
 
 
 def test_the_automatic_hubness_correction_tries_the_documented_methods() -> None:
-    """Method `auto` tries all methods but csls, whose values `nnn` tries as well."""
+    """docs/models.md and the description of the key `hubness` name the methods that `auto` tries: all methods but
+    `csls`, whose values `nnn` tries as well."""
     tried = " and ".join(f"`{name}`" for name in METHODS if name != "csls")
     assert f"| `auto` | the best of {tried} on dev" in (ROOT / "docs/models.md").read_text()
     meant = " or ".join(name for name in METHODS if name != "csls")
@@ -424,7 +430,8 @@ def test_the_example_of_an_answer_has_the_fields_of_the_api() -> None:
 
 
 def test_every_exit_code_is_documented(tmp_path: Path) -> None:
-    """The errors of jointspace have the codes 1, 2 and 3. Success and an interrupt have no error class."""
+    """The table in docs/recovery.md has the exit code of every error class, and the codes 0 of success and 130 of an
+    interrupt, which have no error class."""
     page = (ROOT / "docs/recovery.md").read_text()
     meanings = dict(re.findall(r"^\| (\d+) \| (.+) \|$", page, flags=re.M))
     kinds: list[type[JointspaceError]] = [JointspaceError]

@@ -79,7 +79,11 @@ def run_recipes(path: Path, *recipes: tuple[Path, dict[str, np.ndarray]]) -> lis
 
 
 def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Index:
-    """Write an index of the images of a case, as `build-index` does. Image i has the path `i`."""
+    """Write an index of the images of a case, as `build-index` does, to `folder`, and return the opened index.
+
+    `registered` is the name of the registered model. Image i has the path `i`. The index has no captions and no
+    encoders. The model is also written to a folder next to `folder`.
+    """
     vectors = case.images()
     writer = IndexWriter(folder)
     requirements = Requirements.of(loading.load().index)
@@ -105,7 +109,10 @@ def write_index_of(folder: Path, registered: str, case: Case) -> jointspace.Inde
 
 
 def searched(index: jointspace.Index, queries: np.ndarray) -> np.ndarray:
-    """Return the scores (q, n) of all images of an index, whose paths are their numbers, by searches."""
+    """Search an index with each row of `queries` (q, dim), and return the scores (q, n) of all n images.
+
+    Column i has the scores of the image with the path `i`.
+    """
     scores = np.empty((len(queries), index.stored.card.images.count), np.float32)
     for row, query in enumerate(queries):
         hits = index.search(vector=query, k=scores.shape[1])
@@ -114,7 +121,8 @@ def searched(index: jointspace.Index, queries: np.ndarray) -> np.ndarray:
 
 
 def assert_same_scores(found: np.ndarray, expected: np.ndarray) -> None:
-    """Compare scores with a tolerance of 1e-6, or of 1e-6 of the greatest score if it is greater than 1."""
+    """Compare scores with a tolerance of 1e-6, or of 1e-6 times the greatest magnitude of an expected score if that is
+    greater than 1."""
     np.testing.assert_allclose(found, expected, rtol=0, atol=1e-6 * max(1, np.abs(expected).max()))
 
 

@@ -21,8 +21,8 @@ CLIP_STD = (0.27, 0.26, 0.28)
 
 
 def store(kind: str, side: int, root: Path) -> Path:
-    """Write into `root` the files from which an encoder of the kind `kind` is made, for images of this side. Return
-    `root`.
+    """Write a tiny model of the library `kind`, a key of STORES, into the folder `kind` in `root`, for square images of
+    `side` pixels. Nothing is written for another kind, which needs no files. Return `root`.
     """
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
@@ -42,8 +42,8 @@ def parts_of(encoder: Any, folder: Path) -> EncoderParts:
 
 
 def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
-    """Make a tokenizer of words between spaces. The first four words are the padding, the unknown word, and both
-    ends."""
+    """Make a tokenizer that splits a text at spaces and punctuation and knows only `words`. The first four words are
+    the padding, the unknown word, and the marks of the beginning and the end."""
     from tokenizers import Tokenizer, models, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
@@ -56,9 +56,10 @@ def make_tokenizer(words: tuple[str, ...] = WORDS) -> Any:
 
 
 def save_dual(kind: str, folder: Path, side: int, words: tuple[str, ...] = WORDS) -> tuple[Any, Any]:
-    """Save a model of images and text of transformers, `CLIP` or `Siglip`, with its preprocessing in a folder.
+    """Save a tiny model of images and text of transformers, with its tokenizer and its preprocessing, in `folder`.
 
-    Returns the model and its tokenizer.
+    `kind` is `CLIP` or `Siglip`, and the image side takes square images of `side` pixels. Returns the model and its
+    tokenizer.
     """
     transformers = pytest.importorskip("transformers")
     ends = {"bos_token_id": 2, "eos_token_id": 3, "pad_token_id": 0}
@@ -81,7 +82,8 @@ def _store_transformers(side: int, root: Path) -> None:
 
 
 def save_open_clip(folder: Path, side: int, tokens: int = 99) -> None:
-    """Save a CLIP model of OpenCLIP in a folder. It has vectors for the first `tokens` tokens of OpenCLIP's 49,408."""
+    """Save a tiny CLIP model of OpenCLIP, for square images of `side` pixels, in `folder`, which must not exist. The
+    model has vectors for only the first `tokens` of the 49,408 tokens of OpenCLIP's tokenizer."""
     open_clip = pytest.importorskip("open_clip")
     from safetensors.torch import save_file
 

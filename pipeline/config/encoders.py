@@ -71,9 +71,10 @@ class EncoderEntry(Section):
         return False
 
     def files(self, weights_root: str) -> dict[str, Path]:
-        """Return the paths of the user's files from which the encoder is made.
+        """Return the paths of the user's files from which the encoder is made, without a check that they exist.
 
-        The keys are the names of the files in the commit record. `weights_root` is the folder of weight files.
+        The keys are the names of the files in the commit record. `weights_root` is the folder of weight files. The
+        result is empty for an encoder that is made without such files.
         """
         return {}
 
@@ -129,7 +130,8 @@ Deviation = Annotated[Number, Field(ge=0.001)]
 overflow."""
 
 OWN_PREPROCESSING = ("resize", "mean", "std", "interpolation")
-"""Keys that may be null only for models of other libraries."""
+"""Keys of the entry of an image encoder that may be null only for models of other libraries, which have their own
+preprocessing."""
 
 
 def require_torchvision(name: str, kind: str) -> None:
@@ -397,7 +399,8 @@ class LibraryImagesEntry(LibraryEntry, ImageEntry):
     @model_validator(mode="before")
     @classmethod
     def _choose_weights(cls, values: object) -> object:
-        """Set the default of `weights`: `file` if the entry names a file, and else `hub`."""
+        """Return a copy of the mapping `values` in which `weights`, if it is missing or null, is `file` if the entry
+        names a file, and otherwise `hub`. Other values are returned unchanged."""
         if isinstance(values, Mapping) and values.get("weights") is None:
             return {**values, "weights": "file" if values.get("file") else "hub"}
         return values
@@ -633,7 +636,8 @@ AnyEntry = TypeVar("AnyEntry", bound=EncoderEntry)
 
 
 def _kind_of(value: object) -> object:
-    """Return the kind of an entry or of the mapping of an entry."""
+    """Return the value of `kind` in an entry of an encoder, or in the mapping of values from which an entry is made. It
+    is None if there is no kind."""
     return value.get("kind") if isinstance(value, Mapping) else getattr(value, "kind", None)
 
 

@@ -269,7 +269,8 @@ def _kind_rows(path: tuple[str, ...], kinds: list[type[EncoderEntry]], shown: di
     """Yield a row for each of the `kinds` of an encoder's entry, and then a row for each of their keys.
 
     Kinds share a row if the default and the description of the key are the same. The description then begins with the
-    names of these kinds, unless they are all kinds. `shown` is as in `_rows`.
+    names of these kinds, unless they are all kinds. `shown` maps the class of each section that was yielded before to
+    its path, and gets the new sections.
     """
     variants: dict[tuple[str, str, str], list[type[EncoderEntry]]] = {}
     for kind in kinds:

@@ -39,7 +39,8 @@ def explain(
     """Return the problems of a configuration, or of its section at the key `where`, as one line.
 
     `schema` is the class of the configuration or of the section, and `beside` are further legal keys. `given` are the
-    user's values. A wrong value that a section inherits is only reported at the key at which the user gave it.
+    user's values. A wrong value that a section inherits is only reported at the key at which the user gave it. If
+    `given` is None, all problems are reported.
     """
     found = error.errors(include_url=False)
     # Pydantic does not count wrong values of a list, so it may report the list as too short, too. That is left out.
@@ -85,7 +86,8 @@ def explain(
 
 
 def listed(lines: Sequence[str]) -> str:
-    """Join problems to one line of complete sentences. Several problems are numbered."""
+    """Join problems to one line of complete sentences. Several problems are counted and numbered, and at most
+    MAX_LISTED of them are named. There must be at least one problem."""
     sentences = [line if line.endswith((".", "?")) else f"{line}." for line in lines]
     if len(sentences) == 1:
         return sentences[0]
@@ -94,10 +96,10 @@ def listed(lines: Sequence[str]) -> str:
 
 
 def suggest(name: str, legal: Sequence[str], heading: str) -> str:
-    """Return `Did you mean NAME?` with the most similar legal name.
+    """Return `Did you mean NAME?` with the name in `legal` that is most similar to `name`.
 
     If no name is similar, return `HEADING NAME, NAME, ...` with the first MAX_LISTED legal names, and the number of
-    further ones if there are any.
+    further names if there are any.
     """
     if nearest := meant(name, legal):
         return nearest.strip()

@@ -475,7 +475,8 @@ class Model:
 
     @property
     def train_settings(self) -> TrainSettings:
-        """The settings of the model as TrainSettings. Only a model that the stage `train` makes has this property."""
+        """The settings of the model as TrainSettings. Raises AssertionError for a model that the stage `train` does not
+        make."""
         assert isinstance(self.settings, TrainSettings)
         return self.settings
 

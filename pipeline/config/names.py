@@ -141,7 +141,8 @@ class Config(OwnKeys):
         )
 
     def refits(self, name: str) -> bool:
-        """Return whether the model is fitted to train and dev together."""
+        """Return whether the model with this name is a refit, which is fitted to the splits train and dev together.
+        Raises UsageError for an unknown name."""
         return self._recipe(name).steps.refit
 
     def refitted(self, name: str) -> str | None:
@@ -149,7 +150,8 @@ class Config(OwnKeys):
         return self._recipe(name).refitted
 
     def hubness_method(self, name: str) -> ChosenHubness:
-        """Return the hubness correction of a model. An ensemble has none, but its members may have one."""
+        """Return the hubness correction of a model, `none` for a model without a correction. An ensemble has none, but
+        its members may have one."""
         return self._recipe(name).steps.hubness
 
     def uncorrected(self, name: str) -> str | None:
@@ -208,7 +210,7 @@ class Config(OwnKeys):
         return list(found)
 
     def made_by(self, stage: str) -> list[str]:
-        """Return the names of all needed models that a stage (`fit`, `train`, `adopt` or `combine`) makes.
+        """Return the names of all models of `every_model` that a stage (`fit`, `train`, `adopt` or `combine`) makes.
 
         Models that are corrected for hubs are not among them, because another stage makes them.
         """
@@ -279,21 +281,23 @@ class Config(OwnKeys):
         return [(name, split, protocol) for name, split in judgements for protocol in self.evaluate.protocols]
 
     def aligned_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return each pair of a split and a model with a vector for each region and word, as (model, split)."""
+        """Return all pairs (model, split) of `splits` and the models in `models` that have a vector for each region of
+        an image and for each word of a caption."""
         return list(product([name for name in self.models if self.model(name).spec.aligned], splits))
 
     def phrase_splits(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return each pair of a split and a model that embeds noun phrases, as (model, split).
+        """Return all pairs (model, split) of `splits` and the models that embed noun phrases.
 
-        The models are `phrases.models`, or all models that learn from phrases if this key is null.
+        The models are `phrases.models`, or, if this key is null, the models in `models` that learn from phrases.
         """
         learned = [name for name in self.models if self.model(name).spec.phrases]
         return list(product(learned if self.phrases.models is None else self.phrases.models, splits))
 
     def descriptions(self, splits: Sequence[str] = DESCRIBED) -> list[tuple[str, str]]:
-        """Return each pair of a generator and a subject, as (generator, subject).
+        """Return all pairs (generator, subject) of the generators of the run and the subjects of `splits`.
 
-        A subject is a split, or `<split>.boxes` if captions for boxes are generated.
+        Each split is a subject. If the key `describe.boxes` is true, `<split>.boxes` is a further subject for each
+        split.
         """
         boxes = [f"{split}.boxes" for split in splits] if self.describe.boxes else []
         return list(product(self.generators, [*splits, *boxes]))
@@ -431,7 +435,8 @@ def _listed(names: tuple[str, ...] | None, entries: Sequence[Named]) -> tuple[st
 
 
 def laid(section: AnySection, values: Mapping[str, object], where: str, beside: tuple[str, ...] = ()) -> AnySection:
-    """Return a copy of `section` in which `values` replace the present values, and nested mappings are merged.
+    """Return a copy of `section` in which `values` replace the present values, and nested mappings are merged, or
+    `section` itself if `values` is empty.
 
     For messages, `where` is the key of the section, and `beside` are legal keys that the section does not have. Raises
     UsageError, with the key, if a value is wrong.

@@ -411,7 +411,8 @@ class ModelSpec(Spec):
 
     @property
     def joint_space(self) -> bool:
-        """Whether the model can compute the cosine of any image and any text."""
+        """Whether the model gives any image one vector and any text, without a parse tree, one vector, which it
+        compares by inner product. Ensembles do not. The vectors need not have length 1."""
         return self.metric == "inner_product" and not (self.multi_vector or self.trees or self.made_by == "combine")
 
 

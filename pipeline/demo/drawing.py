@@ -48,8 +48,8 @@ class Pen:
     """
 
     def __init__(self, unit: float, draft: float = 0.0) -> None:
-        """Begin an empty sheet. If `draft` is above 0, the figure is in water up to y = `draft`: everything below is
-        cut off, and the waterline is where the ground would be."""
+        """Begin an empty sheet. If `draft` is above 0, the figure is in water up to y = `draft`. `lift` then erases
+        everything below this waterline, and the waterline is where the ground would be in the sprite."""
         self._unit = unit * SUPERSAMPLING
         self._origin = (HALF_WIDTH * self._unit, (TOP + draft) * self._unit)
         self._draft = draft
@@ -98,7 +98,11 @@ class Pen:
             self.oval(x + 0.3 * radius, y, 0.62 * radius, 0.62 * radius, INK)
 
     def lift(self) -> Image.Image:
-        """Return the drawing as an RGBA sprite. The ground or the waterline is TOP units below its upper edge."""
+        """Return the whole sheet as an RGBA sprite with transparent surroundings.
+
+        The ground or the waterline is TOP drawing units below the upper edge of the sprite. Everything below the
+        waterline is erased. The size of the sprite does not depend on the figure.
+        """
         if self._draft:
             self._sheet.paste((0, 0, 0, 0), (0, round(TOP * self._unit), *self._sheet.size))
         return self._sheet.reduce(SUPERSAMPLING)
@@ -180,7 +184,8 @@ def _wheel(pen: Pen, x: float, radius: float) -> None:
 
 
 def _trail(pen: Pen, action: str, back: float) -> None:
-    """Draw the dust behind a vehicle whose `action` is `drive`. Its rear end is at x = `back`."""
+    """Draw the dust behind a vehicle if `action` is `drive`, and nothing for another action. The vehicle's rear end is
+    at x = `back`."""
     if action == "drive":
         for i, radius in enumerate((0.05, 0.075, 0.06)):
             pen.oval(back - 0.06 * i, 0.06 + 0.045 * i, radius, radius, mix(DUST, (255, 255, 255), 0.2 * i))

@@ -165,8 +165,9 @@ def _clause(topic: Topic, adjuncts: list[tuple[str, Node]], rng: np.random.Gener
 
 
 def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """Return phrases about the topic's relation, about place and light, or about both, each with its relation to a
-    verb. `moving` is as in `place_phrase`."""
+    """Return one to three phrases about the topic's relation to another thing, about place and light, or about both, as
+    pairs (name of the relation to a verb, phrase). If `moving` is true, the place may be a path such as `across a
+    field`."""
     if topic.relation is None or rng.random() < 0.35:
         return _scenery(topic, rng, moving=moving)
     related = relation_phrase(topic.facts, topic.relation, rng, topic.detail)
@@ -174,13 +175,14 @@ def _adjuncts(topic: Topic, rng: np.random.Generator, *, moving: bool = True) ->
 
 
 def _scenery(topic: Topic, rng: np.random.Generator, *, moving: bool = True) -> list[tuple[str, Node]]:
-    """Return a phrase of place, and perhaps one of time unless it is day, each with its relation to a verb."""
+    """Return a phrase of place, and perhaps a phrase of light such as `at sunset` unless it is day, as pairs (name of
+    the relation to a verb, phrase). If `moving` is true, the place may be a path such as `across a field`."""
     return [place_phrase(topic.facts, topic.thing, rng, moving=moving), *_light(topic, rng)]
 
 
 def _light(topic: Topic, rng: np.random.Generator) -> list[tuple[str, Node]]:
-    """Return a list with a phrase such as `at sunset` and its relation to a verb. By day, the list is always empty, and
-    at other times it is empty by chance."""
+    """Return a list with one pair (name of the relation to a verb, phrase), whose phrase is like `at sunset`, or an
+    empty list. By day, the list is always empty, and at other times it is empty by chance."""
     said = topic.facts.light != "day" and rng.random() < 0.45
     return [located(pick_usual(rng, words.LIGHT_WORDS[topic.facts.light]))] if said else []
 
@@ -203,8 +205,8 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
 
 
 def noun_phrase(thing: Thing, rng: np.random.Generator, detail: float) -> Phrase:
-    """Return `a small red dog` or `two men in blue shirts`. The size and the colour are each mentioned with the
-    probability `detail`, but a medium size never is."""
+    """Return a noun phrase such as `a small red dog` or `two men in blue shirts`. The size and the colour are each
+    mentioned with the probability `detail`, but a medium size is never mentioned."""
     head = words.noun(_noun_lemma(thing, rng), thing.count > 1)
     adjectives = []
     if words.SIZE_WORDS[thing.size] and rng.random() < detail:
@@ -231,7 +233,8 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """Return `in a red shirt` or `wearing a red shirt`, with its relation to the noun for the person."""
+    """Return a pair (name of the relation to the noun for the person, phrase). The phrase is like `in a red shirt` or
+    `wearing a red shirt`."""
     garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
     colour = words.adjective(thing.colour)
     first = () if thing.count > 1 else (("det", words.article(colour)),)
@@ -244,10 +247,12 @@ def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
 def verb_phrase(
     action: str, several: bool, adjuncts: list[tuple[str, Node]], rng: np.random.Generator, *, finite: bool
 ) -> Phrase:
-    """Return `runs on the grass` or `is running on the grass`. If `finite` is false, return `running on the grass`.
+    """Return a phrase such as `runs on the grass` or `is running on the grass`, or `running on the grass` if `finite`
+    is false.
 
-    `several` says whether the subject is a plural. `adjuncts` has the phrases that follow, here `on the grass`, each
-    with its relation to the verb.
+    `action` is a key of `words.VERBS`, such as `run`. `several` says whether the subject is a plural. `adjuncts` has
+    the phrases that follow, here `on the grass`, as pairs (name of the relation to the verb, phrase). An adverb may be
+    put before these phrases.
     """
     verb = pick_usual(rng, words.VERBS[action])
     if action in words.ADVERBS and rng.random() < 0.12:
@@ -262,7 +267,8 @@ def verb_phrase(
 
 
 def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, detail: float) -> tuple[str, Node]:
-    """Return `next to a tree` or `in front of a house`, with its relation to a verb. `detail` is as in noun_phrase."""
+    """Return a pair (name of the relation to a verb, phrase). The phrase is like `next to a tree` or `in front of a
+    house`. The size and the colour of the other thing are each mentioned with the probability `detail`."""
     other = noun_phrase(facts.things[relation.other], rng, detail)
     expression = pick_usual(rng, words.RELATION_WORDS[relation.name]).split()
     if len(expression) == 1:
@@ -278,8 +284,8 @@ def relation_phrase(facts: Facts, relation: Relation, rng: np.random.Generator, 
 
 
 def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving: bool) -> tuple[str, Node]:
-    """Return a phrase of place for `thing`, with its relation to a verb. If `moving` is true and the thing runs or
-    drives, this may be a phrase for its path, such as `across a field`."""
+    """Return a phrase of place for `thing` as a pair (name of the relation to a verb, phrase). If `moving` is true and
+    the thing runs or drives, the phrase may name the path of the thing, such as `across a field`."""
     if thing.airborne:
         return located(pick_usual(rng, words.SKY_WORDS[facts.place]))
     if moving and thing.action in ("run", "drive") and rng.random() < 0.5:
@@ -292,7 +298,7 @@ def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving
 
 def located(text: str) -> tuple[str, Node]:
     """Parse a text from a table of `words`: a preposition and a noun phrase, such as `on the grass`, or an adverb, such
-    as `indoors`. Return the phrase with its relation to a verb."""
+    as `indoors`. Return a pair (name of the relation to a verb, phrase)."""
     first, *rest = text.split()
     if not rest:
         return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))
@@ -315,11 +321,13 @@ def listed_noun_phrase(tokens: list[str]) -> Phrase:
 
 
 def of_noun(adjunct: tuple[str, Node]) -> tuple[str, Node]:
-    """Replace the relation of a phrase to a verb by the phrase's relation to a noun, which is `nmod` for `obl`."""
+    """Return the pair (relation to a verb, phrase) with the phrase's relation to a noun: `nmod` in place of `obl`.
+    Other relations are unchanged."""
     relation, node = adjunct
     return ("nmod" if relation == "obl" else relation), node
 
 
 def joined(first: Node, second: Node) -> Phrase:
-    """Return `a dog and a cat`. The word `and` depends on the second noun, as in Universal Dependencies."""
+    """Return a phrase such as `a dog and a cat` from two noun phrases. The word `and` depends on the second noun, as in
+    Universal Dependencies."""
     return phrase("NP", (HEAD, first), ("conj", phrase("", ("cc", words.AND), (HEAD, second))))

@@ -250,7 +250,8 @@ def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float,
 
 
 def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, float], strength: float) -> None:
-    """Add `strength` times noise to the brightness of `canvas` (h, w, 3) in place. `grain` is as in `noise`."""
+    """Add `strength` times random noise of deviation 1 to the brightness of `canvas` (h, w, 3), in place. `grain` is
+    the distance (down, across) in pixels between the points of the noise, which is interpolated between them."""
     canvas += strength * noise(rng, canvas.shape[0], canvas.shape[1], grain)[:, :, None]
 
 

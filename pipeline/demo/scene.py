@@ -302,8 +302,8 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 
 
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
-    """Choose the `depth` and the `x` of a figure. The spot is anywhere, or next to, behind, in front of, above or below
-    the first figure of the scene (`anchor`)."""
+    """Choose the `depth` and the `x` of a figure of `thing`, in pixels. The spot is anywhere, or next to, behind, in
+    front of, above or below the first figure of the scene (`anchor`). It is anywhere if `anchor` is None."""
     near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
     depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:
@@ -318,7 +318,8 @@ def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.rand
 
 
 def _unit(scene: Scene, thing: Thing, depth: float) -> float:
-    """Return the drawing unit of `thing` in pixels. It decreases towards the horizon. `depth` is as in Figure."""
+    """Return the length of the drawing unit of `thing` in pixels, if the ground beneath it is in the row `depth` of the
+    image. The unit is shorter nearer to the horizon."""
     nearness = (depth - scene.horizon) / (scene.height - scene.horizon)
     return scene.height * KINDS[thing.kind].unit * SIZES[thing.size] * (0.72 + 0.42 * nearness)
 

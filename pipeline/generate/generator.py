@@ -224,7 +224,8 @@ class Generator(Protocol):
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder ->
-        (n, dim). `sources` has the other inputs. Return a list of captions for each image."""
+        (n, dim). `sources` has the other inputs, such as the training sentences, the settings of the search and the
+        joint space. Return one list of captions per image. A list may be empty."""
         ...
 
     def settings(self) -> dict[str, Any]:

@@ -168,8 +168,12 @@ class LanguageModel:
         return log_probabilities(sentences, len(images), open_block)
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Generate candidates for each of n images, whose `features` are given as encoder -> (n, dim), and return at
-        most `count` different candidates for each, best first. The function `score` computes their scores."""
+        """Generate `sources.candidates` candidates for each of n images, whose `features` are given as encoder -> (n,
+        dim), and return for each image at most `count` different candidates, best first.
+
+        `sources` also has the joint space, which embeds the images, and the language model `trigram`, which helps to
+        rank the candidates. The function `score` in this module computes the scores.
+        """
         images = required(sources.space).images(features)
         return rank_candidates(self.network, self.structures, images, sources, count)
 

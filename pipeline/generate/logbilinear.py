@@ -64,8 +64,9 @@ class LogBilinear(nn.Module):
     precision: torch.dtype
 
     def __init__(self, sizes: LogBilinearSizes, frequencies: Tensor) -> None:
-        """Initialise the parameters at random. The biases start at `frequencies` (V + 2,), the logarithms of the
-        relative frequencies of the classes in the training sentences."""
+        """Initialise the network. The biases start at `frequencies` (V + 2,), the logarithms of the relative
+        frequencies of the classes (V words, the unknown word and the boundary) in the training sentences. The other
+        parameters are random: the context matrices are near I / (n - 1)."""
         super().__init__()
         self.sizes, self.precision = sizes, torch.float32
         self.bias = nn.Parameter(frequencies)
@@ -81,22 +82,26 @@ class LogBilinear(nn.Module):
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
         """Compute the training loss, a scalar: the mean of -log P of the words or ENDs `targets` (k,) after the windows
         `context` (k, n - 1). `u` (k, c) are the conditioning vectors, and `tags` (k, 1 + ahead) are the parts of speech
-        of each target and of the `ahead` words after it. A network that does not use `u` or `tags` ignores them."""
+        of each target and of the `ahead` words after it. A network that does not use `u` or `tags` ignores them, so
+        they may be None."""
         return self.losses(context, targets, u, tags).mean()
 
     def losses(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute -log P of each target, (k,), with the natural logarithm. The arguments are as in `forward`."""
+        """Compute -log P, with the natural logarithm, of each of the words or ENDs `targets` (k,) after the windows
+        `context` (k, n - 1). Return (k,). `u` are conditioning vectors (k, c), and `tags` (k, 1 + ahead) are parts of
+        speech, or None."""
         return functional.cross_entropy(self.logits(context, u, tags), targets, reduction="none")
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
-        """Compute the logits (k, V + 2) float32 of the next words after the k windows `context` (k, n - 1). `u` and
-        `tags` are as in `forward`."""
+        """Compute the logits (k, V + 2) float32 of the next words after the k windows `context` (k, n - 1) of word ids.
+        `u` (k, c) are the conditioning vectors, and `tags` (k, 1 + ahead) are the parts of speech of the next word and
+        of the `ahead` words after it. Both may be None for a network that does not use them."""
         predicted = self.predict(functional.embedding(context, self.words))
         return self.output(predicted + self.shift(u), self.words)
 
     def shift(self, u: Tensor | None) -> Tensor | float:
-        """Compute the term (k, K) that the conditioning vectors u (k, c) add to r^. It is 0 in this class, which
-        ignores u."""
+        """Compute the term (k, K) that the conditioning vectors u (k, c) add to the predicted vectors r^. The term is
+        the number 0 in this class, which ignores u."""
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:

@@ -193,9 +193,12 @@ class MultimodalRNN:
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
         """Generate at most `count` sentences, best first, for each of n images, whose `features` are given as encoder
-        -> (n, dim): by beam search with `sources.search`, or by sampling `count` sentences if `sources.temperature` is
-        not None. Sampled sentences may be equal. The score is log P / L ** length_power for beam search, where L counts
-        words and END, and log P for sampling."""
+        -> (n, dim).
+
+        If `sources.temperature` is None, the sentences are found by beam search with the settings `sources.search`, and
+        the score is ln P / L ** length_power, where P is the probability of the sentence and L counts its words and
+        END. Otherwise `count` sentences are sampled, which may be equal, and the score is ln P.
+        """
         decoder, search = self.decoder(features), sources.search
         if sources.temperature is None:
             power = search.length_power

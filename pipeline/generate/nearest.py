@@ -72,9 +72,13 @@ class Nearest:
         return self.view.encoders
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:
-        """Return the words of the sentences of the `count` nearest rows of the gallery, best first, for each of n
-        images, whose `features` are given as encoder -> (n, dim). The scores are cosines, or, for `distance:
-        euclidean`, negative squared distances. Different rows may have sentences with the same words."""
+        """Return for each of n images, whose `features` are given as encoder -> (n, dim), the words of the training
+        sentences of the `count` nearest rows of the gallery, best first, or of all rows if there are fewer.
+
+        The scores are cosines, or, for `distance: euclidean`, negative squared distances. Different rows may have
+        sentences with the same words. `sources` has the training sentences as `corpus`, and the joint space as `space`,
+        which is not used for `by: features`.
+        """
         queries = self.standardise(features) if self.by == "features" else required(sources.space).images(features)
         starts = range(0, len(self.rows), GALLERY_BLOCK)
         blocks = (to_float32(self.gallery[start : start + GALLERY_BLOCK]) for start in starts)

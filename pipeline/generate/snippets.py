@@ -71,10 +71,10 @@ def region_pairs(
     captions for regions.
 
     `regions` is encoder -> regions of all images of the snippets, and splits[id] is the split of the image with this
-    id. `whole` is as in SnippetRegions.take. Snippets without words are left out. Returns the pairs under "train" and
-    "dev": one row of features per snippet, and the words as ids of `vocabulary`. The `names` of the pairs are positions
-    in `snippets`. Raises InputError if a snippet of any split has no matching region, or if train or dev has no
-    snippets.
+    id. If `whole` is true, the features of each region are followed by the features of its whole image. Snippets
+    without words are left out. Returns the pairs under "train" and "dev": one row of features per snippet, and the
+    words as ids of `vocabulary`. The `names` of the pairs are positions in `snippets`. Raises InputError if a snippet
+    of any split has no matching region, or if train or dev has no snippets.
     """
     tokens = encode_tokens([" ".join(snippet.words) for snippet in snippets], vocabulary)
     image_id = np.array([snippet.image_id for snippet in snippets], np.int64)

@@ -188,7 +188,8 @@ def _train(
     tried: Sequence[Mapping[str, float]],
 ) -> tuple[JointModel, Mapping[str, float]]:
     """Train a method on `pairs` with each combination of settings in `tried`. Return the model with the greatest recall
-    sum on dev, and its combination. A refinement starts from the fitted model `start`. Other methods ignore `start`."""
+    sum on dev, and its combination. A refinement starts from the fitted model `start`, which must not be None. Other
+    methods ignore `start`."""
     spec = model_spec(method.model)
     assert spec.section is not None
     batch = min(BATCH, len(pairs.owners))
@@ -294,10 +295,12 @@ def line_of(measured: Measured) -> dict[str, Any]:
 
 
 def summarise(measured: Sequence[Measured], bootstrap: Bootstrap) -> list[BenchRow]:
-    """Return a row for each method without and with a hubness correction, in the order in which they were `measured`.
+    """Return a row for each method without and with a hubness correction, in the order of their first measurement.
 
-    Each row is compared with the first row. The interval of the difference comes from a paired bootstrap over the test
-    images and, if there are several seeds, from the variance of the difference over the seeds.
+    A row has a cell for each number of training pairs, with the mean over the seeds. Each cell is compared with the
+    cell of the first row with the same number of pairs. The interval of the difference comes from a paired bootstrap
+    over the test images and, if there are several seeds, from the variance of the difference over the seeds. The cells
+    of the first row have no difference. `measured` must not be empty.
     """
     draws: dict[str, dict[int, list[Draw]]] = {}
     for one in measured:

@@ -116,7 +116,9 @@ def _table(
     study.transfer_sizes, or `none` for no target set. Each line of `rows` has a label, a reproduced system, the
     published numbers and an improved system, with bars between them. `differences` maps a system to the systems with
     which it is compared. If `columns` is given, it has the headings in place of the sizes. `published_columns` maps the
-    title of each group of columns to its headings, and `sized` is as in Table.
+    title of each group of published columns to its headings, and is None if there are no published columns. If `sized`
+    is true, column i and column i of the paper have target sets of the same size. Otherwise, each column is compared
+    with the first column of the paper.
     """
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)
@@ -155,10 +157,10 @@ def _cells(
 
     `training` and `documents` are as in StudyCell. `encoders` is `network` for the encoders of the run, or `standard`
     for the encoders of the section `study`. `terms` is an index of the dictionary sizes study.terms. `auxiliary` is an
-    index of study.weak_sizes, or `weak` for as many folds as the largest of study.transfer_sizes leaves. Without
-    `auxiliary`, the auxiliary set has all remaining images. `transfer` replaces some settings of the paper or, for an
-    `improved` system, of the configuration. The values `betas` and `weights` in it stand for the values of the keys
-    transfer.beta and study.weights.
+    index of study.weak_sizes, or, if auxiliary.splits contains train, `weak` for as many folds as the largest of
+    study.transfer_sizes leaves. Otherwise the auxiliary set has all remaining images. `transfer` replaces some settings
+    of the paper or, for an `improved` system, of the configuration. The values `betas` and `weights` in `transfer`
+    stand for the values of the keys transfer.beta and study.weights.
     """
     study, paper = config.study, _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}

@@ -37,16 +37,17 @@ def pair_tables(
     systems: Mapping[str, Sequence[np.ndarray]],
     reproduced: Sequence[str],
     pairs: np.ndarray,
-    owners: np.ndarray,
     verbs: np.ndarray,
     lengths: np.ndarray,
 ) -> list[tables.Result]:
     """Make the two tables of section 6.6: mean ranks of pairs of captions of one image, by verbs and by lengths.
 
-    `systems` maps the label of a system to the ranks (p,) of each training for the `pairs` (p, 2) of captions. Systems
-    with a label in `reproduced` have the settings of the paper. `verbs` (m,) is 1 for a caption with a verb, 0 for a
-    caption without a verb, and -1 if this is not known. Pairs with such a caption are left out. `lengths` (m,) has the
-    numbers of words.
+    `pairs` (p, 2) are the row numbers of two of the m captions. `systems` maps the label of a system to an array (p,)
+    per training: the rank of the second caption of each pair among the captions of other images, from 1 for the best,
+    if the first caption is the query.
+    Systems with a label in `reproduced` have the settings of the paper. `verbs` (m,) is 1 for a caption with a verb, 0
+    for a caption without a verb, and -1 if this is not known. Pairs with a caption for which it is not known are left
+    out. `lengths` (m,) has the numbers of words.
     """
     tagged = (verbs[pairs] >= 0).all(axis=1)
     pairs = pairs[tagged]

@@ -8,38 +8,38 @@ from html import escape
 from pipeline.storage.json_files import JsonObject
 
 WIDTH = 360
-"""Width of a chart of lines. This and all sizes below are in the units of the SVG element, which is scaled."""
+"""Width of a chart of lines, in units of the SVG element, which the page scales."""
 HEIGHT = 220
-"""Height of a chart of lines."""
+"""Height of a chart of lines, in units of the SVG element."""
 LEFT = 44
-"""Left margin of the plot of lines, for the tick labels."""
+"""Left margin of the plot of lines, for the tick labels, in units of the SVG element."""
 RIGHT = 14
-"""Right margin of the plot of lines."""
+"""Right margin of the plot of lines, in units of the SVG element."""
 TOP = 10
-"""Upper margin of the plot of lines."""
+"""Upper margin of the plot of lines, in units of the SVG element."""
 BOTTOM = 38
-"""Lower margin of the plot of lines, for the tick labels and the name of the axis."""
+"""Lower margin of the plot of lines, for the tick labels and the name of the axis, in units of the SVG element."""
 TICKS = 4
 """Approximate number of ticks on each axis."""
 COLOURS = 6
 """Number of colours of lines: the classes `line-0` to `line-5` of the style sheet. Further lines repeat the colours."""
 ROW_WIDTH = 640
-"""Width of a chart with one row per name."""
+"""Width of a chart with one row per name, in units of the SVG element."""
 NAMES_WIDTH = 180
-"""Width of the names on the left of a chart with one row per name."""
+"""Width of the names on the left of a chart with one row per name, in units of the SVG element."""
 VALUES_WIDTH = 80
-"""Width of the values on the right of a chart with one row per name."""
+"""Width of the values on the right of a chart with one row per name, in units of the SVG element."""
 ROW_HEIGHT = 26
-"""Height of a row of a chart with one row per name."""
+"""Height of a row of a chart with one row per name, in units of the SVG element."""
 HEAD_HEIGHT = 24
-"""Height above the first row of a chart with one row per name, for the tick labels."""
+"""Height above the first row of a chart with one row per name, for the tick labels, in units of the SVG element."""
 MAX_NAME_CHARACTERS = 30
 """Maximum number of characters of a name that are drawn. A longer name is cut and ends with an ellipsis."""
 PERCENTS = (0, 20, 40, 60, 80, 100)
 """Ticks of an axis in percent."""
 
 Measured = tuple[float, tuple[float, float] | None]
-"""A value and its interval (low, high), or None in place of the interval. All numbers are in percent."""
+"""A value and its interval (low, high). The interval is None if it is unknown. All numbers are in percent."""
 
 
 @dataclass(frozen=True)

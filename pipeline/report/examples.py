@@ -80,8 +80,9 @@ class AtlasPoint:
 
 @dataclass(frozen=True)
 class Atlas:
-    """A map of photos: the photos `places` with thumbnails, the positions (x, y) in percent of a larger sample
-    (`dots`), and the percentage of the variance that the two axes explain (`shown`)."""
+    """A map of photos: the photos `places` with thumbnails, the positions (x, y) of a larger sample of photos (`dots`),
+    in percent of the map from the left and from the top, and the percentage of the variance that the two axes explain
+    (`shown`)."""
 
     places: Sequence[AtlasPoint]
     dots: Sequence[tuple[float, float]]
@@ -106,7 +107,8 @@ class SplitGallery:
         self.owners: np.ndarray = pairs.owners
 
     def examples(self) -> Examples:
-        """Choose evenly spaced example queries, captions that find their photo best, and captions that fail most."""
+        """Choose QUERIES evenly spaced queries for each direction, FAILURES captions that find their photo best, and
+        FAILURES captions that fail most, or fewer if there are fewer. Without captions, there are no examples."""
         n, m = self.images.num_rows, len(self.owners)
         if not m:
             return Examples(self.model, self.split, n, 0, (), (), (), ())

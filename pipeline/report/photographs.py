@@ -76,9 +76,10 @@ class Photographs:
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
-        """Return the picture for a row, or for the part of its photo within `box` (x1, y1, x2, y2 in pixels).
+        """Return the picture for a row of the images' table, a thumbnail of its photo or, if `box` is given, of the
+        part of the photo within `box` (x1, y1, x2, y2 in pixels).
 
-        The picture has no address if the photo cannot be read.
+        The address of the picture is None if the photo cannot be read, or if it was moved and has another content.
         """
         photograph, address = Photograph.from_row(row), None
         with suppress(InputError):
@@ -90,7 +91,8 @@ class Photographs:
 
 
 def drawing(name: str, image: Image.Image) -> ReportPicture:
-    """Return a drawn image as a JPEG that is at most MAX_DRAWING_WIDTH wide."""
+    """Return a drawn image with the name `name`, as a JPEG in a `data:` address. The JPEG is at most MAX_DRAWING_WIDTH
+    pixels wide. `image` is not changed."""
     image = image.convert("RGB")
     image.thumbnail((MAX_DRAWING_WIDTH, image.height))
     return ReportPicture(name, _jpeg_address(image))
@@ -99,8 +101,8 @@ def drawing(name: str, image: Image.Image) -> ReportPicture:
 def thumbnail(data: bytes, limits: ImageLimits, box: Sequence[float] | None = None) -> str:
     """Make a small JPEG of an encoded image, and return its `data:` address.
 
-    `data` are the bytes of the image. With `box` (x1, y1, x2, y2 in pixels), only this part is shown. Raises
-    UnreadableImage if the image cannot be decoded.
+    `data` are the bytes of the image. The JPEG has at most THUMBNAIL_SIDE pixels on each side. With `box` (x1, y1, x2,
+    y2 in pixels), only this part of the image is shown. Raises UnreadableImage if the image cannot be decoded.
     """
     image = decode(data, limits)
     if box is not None:
@@ -165,7 +167,8 @@ def first_sentence(manifest: Manifest, image_id: int) -> str | None:
 
 
 class SheetPicture(NamedTuple):
-    """An RGB image on a contact sheet, with the `boxes` (n, 4) and `scores` (n,) of its regions, the best first.
+    """An RGB image on a contact sheet, with the `boxes` (n, 4), in pixels of the image, and the `scores` (n,) of its
+    regions, the best first.
 
     `line` is the text below the image. If the image could not be read, `image` is None, and `line` gives the reason. If
     `labels` (n,) are given, they are drawn in place of the scores.
@@ -181,10 +184,12 @@ class SheetPicture(NamedTuple):
 def picture_with_texts(
     image: Image.Image | None, line: str, boxes: np.ndarray, texts: Sequence[str], scores: Sequence[float], top: int
 ) -> SheetPicture:
-    """Return a picture of an image with the `top` boxes that have the largest sums of scores, and the text `line`.
+    """Return a picture of an image with at most `top` of its boxes, and the text `line` below it. Without an image,
+    which is None if it could not be read, only the line will be drawn.
 
-    `boxes` (n, 4), `texts` (n,) and `scores` (n,) belong together, and several texts may have the same box. Each box
-    is labelled with all its texts.
+    Each row of `boxes` (n, 4), x1, y1, x2, y2 in pixels, has a text in `texts` (n,) and a score in `scores` (n,).
+    Equal boxes are drawn once, with all their texts as the label. The boxes with the largest sums of scores are kept,
+    the largest first.
     """
     by_box: dict[tuple[float, ...], list[int]] = {}
     for number, box in enumerate(np.asarray(boxes).tolist()):

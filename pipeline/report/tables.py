@@ -296,7 +296,7 @@ class ComparedSystem:
         return sum(known) if len(known) == len(self.recalls) else None
 
     def minus(self, reference: "ComparedSystem", bootstrap: Bootstrap) -> dict[str, Any]:
-        """Return the sum of recalls of this system minus the sum of `reference`, as `difference`.
+        """Return the sum of recalls in percent of this system minus the sum of `reference`, as `difference`.
 
         If the ranks of both are stored, and both were tested on the same photos, the result also has `ci95`, the 95%
         interval of a paired bootstrap over photos. The result is empty if one of the sums is unknown.

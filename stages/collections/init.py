@@ -402,9 +402,10 @@ def _describe(file: str, row: int | None, reason: str) -> str:
 
 
 def _indexes(results: Path) -> list[Path]:
-    """Return one index of each run in the folder `results`, at most MAX_SHOWN, the latest first.
+    """Return the folders of at most MAX_SHOWN indexes, one of each run in the folder `results`, latest first.
 
-    Indexes of the demo collection are left out.
+    The latest index is the index whose card was written last. Indexes of the demo collection and runs without a
+    readable index are left out. `init` suggests to apply these indexes to the new photos.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD

@@ -18,7 +18,8 @@ log = logging.getLogger(__name__)
 REPORTED_ITERATIONS = 50
 """Number of the last iterations whose mean loss is logged at the end."""
 MAX_GRADIENT_NORM = 100
-"""Maximum norm of a gradient. A gradient with a greater norm is scaled to this norm."""
+"""Maximum Euclidean norm of the gradient of all parameters together. A gradient with a greater norm is scaled to this
+norm."""
 
 
 def _keys(config: "Config", encoder: str) -> dict[str, object]:

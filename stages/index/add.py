@@ -61,7 +61,10 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 elif folder == index:
                     total, new = _add_index(change, source, removed)
                 else:
-                    raise UsageError(f"{source} is an index, so its photos are added to {index} only.")
+                    raise UsageError(
+                        f"{source} is an index, so its photos are added to {index} only. Add the folder or the table of"
+                        " the photos instead to add them to all indexes of the run."
+                    )
             except JointspaceError as error:
                 if folder == index:
                     raise
@@ -131,7 +134,9 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s skipped, because the index already has their photos with other captions. They cannot be found.",
+            "%s: %s skipped, because the index already has their photos with other captions. Searches cannot find the"
+            " skipped captions. To change this, add them to the collection of the run, and run it again with"
+            " `jointspace run CONFIG`.",
             change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 
@@ -147,11 +152,12 @@ def _hash_captions(digests: Mapping[int, str], known: Set[str], groups: "Iterabl
 
 
 def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, int]:
-    """Link the shards of another index that have photos which this index lacks. Return the number of photos of the
-    other index, and the number of new ones among them.
+    """Link each shard of the index in `source` that has a photo which this index lacks. Return the number of photos of
+    the other index, and the number of photos among them which this index lacked.
 
-    `removed` are hashes and paths of photos that were removed from the index. If the other index has some of these
-    photos, they are added again, and a warning says so.
+    A shard is linked as a whole. A warning names the number of its photos that this index has twice now. `removed` has
+    the hashes and paths of photos that were removed from this index. If a linked shard has some of these photos, they
+    are added again, and a warning says so.
     """
     from pipeline.index.gallery import open_gallery
     from pipeline.storage.index_changes import link_shard, photo_digests, photos_of
@@ -175,7 +181,8 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
             new += len(photographs - known)
             if repeated := len(photographs & known):
                 log.warning(
-                    "%d photos of %s are in this index twice now. Remove one of each with `jointspace remove`.",
+                    "%d photos of %s are in this index twice now. Remove one copy of each by its id or whole path, with"
+                    " `jointspace remove INDEX NAME`.",
                     repeated, shard.folder,
                 )  # fmt: skip
             if back := sum(not removed.isdisjoint((photo.sha256, photo.whole)) for photo in photos_of(index)):

@@ -206,7 +206,10 @@ def serve(options: ServeOptions) -> None:
         if review:
             others = len(review.pairs) - review.probable
             place = f"http://{in_address(options.host)}:{port}/review"
-            log.info("%d probable pairs and %d others to review at %s", review.probable, others, place)
+            log.info(
+                "The audit found %d probably wrong pairs of a photo and captions, and %d others. Review them at %s",
+                review.probable, others, place,
+            )  # fmt: skip
         if ANY_HOST in hosts:
             log.warning(
                 "The server answers everyone who can reach this machine, under any host name. To admit only one host"

@@ -153,7 +153,10 @@ def migrate(
         return
     missing = [name for name in (old, new) if Path(name).suffix and not Path(name).exists()]
     if missing and not config_path:  # With CONFIG, OLD and NEW are names of encoders, which may have a dot like files.
-        raise UsageError(f"{missing[0]} does not exist. Correct the path, or give the names of two encoders of a run.")
+        raise UsageError(
+            f"The file {missing[0]} does not exist. Correct the path, or give the names of two encoders and the"
+            " configuration of their run: jointspace migrate OLD NEW CONFIG"
+        )
     if texts or output:
         raise UsageError("--texts and --output are only for files of vectors. Leave them out to migrate a run.")
     config = loading.load(config_path)

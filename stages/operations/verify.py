@@ -144,7 +144,9 @@ def _set_former_apart(run: Run, found: "Examination") -> None:
 def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
     """Return a sentence with the commands that rebuild the `targets` and the artefacts made from them.
 
-    `targets` are paths relative to `folder`, the folder of the run.
+    `targets` are paths relative to `folder`, the folder of the run. `run` is None if the run cannot be opened: the
+    command then has CONFIG in place of the path of the configuration. Without targets, and for a run of `apply`, the
+    sentence says to copy the files again. It says to move a run that is no longer in the folder in which it was made.
     """
     from pipeline.run.reading.application import RECORD
 

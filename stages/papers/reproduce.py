@@ -185,7 +185,7 @@ def _tree_tables(run: Run, systems: "Sequence[System]") -> "list[Result]":
     by_system = {label: [rank for _, rank in trainings] for label, trainings in measured.items()}
     reproduced = list(run.config.reproduce.reproduced)
     return [
-        *pair_tables(by_system, reproduced, pairs, sentences.owners, verbs, lengths),
+        *pair_tables(by_system, reproduced, pairs, verbs, lengths),
         relation_table(_measure_relations(run, systems)),
     ]
 

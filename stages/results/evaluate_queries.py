@@ -159,6 +159,7 @@ def _by_photo(index: "StoredIndex", qrels: "Qrels") -> "Qrels":
         for name, grade in grades.items():
             if of_query.setdefault(keys[name], grade) != grade:
                 raise InputError(
-                    f"The photo {name!r} has two grades for the query {query!r}, under different names. Keep one."
+                    f"The photo {name!r} has two grades for the query {query!r}, under different names. Keep one of the"
+                    " two lines in the file of judgements."
                 )
     return judged

@@ -36,7 +36,8 @@ class Disk(NamedTuple):
 
 
 def mount_disk(root: Path) -> Iterator[Disk]:
-    """Mount a disk at `root` and unmount it at the end. The test is skipped if this machine does not allow mounting."""
+    """Mount a disk of DISK_BYTES bytes in memory at the new folder `root`, and unmount it at the end. The test is
+    skipped if this machine does not allow mounting, which needs root."""
     root.mkdir()
     if subprocess.run(
         ["mount", "-t", "tmpfs", "-o", f"size={DISK_BYTES}", "tmpfs", root], capture_output=True

@@ -351,7 +351,8 @@ def _repeat_id(index: faiss.Index) -> None:
 
 
 def _set(name: str, value: float) -> Callable[[faiss.Index], None]:
-    """Return a function that sets an attribute of an index, or of a component of an index."""
+    """Return a function that sets the attribute `name` of its argument, an index or a component of an index, to
+    `value`."""
 
     def change(index: faiss.Index) -> None:
         setattr(index, name, value)

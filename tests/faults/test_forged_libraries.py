@@ -132,8 +132,8 @@ def test_a_file_that_the_commit_record_does_not_list_is_refused(folder: Path) ->
 
 
 def prepare(kind: str, modality: str, root: Path, folder: str) -> EncoderParts:
-    """Prepare an encoder from the model in `root / folder`, and return its parts, which are stored in `root / saved`.
-    `modality` is image or text.
+    """Prepare an encoder of the kind `kind` from the model in `root / folder`, save it in the new folder `root /
+    saved`, and return its parts. `modality` is image or text.
     """
     section = "encoders" if modality == "image" else "text_encoders"
     config = validate({section: [{"name": "theirs", "kind": kind, "architecture": folder}]})

@@ -19,7 +19,8 @@ GRID = make_grid([4], [0.1], [0.1], [1])
 
 
 def degenerate(features: np.ndarray) -> np.ndarray:
-    """Return the features with a constant column, 20 rows of zeros, and repeated columns."""
+    """Return a copy of the features (n, 10) in which column 2 is 1, then the first 20 rows are 0, and the last five
+    columns repeat the first five."""
     features = features.copy()
     features[:, 2] = 1
     features[:20] = 0
@@ -28,7 +29,7 @@ def degenerate(features: np.ndarray) -> np.ndarray:
 
 
 def fill_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that sets all values of row 3."""
+    """Return a function that returns a float32 copy of features (n, D) in which all values of row 3 are `value`."""
     return lambda features: np.where(np.arange(len(features))[:, None] == 3, value, features).astype(np.float32)
 
 
@@ -45,7 +46,10 @@ CHANGES = {
 
 
 def embed_fitted(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Fit a model on changed features. Returns the embeddings of the original images, changed images and sentences."""
+    """Fit the model `name` on features that `change` has changed.
+
+    Returns the embeddings of the original images, of the images with changed features, and of the sentences.
+    """
     task, sound = make_fit_task(name, view=VIEW, change=change)
     fitted = model_spec(name).load().fit(replace(task, grid=GRID)).model
     changed = {**sound.features, "one": change(np.asarray(sound.features["one"], np.float32))}
@@ -73,8 +77,10 @@ def embed_trained(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list
 
 
 def embed(name: str, change: Callable[[np.ndarray], np.ndarray]) -> list[np.ndarray]:
-    """Fit or train the model `name` on features that `change` has changed, and return its embeddings. Warnings are not
-    shown."""
+    """Fit or train the model `name` on features that `change` has changed, without warnings.
+
+    Returns three arrays: the embeddings of original images, of images with changed features, and of sentences.
+    """
     with warnings.catch_warnings(), np.errstate(all="ignore"):
         warnings.simplefilter("ignore")
         return {"train": embed_trained, "fit": embed_fitted}[model_spec(name).made_by](name, change)

@@ -212,7 +212,8 @@ def test_a_change_that_begins_during_another_is_refused(
 
 
 def test_an_index_is_not_changed_while_one_of_its_additions_changes(run: Path) -> None:
-    """The lock on the folder of the addition is held, as if another process changed the addition."""
+    """While the lock on the folder of the addition is held, as if another process changed the addition, a removal and
+    another addition are refused, and the index is unchanged. Afterwards the removal is made."""
     add(run, "03")
     with hold(index_of(run) / "added/00-03"):
         assert not attempt(run, "remove 5") and not attempt(run, "add 04")

@@ -66,4 +66,4 @@ WRITERS = {
 ONE_BY_ONE = {"unfinished", "demo", "embed"}
 """Writers that publish several files one after another. If one fails, the earlier files are complete and stay."""
 RESUMED = {"unfinished", "demo", "export"}
-"""Writers that keep files that exist already, or refuse to replace them."""
+"""Writers that do not replace their own complete output: they keep it, or raise an error."""

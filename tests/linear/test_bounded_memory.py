@@ -29,8 +29,8 @@ ROWS = 100
 
 
 def blocks_of(count: int) -> Iterator[ViewBlock]:
-    """Generate blocks of ROWS photos, `count` photos in total. A photo has WIDE random features and one caption with
-    one word."""
+    """Generate blocks of ROWS photos, `count` photos in total, where `count` is a multiple of ROWS. A photo has WIDE
+    random features and one caption with one word."""
     for number in range(count // ROWS):
         rng = np.random.default_rng(number)
         x = rng.standard_normal((ROWS, WIDE), dtype=np.float32)

@@ -17,8 +17,9 @@ from pipeline.models.linear.views import ImageView, TextView, ViewBlock
 
 
 def draw_views(n: int, rank: int = 6) -> tuple[np.ndarray, np.ndarray]:
-    """Draw two views (n, 8) and (n, 6) that depend on the same six hidden factors, the second with noise. The image
-    view depends on the first `rank` factors and, after centring, has this rank."""
+    """Draw an image view (n, 8) and a text view (n, 6), float32, that depend on the same six hidden factors, the text
+    view with noise. The image view depends on only the first `rank` factors and, after centring, has this rank. The
+    seed is n."""
     rng = np.random.default_rng(n)
     hidden = rng.standard_normal((n, 6))
     x = (hidden[:, :rank] @ rng.standard_normal((rank, 8)) + 1).astype(np.float32)

@@ -77,7 +77,7 @@ def test_scaling_a_network_by_powers_of_two_changes_no_bit_and_no_gradient() -> 
 @pytest.mark.parametrize("scale", [1e-30, 1e25])
 def test_vectors_of_any_size_are_compared(scale: float) -> None:
     """Vectors that are very small or very large give the same results as vectors of usual size: in the search for
-    near-duplicates, in the check of imported vectors against the encoder that the user names, and in the lengths of
+    near-duplicates, in the check of imported vectors against the encoder that the user names, and in the lengths in
     the report."""
     features = np.random.default_rng(2).standard_normal((40, 16), dtype=np.float32)
     features[30:] = features[:10] + np.float32(0.01)

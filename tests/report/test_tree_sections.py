@@ -16,18 +16,18 @@ caption of which it is not known whether it has a verb."""
 
 
 def test_pairs_are_grouped_by_their_verbs_and_lengths() -> None:
-    verbs, lengths = pair_tables({"tree": [RANKS]}, ["tree"], PAIRS, OWNERS, VERBS, LENGTHS)
+    verbs, lengths = pair_tables({"tree": [RANKS]}, ["tree"], PAIRS, VERBS, LENGTHS)
     (row,) = verbs["rows"]
     neither, one, both, share, worst = row["reproduced"][0]["values"]
     assert (neither, one, both) == (None, [np.mean(ONE_VERB_RANKS)], [1.5]) and (share, worst) == ([75.0], [100.0])
     assert lengths["rows"][0]["reproduced"][0]["values"] == [[1.5], None, None, None]
-    _, by_lengths = pair_tables({"tree": [RANKS]}, [], PAIRS, OWNERS, np.ones(7, int), LENGTHS)
+    _, by_lengths = pair_tables({"tree": [RANKS]}, [], PAIRS, np.ones(7, int), LENGTHS)
     near, _, far, ratio = by_lengths["rows"][0]["improved"][0]["values"]
     assert far == [8.5] and ratio == [100 * 8.5 / near[0]]
 
 
 def test_several_trainings_are_one_row_with_their_mean() -> None:
-    verbs, _ = pair_tables({"tree": [RANKS, 3 * RANKS]}, ["tree"], PAIRS, OWNERS, VERBS, LENGTHS)
+    verbs, _ = pair_tables({"tree": [RANKS, 3 * RANKS]}, ["tree"], PAIRS, VERBS, LENGTHS)
     assert "| tree | - / 11.7 ± 8.2 / 3.0 ± 2.1 | 75.0 ± 0.0 / 100.0 ± 0.0 | 2 |" in tables.render(verbs)
 
 

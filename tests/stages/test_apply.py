@@ -28,7 +28,8 @@ from stages.catalogue import declared
 
 @pytest.fixture(scope="module")
 def applied(colours: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Apply an index to 24 photos without captions, in shards of 16, and return the folder of `photos` and `out`."""
+    """Apply an index of the run `colours` to 24 photos without captions, in shards of 16. Return the folder that has
+    the photos in `photos` and the run of `apply` in `out`."""
     folder = tmp_path_factory.mktemp("applied")
     draw(folder / "photos" / "2021", 24, 1)
     (folder / "photos" / "note.txt").write_text("not a caption")
@@ -69,7 +70,8 @@ def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Pat
 
 
 def test_an_index_without_captions_anywhere_is_measured_with_phrases(applied: Path, tmp_path: Path) -> None:
-    """The model knows only the words of the four colours, so the user's own queries decide whether they suffice."""
+    """Neither the index that is applied nor the photos have captions. The recall of the new index is measured with
+    photos as queries, or with the user's own queries (`phrases`) if the key hubness.queries names a file of them."""
     draw(tmp_path / "others", 30, 6)
     source = applied / "out/index/ncca"
     asked = [f"a {colour} picture of {colour} number {number}" for number in range(8) for colour in COLOURS]
@@ -314,7 +316,9 @@ def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
 
 
 def test_an_addition_keeps_only_photos_that_the_index_does_not_have(colours: Path, tmp_path: Path) -> None:
-    """The index is built again with six of eight added photos. The addition then keeps the other two photos."""
+    """An index with two additions is built again with eight photos: six of the eight photos of the first addition, and
+    all photos of the second. `refresh_additions` then keeps the other two photos of the first addition, and removes the
+    second addition and an addition that links the index itself."""
     index = shutil.copytree(colours / "bundle", tmp_path / "index")
     names = draw(tmp_path / "photos", 8, 2)
     draw(tmp_path / "few", 2, 3)

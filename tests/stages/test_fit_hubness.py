@@ -51,7 +51,7 @@ SETTINGS = {
 
 
 def correct(run: Path, row: str) -> Parameters:
-    """Fit the hubness correction of a variant, and return its model."""
+    """Fit the hubness correction of the model or variant with the name `row`, and return the stored corrected model."""
     make_stage("fit_hubness", run, row)
     return read_model(run, row)
 

@@ -21,7 +21,8 @@ ROOT = Path(__file__).parents[2]
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run with the model ncca and the region model dvsa, whose results are better."""
+    """Make a run with the model ncca and the region model dvsa. The stored results of dvsa are better than the results
+    of ncca."""
     run = make_run(tmp_path_factory.mktemp("run"))
     coverage = {"sentences": 4567, "without": 1234, "words": 9, "unknown": 1}
     retell(run / "text/encoders/tfidf/model.json", "details", "coverage", value=coverage)

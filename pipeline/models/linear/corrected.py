@@ -196,12 +196,13 @@ class HubCorrected:
         return rule and rule._replace(global_weight=rule.global_weight or 1.0)
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed images by the model, and add the columns of `HubnessCorrection.extend`: four columns to the vectors, or
-        two columns to the globals of a multi-vector model."""
+        """Embed images by the model, and add the columns of `HubnessCorrection.extend`, with which inner products
+        become corrected scores: four columns to the vectors, or two columns to the globals of a multi-vector model."""
         return self._extend("images", embed_images(self.model, features, regions))
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed sentences by the model, and add as many columns to the vectors or globals as `embed_images` does."""
+        """Embed sentences by the model, and add the columns of `HubnessCorrection.extend`, with which inner products
+        become corrected scores: four columns to the vectors, or two columns to the globals of a multi-vector model."""
         return self._extend("sentences", self.model.embed_sentences(sentences))
 
     def _extend(self, side: str, items: Items) -> Items:

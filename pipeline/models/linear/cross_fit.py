@@ -69,7 +69,7 @@ PAIR_COLUMNS = ("image_id", "sentence_id", "rank", "rivals", "rather")
 """Names of the columns of `Scores.pairs`, in order. Scores describes them."""
 
 TOP_QUANTILE = 0.99
-"""Quantile of the exchanged pairs' scores. The mixture is fitted only to scores below it."""
+"""Quantile of the exchanged pairs' scores below which scores are used. The mixture is fitted only to lower scores."""
 BINS = 4096
 """Number of equal intervals in which scores are counted, so that the fit takes the same time for any number of
 pairs."""
@@ -77,9 +77,9 @@ MAX_LOGARITHM = 50.0
 """Greatest absolute value of a + b s in ScoreMixture during the fit. Greater values are clipped, so that the
 exponential is finite and not zero."""
 MIN_SLOPE = 0.5
-"""Least slope b, relative to the distance between the median of all scores and the mean of the exchanged scores, where
-the unit of scores is the standard deviation of the exchanged scores. With two normal densities of the same variance and
-few wrong pairs, b is equal to this distance."""
+"""Least slope b that `fit_mixture` allows in ScoreMixture, as a share of the slope that is expected. The expected slope
+is the distance between the median of all scores and the mean of the exchanged scores, in standard deviations of the
+exchanged scores: with two normal densities of the same variance and few wrong pairs, b is equal to this distance."""
 PRIOR_COUNT = 0.5
 """Number that is added to the estimated number of right pairs in a list, so that short lists do not have more right
 pairs than their false discovery rate says. For a number with a Poisson distribution, the posterior mean under the prior
@@ -376,7 +376,8 @@ def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> 
     """Score each of m captions with its context, which is its photo and the photo's other captions.
 
     An exchanged pair has the caption m // 2 rows later, where the first caption follows the last. Ranks are by the CSLS
-    scores of captions and photos without context. `csls` (n, m) and `preferred` (n,) are as in `_score_photos`.
+    scores of captions and photos without context. `csls` (n, m) are these scores. `preferred` (n,) has for each photo
+    the id of the caption of another photo that fits it best.
     """
     owners, y, n, m = rivals.owners, rivals.y, len(rivals.x), len(rivals.y)
     captions = np.arange(m)

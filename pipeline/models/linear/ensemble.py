@@ -169,14 +169,23 @@ class Ensemble:
         return tuple(dict.fromkeys(member.model.sentence_view for member in self.members))
 
     def embed_images(self, features: Features, regions: RegionSource | None = None) -> Items:
-        """Embed n images by all members, and join the results as `join_images` does. Multi-vector members also read the
-        `regions` of the images."""
+        """Embed n images by all members, and join the results.
+
+        `features` maps each encoder to (n, its dim). Multi-vector members also read the `regions` of the images. If no
+        member is multi-vector, the result is an array (n, sum of the members' dimensions), in which each member's unit
+        vectors are multiplied by the square root of its weight. Otherwise it is MultiVectors (see `join_images`).
+        """
         parts = [embed_images(member.model, features, regions) for member in self.members]
         return join_images(parts, self.weights, self.rules)
 
     def embed_sentences(self, sentences: "Sentences") -> Items:
-        """Embed n sentences by all members, and join the results as `join_sentences` does. `sentences` maps each form
-        in `views` to the same n sentences in this form."""
+        """Embed n sentences by all members, and join the results. `sentences` maps each form in `views` to the same n
+        sentences in this form.
+
+        If no member is multi-vector, the result is an array (n, sum of the members' dimensions), in which each member's
+        unit vectors are multiplied by the square root of its weight. Otherwise it is MultiVectors (see
+        `join_sentences`).
+        """
         assert isinstance(sentences, Mapping)
         parts = []
         for member in self.members:

@@ -63,24 +63,27 @@ Trials = Iterator[tuple[dict[str, float], list[Term]]]
 
 
 def mean_of_nearest(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield the trials of b = w * mean of the k greatest s(q', g), for each weight w of `grid` except 0 and for each k.
+    """Yield the trials of the bias b(g) = w r(g) of an item g, for each weight w of `grid` except 0 and for each k.
 
-    With w = 1/2 and the same k in both directions, the corrected score ranks items like 2 s(q, g) - r(q) - r(g)
-    (Conneau et al. 2018, section 2.3). The two scores differ by a positive factor and by r(q), which is constant for a
-    query. Nearest neighbour normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction.
-    `deviation`, which the other methods of METHODS need, is not used.
+    r(g) is the mean of the k greatest scores s(q', g) with the queries q' of the bank, and the corrected score of a
+    query q is s(q, g) - b(g). With w = 1/2 and the same k in both directions, it ranks items like
+    2 s(q, g) - r(q) - r(g) (Conneau et al. 2018, section 2.3), because r(q) is constant for a query. Nearest neighbour
+    normalisation (Chowdhury et al. 2024) chooses w (there alpha) and k for each direction. `deviation`, which the other
+    methods of METHODS need, is not used.
     """
     for weight, k in itertools.product(filter(None, grid.weight), grid.neighbours):
         yield {"weight": weight, "neighbours": k}, [Term(weight, "nearest", k)]
 
 
 def sinkhorn(grid: "HubnessSettings", deviation: float) -> Trials:
-    """Yield the trials of b = log(mean of exp(beta (s(q', g) - a(q')))) / beta, for each sharpness of `grid`.
+    """Yield the trials of the bias b(g) = log(mean over q' of exp(beta (s(q', g) - a(q')))) / beta of an item g, for
+    each sharpness of `grid`.
 
-    beta is the sharpness divided by the standard `deviation` of the scores between items and queries of the bank. The
-    numbers a(q') balance the matrix of the exponentials exp(beta s) between the queries and the gallery of the bank, so
-    that the sums of its rows are nearly equal, and so are the sums of its columns. This is dual bank Sinkhorn
-    normalisation (Pan et al. 2025), but there the matrix also contains the gallery that is searched.
+    s(q', g) is the score of the item with a query q' of the bank. beta is the sharpness divided by `deviation`, the
+    standard deviation of the scores between items and queries of the bank. The numbers a(q') balance the matrix of the
+    exponentials exp(beta s) between the queries and the gallery of the bank, so that the sums of its rows are nearly
+    equal, and so are the sums of its columns. This is dual bank Sinkhorn normalisation (Pan et al. 2025), but there the
+    matrix also contains the gallery that is searched.
     """
     for sharpness in grid.sharpness:
         yield {"sharpness": sharpness}, [Term(1.0, "balanced", sharpness / deviation)]
@@ -273,8 +276,8 @@ class _DevSide:
         self.measured: dict[Term, np.ndarray] = {}
 
     def bias(self, terms: Sequence[Term]) -> np.ndarray:
-        """Compute the bias of each of the n items, which is the sum of the `terms`, or 0 without terms. Return (n,)
-        float32."""
+        """Compute the bias of each of the n items of this side of dev, which is the sum of the `terms`, or 0 without
+        terms. Return (n,) float32. Each term is measured once and kept for later calls."""
         total = np.zeros(len(self.items), np.float32)
         for term in terms:
             alone = term._replace(weight=1.0)

@@ -104,8 +104,8 @@ class KernelCCA(NormalizedCCA):
     The views are mapped by KernelFeatures. If all training rows are landmarks, the mapped rows represent the training
     data in these spaces exactly, and with fewer landmarks approximately. The solver and the grid are therefore the same
     as for `ncca`. `score` names the comparison of an image and a sentence: `cosine` as in eq. 2 of Gong et al. 2014, or
-    inner products (`product`) or Euclidean distances (`distance`) as in Socher et al. 2014, section 5. Each has a class
-    of its own, and this class has `cosine`.
+    inner products (`product`) or Euclidean distances (`distance`) as in Socher et al. 2014, section 5. Each comparison
+    has a class of its own, and this class has `cosine`.
     """
 
     score: ClassVar[str] = "cosine"

@@ -80,7 +80,9 @@ class RidgeRegression(MomentsModel):
 
 class CosineRidge(UnitProjections, RidgeRegression):
     """The registered model `ridge-cosine`: ridge regression from images to the text vectors, compared by the cosine of
-    xW and yU instead of their distance. W and U are as in RidgeRegression, and x and y are centred."""
+    xW and yU instead of their distance. x and y are a centred image and a centred text vector. U has the directions
+    with the greatest variance of the text vectors, and W is the ridge regression from images to their products with
+    U."""
 
 
 class ProcrustesSolver:
@@ -175,7 +177,7 @@ def fit_encoder_map(
     smallest loss. The map is then fitted to all photos. If `use_roots` is false, no square roots are used. `captioned`
     has the features (k, D) of k more photos by the encoder of x, and for each of these photos the mean (k, d) of the
     vectors of its captions, if y and captions share a space. The map is fitted to these k pairs as well, but they do
-    not change the choice of the ridge.
+    not change the choice of the ridge. If `captioned` is None, there are no such photos.
 
     Raises InputError for fewer than MIN_PHOTOS photos, and for features that are constant, uncorrelated or not finite.
     """

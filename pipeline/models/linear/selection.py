@@ -37,8 +37,9 @@ def choose_photos(
 
     The features of each encoder are scaled to unit length, so that all encoders count equally. The photos for dev and
     test are drawn at random, as `seed` decides, so that they represent the collection. The photos of the rows
-    `captioned` (m,) have captions already. They are not chosen, and the photos for train are chosen to complement them.
-    Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than n - m.
+    `captioned` (m,) have captions already, and None stands for no such photos. They are not chosen, and the photos for
+    train are chosen to complement them. Raises UsageError if `count` is less than HELD_OUT_INTERVAL or greater than
+    n - m.
     """
     features = np.hstack([unit_rows(view.astype(np.float32)) for view in views.values()])
     known = np.zeros(0, np.int64) if captioned is None else captioned

@@ -114,8 +114,9 @@ class Study:
     `documents.<name>` of the configuration. `overlap` is true if target and auxiliary images come from the same splits,
     so that the folds must be divided between them. Settings are chosen on `dev`, and models are measured on `test`.
     `grid` and `transfer` have the values to try, unless a cell replaces them. `own(model)` returns the model's own
-    section of the configuration, or None. `text_weights` has the weights to try for each text encoder. `memories` has
-    one `memory` of FitTask for all tasks with the same views, auxiliary pairs and grid. `device` is as in FitTask.
+    section of the configuration, or None. `text_weights` has the weights to try for each text encoder. `memories`
+    caches the CCA of the auxiliary pairs for all tasks with the same views, auxiliary pairs and grid. A second pass
+    over the data, which only feature maps need, runs on `device`, or on the CPU if it is None.
     """
 
     target: FoldedMoments[StudyPairs]

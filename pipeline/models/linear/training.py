@@ -183,8 +183,8 @@ class _Trainer:
         """Compute the moments and feature maps for the training method of the task, with the values of `transfer` in
         `choice`.
 
-        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the views of
-        the auxiliary pairs. Raises UsageError for an unknown method.
+        In the comments, X and Y are the image view and the text view of the target pairs, and F and T are the image
+        view and the text view of the auxiliary pairs. Raises UsageError for an unknown method.
         """
         match self.task.training:
             case "target":
@@ -232,7 +232,8 @@ class _Trainer:
     @cached_property
     def _mean_texts(self) -> tuple[NeighbourText, Moments]:
         """The map from an image x to [x, T^(x)], where T^(x) is the mean text vector of the nearest auxiliary images,
-        and the moments of [X, T^] and Y for the target pairs."""
+        and the moments of the target pairs whose images are mapped by it and whose texts are unchanged. The number of
+        nearest images is the key `transfer.neighbours`."""
         texts = NeighbourText.build(self.sets.auxiliary_blocks(), self.task.transfer.neighbours)
         maps = FeatureMaps(image=texts)
         return texts, mapped_moments(self.sets.target, self.sets.target_blocks(), maps, self.task.device)
@@ -259,8 +260,11 @@ class _Trainer:
         """Prepare CCA of [X, phi(XA)] and [Y, phi(YB)] (Gong et al. 2014, eq. 5), where phi is a FourierMap, or tanh
         if `choice.rule` is `tanh`.
 
-        X, Y, A, B, `weight` and `second_beta` are as in `prepare_linear_sae`. The moments of phi need a second pass
-        over the target pairs, and over the auxiliary pairs unless `second_beta` is 0.
+        X and Y are the views of the target pairs, and A and B are the projections of the CCA of the auxiliary pairs.
+        phi is scaled so that the total variance of its columns is weight^2 times the total variance of the view. With
+        the weight 0, they are left out. The auxiliary pairs are added to the moments with the weight second_beta^2.
+        `weight` and `second_beta` are values in `choice`. The moments of phi need a second pass over the target pairs,
+        and over the auxiliary pairs unless `second_beta` is 0.
         """
         if not choice.weight:
             return self.prepare_linear_sae(choice)

@@ -225,7 +225,8 @@ class Shape(NamedTuple):
 
 
 class _DevJudge:
-    """The mapped views of the dev pairs, by which `tune` judges directions: it ranks the pairs by them."""
+    """The views of the dev pairs, to which the feature maps are applied. `tune` projects them on directions and ranks
+    the pairs, to judge the directions."""
 
     def __init__(
         self, model: type[LinearModel], view: ImageView, text: TextView, prepared: PreparedViews, dev: PairArrays

@@ -300,7 +300,8 @@ class TextView(View):
         """Return the description of a view for the vectors `sentences`, text encoder -> (n, its dim), whose encoders,
         dimensions and sparsity it takes over. `steps` maps an encoder to its steps of normalisation.
 
-        The vectors of an encoder that `steps` lacks are not normalised. All weights are 1.
+        The vectors of an encoder that `steps` lacks are not normalised. If `steps` is None, no vectors are normalised.
+        All weights are 1.
         """
         dims = tuple(shape_of(block)[1] for block in sentences.values())
         sparse = tuple(is_sparse(block) for block in sentences.values())

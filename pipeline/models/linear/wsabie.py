@@ -244,7 +244,8 @@ class WsabieSGD(UnitProjections, LinearModel):
         Return the model with the best recall sum on dev, and all trials.
 
         Each training stops early if its score on dev does not improve. If `task.chosen` is given, only this combination
-        is trained, for the number of epochs that was best when it was chosen. Raises InputError as `train` does.
+        is trained, for the number of epochs that was best when it was chosen. Raises InputError if the training
+        sentences belong to fewer than two images, if a feature is not finite, or if the weights diverge.
         """
         search = _Search(cls, task)
         settings = task.settings
@@ -306,7 +307,8 @@ class _Search:
         Return the directions with the best score on dev.
 
         The directions are scored on dev every `interval` epochs, and after the last epoch. Training stops after
-        PATIENCE scores in a row without an improvement. Raises InputError as `train` does.
+        PATIENCE scores in a row without an improvement. Raises InputError if the training sentences belong to fewer
+        than two images, if a feature is not finite, or if the weights diverge.
         """
         task, settings = self.task, self.task.settings
         schedule = WsabieSchedule(
@@ -346,8 +348,9 @@ class _Search:
 
 
 class WsabieAdaGrad(WsabieSGD):
-    """The registered model `wsabie-adagrad`: Wsabie with the steps of AdaGrad instead of SGD (Gong et al. 2014, section
-    3). The rest is as in WsabieSGD."""
+    """The registered model `wsabie-adagrad`: Wsabie with the steps of AdaGrad instead of the steps of SGD (Gong et al.
+    2014, section 3). Everything else, such as the choice of the learning rate and of alpha, is inherited from
+    WsabieSGD."""
 
     adaptive = True
 
