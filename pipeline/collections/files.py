@@ -288,8 +288,10 @@ class CollectionFolder:
         return kinds[PHOTO_KIND] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
 
     def _count(self) -> Counter[str]:
-        """Return the number of files for each suffix in lower case. Photos of any suffix are counted under
-        PHOTO_KIND."""
+        """Return the number of files that are not ignored, for each suffix in lower case.
+
+        Photos of any suffix are counted under PHOTO_KIND, and files without a suffix under "".
+        """
         names = (name for _, names in self.walk() for name in names)
         return Counter(PHOTO_KIND if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
@@ -425,5 +427,5 @@ def _any_case(pattern: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name has the suffix of an image."""
+    """Return whether a name ends with one of IMAGE_SUFFIXES, in upper or lower case. The file is not read."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -255,7 +255,7 @@ class FieldReading(NamedTuple):
         return self.to_iso(texts).cast(TYPES[self.kind])
 
     def matches(self, texts: Texts) -> Texts:
-        """Return for each text whether the whole text matches the pattern."""
+        """Return an array of booleans that says for each text whether the whole text matches the pattern."""
         return pc.match_substring_regex(texts, f"^(?:{self.pattern})$")
 
 
@@ -357,7 +357,8 @@ class FieldReadings:
 
     @property
     def note(self) -> str:
-        """The end of a line for the user that says how the column was read, or ""."""
+        """The end of a line for the user that says how the fields of an unusual column were read, such as `is read as
+        dates ...`, or `is kept as text ...` with the reason and the remedy. It is "" for all other columns."""
         rivals = self._rivals
         example = f"such as {(self._odd or self._typical)!r}"
         if not rivals:

@@ -96,5 +96,8 @@ class Centred(TextEncoder):
 
     @classmethod
     def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
-        """Wrap an encoder with the mean and the matrix among its stored tensors."""
+        """Return a Centred that wraps `encoder`, with the mean and the matrix among the stored `tensors` of both.
+
+        Without a stored matrix, vectors are only shifted by the mean.
+        """
         return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))

@@ -168,7 +168,8 @@ class Finetuning:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray], iteration: int) -> None:
-        """Resume the training from the result of `tensors` after `iteration` steps."""
+        """Set the weights and the momentum to `tensors`, the result of the method `tensors` after `iteration` steps. The
+        next step is step `iteration`, counted from 0."""
         state = self.network.state_dict()
         self.network.load_state_dict(
             {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}

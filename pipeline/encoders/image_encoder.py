@@ -62,18 +62,21 @@ class ImageEncoder(nn.Module):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
-        """Make an encoder from the results of `settings` and `tensors`."""
+        """Make an encoder from the results of `settings` and `tensors` of a stored encoder.
+
+        Raises KeyError for a missing setting, and RuntimeError if the tensors do not fit.
+        """
         encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
         return encoder
 
     @classmethod
     def restore(cls, stored: StoredEncoder) -> "ImageEncoder":
-        """Make an encoder from its stored parts."""
+        """Make an encoder from its stored settings and tensors, or from the files that `save` has written."""
         return cls.from_parts(stored.settings, stored.tensors)
 
     def save(self, folder: Path) -> None:
-        """Write the encoder into an empty folder in the format of its library. Other encoders write nothing."""
+        """Write the files of a model of another library into the empty `folder`. This base class writes nothing."""
 
     def probe(self) -> tuple[torch.Tensor, ...]:
         """Return a few generated images as input tensors, for comparing precisions."""
@@ -88,7 +91,7 @@ class ImageEncoder(nn.Module):
         return Extractor(self, plan, View(self.preprocessing))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """Return a copy for fast inference on `device`, in `dtype`."""
+        """Return a copy in evaluation mode on `device`, in `dtype`. This encoder is not changed."""
         return copy.deepcopy(self).eval().to(device, dtype)
 
 

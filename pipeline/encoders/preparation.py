@@ -134,7 +134,11 @@ class Cutting:
         return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """Cut an RGB image with the `known` boxes into regions, and render them."""
+        """Cut an RGB image into regions, and render them.
+
+        `known` are the boxes of the image, in pixels, that a file or a detector gives. They are ignored if `proposals`
+        is `grid` or `selective-search`, because the boxes are then computed from the image.
+        """
         if self.proposals == "grid":
             known = propose_windows(image.size)
         elif self.proposals == "selective-search":

@@ -196,13 +196,16 @@ def _words(text: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the file name in a path of any system if it has a suffix, or else ""."""
+    """Return the last part of a path, which is divided by / or \\, if this part has a suffix, or else ""."""
     file = basename(name.replace("\\", "/"))
     return file if splitext(file)[1] else ""
 
 
 def _key(name: str) -> str:
-    """Return the file name in a path of any system if it has no suffix, or else ""."""
+    """Return the last part of a path, which is divided by / or \\, if this part has no suffix, or else "".
+
+    It is compared with the file names of images without their suffixes (`_stem`).
+    """
     return "" if _file(name) else basename(name.replace("\\", "/"))
 
 

@@ -434,7 +434,7 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
         raise InputError(f"{source.path} has {MISSING[what]}. Write the file again with its {what}.")
     raise UsageError(
         f"{source.path} may have its {what} in {', '.join(candidates)}. Set the key `{what}` of the encoder to one of"
-        " them."
+        " them, or write a file with only one."
     )
 
 

@@ -368,7 +368,8 @@ class TiffLayout(NamedTuple):
     def refuse(self, why: str = "") -> UnreadableImage:
         """Return the error that names this layout and gives a command that converts it.
 
-        `why` is a further part of the layout in the message, such as its compression.
+        `why` is added to the description of the layout in the message, such as `, Compression 50001`. The caller raises
+        the error.
         """
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(

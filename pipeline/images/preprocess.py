@@ -41,7 +41,7 @@ class Preprocessing:
 
     @property
     def side(self) -> int:
-        """Side of the encoder's square input."""
+        """Side in pixels of the encoder's square input: `crop`, or `resize` if `crop` is None."""
         return self.crop or self.resize
 
     @classmethod
@@ -116,7 +116,11 @@ class PhotographReader:
     processes: int = 0
 
     def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
-        """Return the whole photo, in 8-bit RGB and upright. With `side`, it may be decoded smaller (see `decode`)."""
+        """Return the whole photo, in 8-bit RGB and upright.
+
+        If `side` is given, a JPEG may be decoded smaller, for a shorter side that will be resized to `side` pixels (see
+        `decode`). Raises InputError if the photo cannot be read, or has changed since it was ingested.
+        """
         return decode(self._unchanged(photograph), self.limits, side)
 
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:

@@ -22,7 +22,8 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def difference(work: Callable[[torch.device], np.ndarray], device: torch.device) -> float:
-    """Return the relative difference between the results of `work` on the device and on the CPU."""
+    """Return the norm of the difference between the results of `work` on the device and on the CPU, divided by the norm
+    of the result on the CPU."""
     found, expected = work(device), work(CPU)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 

@@ -202,9 +202,10 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
 
 class _PascalPage(HTMLParser):
-    """A parser of the page. `images` has the source, the number of the line, and the sentences of each image.
+    """A parser of the HTML page that lists the Pascal sentences.
 
-    The sentences are the texts of the table cells between this image and the next.
+    For each image of the page, `images` has its source, the number of its line in the page, and its sentences, which
+    are the texts of the table cells between this image and the next.
     """
 
     def __init__(self) -> None:

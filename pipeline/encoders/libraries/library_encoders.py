@@ -145,7 +145,10 @@ class LibraryTexts(TextEncoder):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, weights: WeightsOrigin) -> "LibraryTexts":
-        """Read the encoder from a folder that `save` has written and that `check_folder` has accepted."""
+        """Read the encoder from a folder that `save` has written and that `check_folder` has accepted.
+
+        `weights` is the stored origin of the weights, and becomes an attribute of the encoder.
+        """
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -182,9 +185,9 @@ class LibraryTexts(TextEncoder):
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
-        """Return a function that encodes many texts on a device, in batches of `batch_size`.
+        """Return a function that maps many texts to vectors (n, dim) float32 on a device, in batches of `batch_size`.
 
-        If a GPU runs out of memory, the batch size is halved.
+        `choose_plan` explains `device` and `precision`. If a GPU runs out of memory, the batch size is halved.
         """
         extractor = Extractor(self, choose_plan(self, device, precision, batch_size))
 

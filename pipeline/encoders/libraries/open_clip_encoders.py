@@ -203,7 +203,12 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
 
 
 def read_preprocessing(config: Settings) -> dict[str, Any]:
-    """Return the preprocessing of an OpenCLIP model. Raises ValueError if `Preprocessing` cannot express it."""
+    """Return the preprocessing that the configuration of an OpenCLIP model states, by the keys resize, crop, mean, std
+    and interpolation of `Preprocessing`.
+
+    Sides are in pixels, and `crop` is None if images are squashed to a square. Raises ValueError if the images are not
+    square, or if the resize_mode is neither shortest nor squash.
+    """
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):
         raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")

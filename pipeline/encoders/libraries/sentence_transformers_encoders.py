@@ -147,7 +147,7 @@ def check_modules(folder: Path) -> None:
         if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
             raise ValueError(f"its modules.json names the class {module['type']}, which is not supported")
         if not isinstance(path, str) or not (path == "" or is_file_name(path)):
-            raise ValueError(f"its modules.json names the folder {path}, which is not a folder in it")
+            raise ValueError(f"its modules.json names the folder {path}, which is not directly in its folder")
         for file in Path(folder, path).glob("sentence_*_config.json"):
             settings = read_config(file.parent, file.name)
             if not isinstance(settings, dict) or settings.get("model_args"):

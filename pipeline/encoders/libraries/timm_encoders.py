@@ -39,7 +39,7 @@ class InnerLayer(nn.Module):
 
 
 class TimmImages(LibraryImages):
-    """Image encoder with a network of timm. timm's `save_for_hf` writes its files."""
+    """Image encoder with a network of timm, without its classifier. timm's function `save_for_hf` saves the network."""
 
     kind = "timm"
 

@@ -119,8 +119,8 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
 
-    A vector is the projected text embedding of a dual encoder, or the mean of the hidden states of all tokens of a text
-    in a text-only model. `masked` says whether the model takes the mask as an argument.
+    A vector is the projected text embedding of a dual encoder. For a text-only model, it is the mean of the last hidden
+    states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an argument.
     """
 
     model: transformers.PreTrainedModel
