@@ -343,7 +343,8 @@ class CollectionFolder:
     def files(self) -> Iterator[tuple[str, str | None]]:
         """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
 
-        Every link to a folder directly under the root is followed. Other links to folders are yielded as ignored files.
+        Links that are directly under the root and lead to folders are followed. Other links to folders are yielded as
+        ignored files.
         """
         linked = self._linked()
         for top in ("", *linked):

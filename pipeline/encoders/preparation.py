@@ -72,7 +72,10 @@ class WholeImages:
     aspect: float
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the new (width, height) for an image of `size` (width, height)."""
+        """Return the (width, height) in pixels to which an image of `size` (width, height) is resized.
+
+        The shorter side becomes `side`, and the longer side a multiple of `step`, or `side` if that is larger.
+        """
         width, height = size
         ratio = min(max(size) / min(size), self.aspect)
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
@@ -250,9 +253,10 @@ def sample_regions(
 
 
 def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Return a random box in the image that overlaps `box` by at least MIN_OBJECT_OVERLAP.
+    """Return a random box in an image of `size` (width, height) whose intersection over union with `box` is at least
+    MIN_OBJECT_OVERLAP.
 
-    Return `box` itself if TRIES random boxes overlap it by less.
+    Return `box` itself if all of TRIES random boxes overlap it by less. Boxes are x1, y1, x2, y2 in pixels.
     """
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))

@@ -84,7 +84,8 @@ class TextEncoder:
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
         """Return the weight (n,) of each of n words in the vector of a sentence.
 
-        The vector of a sentence is the weighted mean of the vectors of its words.
+        The vector of a sentence is the weighted mean of the vectors of its words. Only a kind with word vectors defines
+        this method. This base class raises NotImplementedError.
         """
         raise NotImplementedError
 

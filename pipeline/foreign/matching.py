@@ -137,7 +137,10 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
     matcher = NameMatcher(root)
 
     def find(name_part: Callable[[str], str], image_part: Callable[[str], str]) -> None:
-        """Match the names that have no image yet by a part of the name and a part of the image's path."""
+        """Match the names that have no image yet by a part of the name and a part of the image's path.
+
+        The matches are added to `matched`, `counts` and `ambiguous`. Names without such a part are left out.
+        """
         wanted = {part: distinct[at] for part, at in _unique(distinct, name_part).items()}
         wanted = {part: name for part, name in wanted.items() if part and name not in matched}
         if not wanted:

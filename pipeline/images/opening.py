@@ -382,7 +382,10 @@ class TiffLayout(NamedTuple):
 
 
 def open_tiff(data: bytes) -> ImageFile:
-    """Open a TIFF file and read its header. Raises UnreadableImage for a layout that is not read."""
+    """Open a TIFF file and read its header. No pixel is decoded.
+
+    Raises UnreadableImage if the tags of the file are damaged, or for a layout that is not read.
+    """
     if data.startswith(b"MM\0+"):
         raise UnreadableImage(
             "unsupported-tiff", "a BigTIFF in big-endian order is not read. Save it as a little-endian TIFF"

@@ -1,4 +1,5 @@
-"""Tests that regions and proposals on a GPU, also with too little memory, equal the results on the CPU."""
+"""Tests that regions and proposals on a GPU equal the results on the CPU, and that extraction and exact search on a GPU
+give the same results if its memory is full."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
