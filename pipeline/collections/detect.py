@@ -192,7 +192,11 @@ class Survey:
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
-    """Detect a list whose name only one format has. Return None if there is none."""
+    """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
+
+    Only the format is returned, because it finds its lists by their usual names. A captions.tsv that is a table with a
+    header does not count. Return None if there is no such list.
+    """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
         for path in (path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)):

@@ -86,8 +86,8 @@ def unknown_keys(tables: Tables) -> list[bytes]:
 
 
 def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None, int]]:
-    """Yield the key, the path (None if it has a fault), the name in a shard (or None), and the `owner` of each record of
-    an image, in the order of reading."""
+    """Yield the key, the path (or None), the name in a shard (or None), and the `owner` of each record of an image, in
+    the order of reading."""
     return tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq")
 
 

@@ -141,7 +141,7 @@ class OwnColumns:
         return pa.schema(list(fields.items()))
 
     def describe(self) -> Iterator[str]:
-        """Yield lines for the user: the columns and their types, the numbers of values that are not kept, by reason, and
+        """Yield lines for the user: the columns and their types, the numbers of values that are not kept by reason, and
         the columns that have no value, mixed types, an unusual reading or another name."""
         if self._columns:
             yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())

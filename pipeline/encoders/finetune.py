@@ -189,11 +189,10 @@ class Finetuning:
         return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> dict[str, np.ndarray]:
-        """Return the trained classifier of regions, as tensors that are stored with the encoder: W (1 + classes, dim) and
-        b (1 + classes,).
+        """Return the trained classifier of regions, W (1 + classes, dim) and b (1 + classes,).
 
-        Their names are `weight` and `bias` after the prefix CLASSIFIER. W includes the scale of the head. Row 0 of both
-        is the background.
+        The names of the tensors are `weight` and `bias` after the prefix CLASSIFIER. W includes the scale of the head.
+        Row 0 of both is the background.
         """
         weight, bias = self.head.scale * self.head.weight, self.head.bias
         named = {"weight": weight, "bias": bias}

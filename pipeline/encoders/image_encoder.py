@@ -128,7 +128,8 @@ class ModuleEncoder(ImageEncoder):
         return (features + self._features(images.flip(3))) / 2 if self.flip else features
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Convert pixels (n, height, width, 3) uint8 to the input (n, 3, height, width) of the network."""
+        """Convert pixels (n, height, width, 3) uint8 to the input (pixels / 255 - mean) / std of the network, which is
+        (n, 3, height, width) in the dtype of the network."""
         return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:

@@ -186,8 +186,8 @@ class NetworkEncoder(ModuleEncoder):
     def prepare(cls, entry: "NetworkEntry", material: EncoderMaterial) -> "NetworkEncoder":
         """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file.
 
-        Raises InputError if the weights cannot be downloaded or read, or do not fit the architecture. Raises UsageError if
-        the layer is `average` and the network has no activation map, or cannot take images of the configured size.
+        Raises InputError if the weights cannot be downloaded or read, or do not fit the architecture. Raises UsageError
+        if the layer is `average` and the network has no activation map, or cannot take images of the configured size.
         """
         spec = NetworkSpec(entry.architecture, entry.layer, preprocessing_of(entry), entry.flip)
         if entry.weights == "untrained":

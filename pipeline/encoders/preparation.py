@@ -22,7 +22,8 @@ class Crops:
     """Renders regions as crops, as in R-CNN.
 
     Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
-    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]).
+    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]). Only the first region of
+    an image, which is the whole image, has no border.
     """
 
     side: int
@@ -107,8 +108,12 @@ class Request(NamedTuple):
 
 
 class PreparedImage(NamedTuple):
-    """An image that is prepared for the network: its regions, the pixels that the view has rendered, its original size
-    (width, height), and the counts of clipped and dropped proposals and added windows (see `select`)."""
+    """An image that is prepared for the network.
+
+    `regions` are its n regions. `pixels` uint8 are their crops (n, side, side, 3) or the whole image
+    (height, width, 3), as the view has rendered them. `size` is the original (width, height), and `counts` has the
+    numbers of clipped and dropped proposals and of added windows (see `select`).
+    """
 
     regions: Candidates
     pixels: np.ndarray
@@ -220,8 +225,8 @@ class RegionSampler:
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Sample regions of an image. Each region is mirrored with probability 1/2.
 
-        `item` is a number and the image. The number and the seed determine the sample. Raises InputError if the image
-        cannot be read.
+        `item` is the number of the sample in the training, and the image. The number and the seed determine the regions.
+        Raises InputError if the image cannot be read.
         """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])

@@ -380,7 +380,10 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def prepare(cls, entry: "PooledEntry", material: EncoderMaterial) -> "PooledEncoder":
-        """Make the encoder of an entry, with the network of the encoder that it names in `of`."""
+        """Make the encoder of an entry, with the network of the encoder that the key `of` of the entry names.
+
+        Raises ValueError if that encoder is not a network.
+        """
         assert material.base is not None
         network = restore_encoder(ImageEncoder, material.base)
         return cls(_require_network(network), material.regions, entry.pooling)

@@ -111,7 +111,10 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Yield the values of the user's own columns for each row of a table, or a Reject for a row without a file name.
-    Raises InputError if no column names images."""
+
+    `own` has the names of the columns to read, or is None to read all. Raises InputError if no column has one of the
+    names FILE_COLUMNS.
+    """
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)

@@ -122,7 +122,8 @@ def keep_layers(network: nn.Module, count: int) -> None:
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
     """Open the model in the folder `repository`, or of this name on the hub.
 
-    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded.
+    The model computes in float32 on the CPU. Only safetensors are read, and no code of the hub is run. With
+    `local_files_only`, nothing is downloaded. The exceptions of the library and of the hub are not converted here.
     """
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
