@@ -252,7 +252,12 @@ class Assembly:
         return count
 
     def _parts(self) -> Iterator[dict[str, pa.Table]]:
-        """Yield the tables of the manifest, in blocks of images."""
+        """Yield the tables of the manifest by kind, for BLOCK_IMAGES images at a time.
+
+        Without images, empty tables are yielded once.
+
+        The images get the user's own columns, and the sentences are numbered from 0 in the column `sentence_id`.
+        """
         count = 0
         for first in range(0, max(1, self._tables.value("SELECT count(*) FROM kept_images")), BLOCK_IMAGES):
             part = ingest_sql.read_kept(self._tables, first, first + BLOCK_IMAGES)

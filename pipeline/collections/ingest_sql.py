@@ -192,8 +192,10 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
 
 
 def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
-    """Yield the `seq` and folder of each image to inspect. The folder is None for an image in a shard, and for all
-    images if they are all in the same folder."""
+    """Yield the `seq` and folder of each image to inspect, in the order of `seq`.
+
+    The folder is None for an image in a shard, and for all images if they are all in the same folder.
+    """
     several = tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
     folder = FOLDER_OF if several else "NULL::VARCHAR"
     return tables.rows(f"SELECT seq, {folder} FROM images WHERE fault IS NULL ORDER BY seq")

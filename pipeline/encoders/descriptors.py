@@ -81,8 +81,8 @@ def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
 def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute C-SIFT descriptors (van de Sande et al. 2010) at the grid points: (n_points, 384) float32.
 
-    They are the SIFT descriptors of three channels: the intensity, (R - G) / (R + G + B), and
-    (R + G - 2 B) / (R + G + B), each scaled to 8 bits.
+    They are the SIFT descriptors of three channels, of 128 numbers and unit length each: the intensity,
+    (R - G) / (R + G + B), and (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits.
     """
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
     total = red + green + blue

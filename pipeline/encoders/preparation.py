@@ -225,8 +225,8 @@ class RegionSampler:
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Sample regions of an image. Each region is mirrored with probability 1/2.
 
-        `item` is the number of the sample in the training, and the image. The number and the seed determine the regions.
-        Raises InputError if the image cannot be read.
+        `item` is a number, which is different for each call of a training, and the image. The number and the seed
+        determine the regions. Raises InputError if the image cannot be read.
         """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])

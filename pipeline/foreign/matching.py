@@ -189,7 +189,8 @@ def _put(rows: np.ndarray, position: int, row: int, names: Sequence[str], labels
     if other >= 0:
         spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"
         raise InputError(
-            f"rows {other} and {row} both have a vector for {labels[position]}{spelt}. Remove one of the two rows."
+            f"rows {other} and {row} both have a vector for {labels[position]}{spelt}. Remove one of the two rows,"
+            " which are counted from 0."
         )
     rows[position] = row
 

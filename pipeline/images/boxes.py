@@ -120,7 +120,7 @@ class Selection:
     """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at the
     intersection over union `iou`.
 
-    If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
+    Proposals whose score is below MIN_REGION_SCORE are dropped first. If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
     image is always a region too, and does not count.
     """
 

@@ -124,7 +124,10 @@ class PhotographReader:
         return decode(self._unchanged(photograph), self.limits, side)
 
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
-        """Return the input of an encoder for each of `views` of one photo, which is decoded once."""
+        """Return the input of an encoder for each of `views` of one photo, which is decoded once.
+
+        Raises InputError if the photo cannot be read, or has changed since it was ingested.
+        """
         sides = [view.preprocessing.resize for view in views]
         images = decode_pixels(self._unchanged(photograph), self.limits, sides)
         pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]

@@ -257,10 +257,10 @@ def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
 
 
 def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:
-    """Remove the parts of a dual encoder whose names begin with one of the prefixes in `beginnings`, and return `model`.
+    """Remove the parts of a dual encoder whose names begin with one of the prefixes in `beginnings`.
 
-    The model is changed in place: each removed part becomes an Identity. An image-only or text-only model is not
-    changed.
+    The model is changed in place, and returned. Each removed part becomes an Identity. An image-only or text-only model
+    is not changed.
     """
     if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
         for name in [name for name, _ in model.named_children() if name.startswith(beginnings)]:
