@@ -83,7 +83,10 @@ class Centred(TextEncoder):
         return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
-        """Subtract the mean from vectors (n, dim) of the other encoder, and multiply the result by M."""
+        """Return vectors (n, dim) of the other encoder minus the mean, and multiplied by `matrix` if they are whitened.
+
+        `rows` is not changed.
+        """
         shifted = rows - self.mean
         return shifted if self.matrix is None else shifted @ self.matrix
 

@@ -31,7 +31,7 @@ class Crops:
     mean: tuple[float, float, float]
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """Return crops (n, side, side, 3) uint8 of the boxes (n, 4) in an RGB image.
+        """Return crops (n, side, side, 3) uint8 of the boxes (n, 4), in pixels, of an RGB image.
 
         Box 0 must be the whole image, and is rendered without context.
         """
@@ -39,7 +39,7 @@ class Crops:
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
-        """Return a crop (side, side, 3) uint8 of a box (4,) and its context."""
+        """Return a crop (side, side, 3) uint8 of a box (x1, y1, x2, y2) in pixels of an RGB image, with its context."""
         from pipeline.images.resize import resize  # The import of torch takes seconds.
 
         low, high = box[:2].astype(float), box[2:].astype(float)
@@ -101,7 +101,10 @@ CLASSIFIED_REGIONS = 60
 
 
 class Request(NamedTuple):
-    """A request for the regions of an image, with the known boxes of the image."""
+    """A request for the regions of an image.
+
+    `known` are the boxes of the image in pixels that a file or a detector gives, or NONE if there are none.
+    """
 
     photograph: Photograph
     known: Candidates
@@ -199,7 +202,7 @@ MIN_BACKGROUND_SIDE = 0.1
 
 
 class LabelledImage(NamedTuple):
-    """An image with the boxes (n, 4) of its objects and their classes (n,), which are numbered from 1."""
+    """An image with the boxes (n, 4) of its objects in pixels, and their classes (n,), which are numbered from 1."""
 
     photograph: Photograph
     boxes: np.ndarray

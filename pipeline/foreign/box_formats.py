@@ -103,7 +103,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes of COCO instances or of COCO results.
 
     COCO results are a list that names images by `file_name` or `image_id`. The boxes of COCO are x, y, width, height,
-    and are converted to corners. A missing score is 1.
+    and are converted to corners. A missing score is 1. Raises InputError, with the file `source`, if the text is not
+    COCO JSON, or if an annotation has no usable box.
     """
     try:
         value = json.loads(text)
@@ -136,7 +137,10 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
     """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score (otherwise 1)
-    and label."""
+    and label. Corners are in pixels.
+
+    Raises InputError, with the file `source`, if a column is missing or a value is not a number.
+    """
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(

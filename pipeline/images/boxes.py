@@ -120,8 +120,9 @@ class Selection:
     """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at the
     intersection over union `iou`.
 
-    Proposals whose score is below MIN_REGION_SCORE are dropped first. If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
-    image is always a region too, and does not count.
+    Proposals whose score is below MIN_REGION_SCORE are dropped first. If fewer than `count` proposals are left and
+    `fill` is true, windows of a grid are added up to `count` boxes. The whole image is always a region too, and does
+    not count.
     """
 
     iou: float

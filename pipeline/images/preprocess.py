@@ -150,7 +150,7 @@ class PhotographReader:
             yield outcome
 
     def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:
-        """Yield the pixels (side, side, 3) uint8 of each photo."""
+        """Yield the pixels (side, side, 3) uint8 of each photo, in order. Raises InputError as `views` does."""
         return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
     def _unchanged(self, photograph: Photograph) -> bytes:

@@ -44,8 +44,8 @@ PROBE_TEXTS = (
 class FetchedImages(NamedTuple):
     """A network for images that was fetched from a library.
 
-    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the settings of
-    `Preprocessing` for the network, as far as they are known.
+    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the fields of `Preprocessing`
+    that the model states, by name. Fields that it does not state must be set in the entry.
     """
 
     body: nn.Module

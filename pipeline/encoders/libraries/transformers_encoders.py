@@ -308,9 +308,11 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
 
 
 def convert_processor(settings: Settings) -> dict[str, Any]:
-    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing.
+    """Convert the settings of a transformers image processor (`to_dict()`) to the keys resize, crop, mean, std and
+    interpolation of `Preprocessing`.
 
-    Raises KeyError, TypeError or ValueError for settings of another form, or if the input is not a square.
+    Sides are in pixels, and `crop` is None if images are squashed to a square. Raises KeyError, TypeError or ValueError
+    for settings of another form, or if the input is not a square.
     """
     size = settings["size"]
     crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
