@@ -219,7 +219,10 @@ class RegionSample(NamedTuple):
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """Function that samples regions of a labelled image for training. The object can be pickled."""
+    """Function that samples regions of a labelled image for training, as `sample_regions` describes.
+
+    `reader` opens the image, and `crops` renders the regions. The object can be pickled.
+    """
 
     reader: PhotographReader
     crops: Crops
@@ -244,9 +247,10 @@ class RegionSampler:
 def sample_regions(
     size: tuple[int, int], boxes: np.ndarray, classes: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample boxes (n, 4) in an image of `size` (width, height), with their classes (n,).
+    """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
-    `boxes` and `classes` are the objects in the image. Boxes near objects are first, then boxes of the background
+    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image. All boxes are x1, y1, x2, y2 in
+    pixels. The POSITIVES boxes near objects are first, then boxes of the background
     (class 0). There are fewer than BACKGROUND boxes of the background if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)

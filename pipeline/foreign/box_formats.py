@@ -44,7 +44,8 @@ class Matched(NamedTuple):
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
 
     def candidates(self, count: int) -> list[Candidates]:
-        """Return the corners and scores of the boxes for each image. `count` is the number of images."""
+        """Return the corners and scores of the boxes of each of `count` images, in the order of the images. An image
+        without boxes has empty arrays."""
         scores = np.array([box.score for box in self.boxes], np.float32)
         return group(self.images, Candidates(self.corners, scores), count)
 

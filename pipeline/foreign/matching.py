@@ -184,7 +184,11 @@ def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]
 
 
 def _put(rows: np.ndarray, position: int, row: int, names: Sequence[str], labels: Sequence[str]) -> None:
-    """Set the row of the image or sentence at `position`. Raises InputError if it has a row already."""
+    """Set `rows[position]`, the row of an image or sentence, to `row`.
+
+    Raises InputError if the image or sentence has a row already, which means that its value was not -1. `names` are the
+    names of rows, and `labels` the names of images or sentences, both for the message.
+    """
     other = int(rows[position])
     if other >= 0:
         spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"

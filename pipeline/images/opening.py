@@ -99,8 +99,8 @@ class ImageLimits:
 class Loaded(NamedTuple):
     """The decoded first frame of an image, before it is turned upright.
 
-    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the sides of the frame may
-    be divided for it. `note` says how unusual samples were read, or is None.
+    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the width and height of
+    the frame may be divided for this side. `note` says how unusual samples were read, or is None.
     """
 
     image: Image.Image

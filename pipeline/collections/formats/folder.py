@@ -179,8 +179,8 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
 
 
 def described_by(name: str) -> str:
-    """Return the name of the photo that a JSON file of this name describes, by the rules of Google Takeout, such as a.jpg
-    for a.jpg.json. Return "" if the name is not of this kind."""
+    """Return the name of the photo that a JSON file of this name describes in Google Takeout, such as a.jpg for
+    a.jpg.json. Return "" if the name is not of this kind."""
     match = TAKEOUT_JSON.fullmatch(name)
     photo = f"{match[1]}{match[3] or ''}{match[2]}" if match else ""
     return photo if is_image(photo) else ""

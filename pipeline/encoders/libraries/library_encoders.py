@@ -202,7 +202,7 @@ class LibraryTexts(TextEncoder):
             yield self.tokenise(list(map(normalise_text, texts[start : start + size])))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """Return a copy of the body on `device`, in `dtype`."""
+        """Return a copy of the body on `device`, in `dtype`, whose output is converted to float32."""
         return Float32Output(copy.deepcopy(self.body).eval().to(device, dtype))
 
     def probe(self) -> tuple[torch.Tensor, ...]:
@@ -307,7 +307,7 @@ def only_side(size: int | Sequence[int]) -> int:
 
 
 def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Callable[[str], bool]) -> None:
-    """Load the weights of one side of a model, which are in `state`.
+    """Load the weights of one side of a model, which are in `state`, into `model`.
 
     `dropped(name)` says whether a parameter belongs to the other side. Raises ValueError if another parameter is
     missing, or if there is an unknown parameter.
