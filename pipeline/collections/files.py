@@ -296,7 +296,8 @@ class CollectionFolder:
         return Counter(PHOTO_KIND if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
     def label(self, path: Path) -> str:
-        """Return a file's name in rejects: relative to the root, with forward slashes."""
+        """Return the name of a file in rejects and in messages: its path relative to the root, with forward slashes. It
+        is "." for the root, and begins with ".." for a file outside the root."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:

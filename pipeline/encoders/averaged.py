@@ -64,8 +64,8 @@ class WordsEncoder(KnownTerms, TextEncoder):
 def word_settings(texts: TrainTexts) -> TermSettings:
     """Return the settings for splitting a text into words.
 
-    They are PLAIN_WORDS, except for the setting `english`, which is true if most words of the first LANGUAGE_SAMPLE
-    training captions are English (see `is_english`).
+    They are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
+    captions are in English, as `is_english` decides.
     """
     analyze = make_analyzer(PLAIN_WORDS)
     counts = Counter(word for text in islice(texts.texts(), LANGUAGE_SAMPLE) for word in set(analyze(text)))

@@ -80,7 +80,8 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes in an annotation of Flickr30k Entities (Plummer et al. 2015), which has one file per image.
 
-    The label of a box is the id of its phrase chain, and its score is 1. Objects without a box are skipped.
+    The label of a box is the id of its phrase chain, and its score is 1. Objects without a box are skipped. Raises
+    InputError, with the file `source`, if the annotation cannot be read.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError(f"{source} has a <!DOCTYPE> or <!ENTITY>, which annotations do not need. Remove it.")

@@ -87,7 +87,7 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
 
 
 def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candidates]:
-    """Split candidates by image, and return a list with one entry for each of `count` images.
+    """Split candidates by image, and return a list with one entry, which may be empty, for each of `count` images.
 
     `image` (n,) int64 has the number of the image of each candidate.
     """

@@ -332,8 +332,8 @@ def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
     """Return a callable that decodes the bytes of an untrusted image in a separate process, as `decode(data, limits)`
     does.
 
-    It returns the image without metadata, or raises InputError if the image cannot be decoded. The caller must use it
-    as a context manager, or else the process does not end.
+    A call returns the image without metadata, or raises InputError if the image cannot be decoded. Use the callable as
+    a context manager, which ends the process.
     """
     return ImageProcess(partial(_decode_alone, limits))
 

@@ -179,8 +179,8 @@ def config_of(name: str, model: nn.Module) -> dict[str, Any]:
 
 
 def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]) -> None:
-    """Write the configuration of a whole model to the file CONFIG in `folder`, and the weights of one side, which are in
-    `state`, to the file WEIGHTS."""
+    """Write the configuration of a whole model to the file CONFIG in `folder`, and the weights `state` of one side to
+    the file WEIGHTS."""
     text = json.dumps({"model_cfg": config, "preprocess_cfg": {}}, indent=1)
     (folder / CONFIG).write_text(text, encoding="utf-8")
     safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
