@@ -179,8 +179,11 @@ class Assembly:
         return sum(self.splits.values())
 
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
-        """Yield the location of each image to inspect: the path of its file, and in a shard the offset and size of the
-        image, which are None for a file that is itself a photo. Images with a fault in a list are not inspected."""
+        """Yield the location of each image to inspect, in the order of reading.
+
+        A location is the path of a file relative to the collection, and an offset and a size, which ImageRecord
+        explains. Both are None for a file that is itself a photo. Images with a fault in a list are not inspected.
+        """
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 
     def collect(self, outcomes: "Iterable[Inspection | Failure]") -> Collection:
@@ -237,7 +240,10 @@ class Assembly:
         return notes
 
     def _take_down_captions(self) -> int:
-        """Remove the captions in the takedown list as if they had never been there, and return their number."""
+        """Remove the captions in the takedown list, also from copies of their photos, and return their number.
+
+        They are neither reported as rejects nor counted as read.
+        """
         meets = self._intake.takedown.meets_caption
         captions = ingest_sql.captions_to_take_down(self._tables)
         taken = sorted({seq for line, seq, text in captions if meets(line, text)})
@@ -246,7 +252,12 @@ class Assembly:
         return count
 
     def _parts(self) -> Iterator[dict[str, pa.Table]]:
-        """Yield the tables of the manifest, in blocks of images."""
+        """Yield the tables of the manifest by kind, for BLOCK_IMAGES images at a time.
+
+        Without images, empty tables are yielded once.
+
+        The images get the user's own columns, and the sentences are numbered from 0 in the column `sentence_id`.
+        """
         count = 0
         for first in range(0, max(1, self._tables.value("SELECT count(*) FROM kept_images")), BLOCK_IMAGES):
             part = ingest_sql.read_kept(self._tables, first, first + BLOCK_IMAGES)

@@ -192,7 +192,11 @@ class Survey:
 
 
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
-    """Detect a list whose name only one format has. Return None if there is none."""
+    """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
+
+    Only the format is returned, because it finds its lists by their usual names. A captions.tsv that is a table with a
+    header does not count. Return None if there is no such list.
+    """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
         for path in (path for key in keys for pattern in NAMED[form][key] for path in folder.glob(pattern)):
@@ -272,7 +276,7 @@ def recognise(survey: Survey) -> Detected | None:
     """Return the collection in a folder, or None if no format recognises it.
 
     The first of these decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions, text files
-    beside photos, and photos without texts.
+    beside photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
     """
     root = survey.folder.root
     if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
@@ -333,8 +337,9 @@ def _name_unused(unused: dict[str, str]) -> tuple[str, ...]:
 def _with_folder_of_images(detected: Detected) -> Detected:
     """Return the collection with the folder that contains the listed photos as collection.files.images.
 
-    A collection whose photos are found without this key is returned unchanged. Raises UsageError if there is one table
-    per split, and folders of different splits have a photo of the same name.
+    A collection is returned unchanged if its photos are found without this key, or if no single folder contains all of
+    the photos. Raises UsageError if there is one table per split, and folders of different splits have a photo of the
+    same name.
     """
     if "images" not in NAMED.get(detected.format, {}) or "images" in detected.files:
         return detected
@@ -347,7 +352,8 @@ def _with_folder_of_images(detected: Detected) -> Detected:
         named[below] = {key for key in listed if key in stems or os.path.isfile(detected.root / below / key)}
     folder, *others = sorted(named, key=lambda below: len(named[below]), reverse=True)
     if not named[folder] or named[folder] < set().union(*named.values()):
-        # No folder has all of the photos. Without this key, `ingest` looks for each photo in all folders.
+        # No folder has all of the photos. Without the key collection.files.images, `ingest` looks for each photo in all
+        # folders.
         return detected
     also = [other for other in others if named[other]][:1]
     splits = {lists.split_in(below) for below in named if named[below]} - {None}

@@ -288,13 +288,16 @@ class CollectionFolder:
         return kinds[PHOTO_KIND] > 0 and kinds.keys().isdisjoint(LIST_SUFFIXES)
 
     def _count(self) -> Counter[str]:
-        """Return the number of files for each suffix in lower case. Photos of any suffix are counted under
-        PHOTO_KIND."""
+        """Return the number of files that are not ignored, for each suffix in lower case.
+
+        Photos of any suffix are counted under PHOTO_KIND, and files without a suffix under "".
+        """
         names = (name for _, names in self.walk() for name in names)
         return Counter(PHOTO_KIND if is_image(name) else os.path.splitext(name)[1].lower() for name in names)
 
     def label(self, path: Path) -> str:
-        """Return a file's name in rejects: relative to the root, with forward slashes."""
+        """Return the name of a file in rejects and in messages: its path relative to the root, with forward slashes. It
+        is "." for the root, and begins with ".." for a file outside the root."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def image_prefix(self, folder: Path | None) -> str:
@@ -341,7 +344,8 @@ class CollectionFolder:
     def files(self) -> Iterator[tuple[str, str | None]]:
         """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
 
-        Every link to a folder directly under the root is followed. Other links to folders are yielded as ignored files.
+        Links that are directly under the root and lead to folders are followed. Other links to folders are yielded as
+        ignored files.
         """
         linked = self._linked()
         for top in ("", *linked):
@@ -425,5 +429,5 @@ def _any_case(pattern: str) -> str:
 
 
 def is_image(name: str) -> bool:
-    """Return whether a name has the suffix of an image."""
+    """Return whether a name ends with one of IMAGE_SUFFIXES, in upper or lower case. The file is not read."""
     return os.path.splitext(name)[1].lower() in IMAGE_SUFFIXES

@@ -86,7 +86,8 @@ def unknown_keys(tables: Tables) -> list[bytes]:
 
 
 def image_names(tables: Tables) -> Iterator[tuple[bytes, str | None, str | None, int]]:
-    """Yield the key, the path, the name in a shard (or None) and the `owner` of each image."""
+    """Yield the key, the path (or None), the name in a shard (or None), and the `owner` of each record of an image, in
+    the order of reading."""
     return tables.rows("SELECT key, path, member, owner FROM images ORDER BY seq")
 
 
@@ -191,8 +192,10 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
 
 
 def image_folders(tables: Tables) -> Iterator[tuple[int, str | None]]:
-    """Yield the `seq` and folder of each image to inspect. The folder is None for an image in a shard, and for all
-    images if they are all in the same folder."""
+    """Yield the `seq` and folder of each image to inspect, in the order of `seq`.
+
+    The folder is None for an image in a shard, and for all images if they are all in the same folder.
+    """
     several = tables.value(f"SELECT count(DISTINCT {FOLDER_OF}) > 1 FROM images WHERE fault IS NULL")
     folder = FOLDER_OF if several else "NULL::VARCHAR"
     return tables.rows(f"SELECT seq, {folder} FROM images WHERE fault IS NULL ORDER BY seq")

@@ -80,7 +80,7 @@ class InspectedImages:
             for number, digest in enumerate(digests):
                 if kept[number]:
                     rows = self._read(number, digest)
-                    assert rows is not None  # it was valid a moment ago
+                    assert rows is not None  # `_read` has found this block valid when `kept` was computed
                     yield from (Failure(row) if isinstance(row, str) else restore(row) for row in rows)
                 else:
                     outcomes = list(islice(new_outcomes, BLOCK_IMAGES))

@@ -136,10 +136,11 @@ class Intake:
     def _add_owned(
         self, kind: str, record: KeyedRecord, fields: tuple[Cell, ...], fault: str | None, *flags: bool
     ) -> None:
-        """Add a sentence, weak text or box to the table `kind`. If it has a fault, its content `fields` is not stored.
+        """Add a sentence, weak text or box to the table `kind`, and count it in `given`.
 
-        The fault is only reported if the image is not removed by the takedown list, so that removed photos leave no
-        trace.
+        `flags` and `fields` are the values of the columns of this kind. If the record has a `fault`, which is the
+        reason for rejecting it, its `fields` are stored as null. The fault is only reported if the image is not removed
+        by the takedown list, so that removed photos leave no trace.
         """
         self.given[kind] += 1
         self._append(kind, record, (*flags, fault, *((None,) * len(fields) if fault else fields)))
@@ -203,7 +204,10 @@ class Intake:
         self._note(readings, total, "files")
 
     def _find_images(self) -> None:
-        """Assign records whose key is not exactly the key of an image to the image that the key matches."""
+        """Assign records whose key is not exactly the key of an image to the only image that the key matches.
+
+        Records whose key matches several images are noted as ambiguous, and are rejected later.
+        """
         unknown = list(map(to_text, ingest_sql.unknown_keys(self.tables)))
         for name, match in self.takedown.matcher.match(unknown, self._image_spellings):
             if len(match.targets) > 1:
@@ -276,7 +280,11 @@ def unescape(text: str) -> str:
 
 
 def _text_fault(text: str, max_chars: int | None = None) -> str | None:
-    """Return the reason why a text cannot be used, or None if it can. Without `max_chars`, it may have any length."""
+    """Return the reason for rejecting the record with this text, or None if the text can be used.
+
+    A text is rejected if it has more than `max_chars` characters, a NUL character, or a lone surrogate, which stands
+    for a byte that is not UTF-8. If `max_chars` is None, the length is not limited. An empty text has no fault here.
+    """
     if max_chars is not None and len(text) > max_chars:
         return f"too long: the text has {len(text)} characters, but only {max_chars} are allowed. Shorten it"
     if "\0" in text:

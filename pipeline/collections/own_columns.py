@@ -141,7 +141,8 @@ class OwnColumns:
         return pa.schema(list(fields.items()))
 
     def describe(self) -> Iterator[str]:
-        """Yield lines for the user about the columns, and about values that are not kept."""
+        """Yield lines for the user: the columns and their types, the numbers of values that are not kept by reason, and
+        the columns that have no value, mixed types, an unusual reading or another name."""
         if self._columns:
             yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
         for reason, number in self.left_out.items():
@@ -255,7 +256,7 @@ class FieldReading(NamedTuple):
         return self.to_iso(texts).cast(TYPES[self.kind])
 
     def matches(self, texts: Texts) -> Texts:
-        """Return for each text whether the whole text matches the pattern."""
+        """Return an array of booleans that says for each text whether the whole text matches the pattern."""
         return pc.match_substring_regex(texts, f"^(?:{self.pattern})$")
 
 
@@ -357,7 +358,8 @@ class FieldReadings:
 
     @property
     def note(self) -> str:
-        """The end of a line for the user that says how the column was read, or ""."""
+        """The end of a line for the user that says how the fields of an unusual column were read, such as `is read as
+        dates ...`, or `is kept as text ...` with the reason and the remedy. It is "" for all other columns."""
         rivals = self._rivals
         example = f"such as {(self._odd or self._typical)!r}"
         if not rivals:

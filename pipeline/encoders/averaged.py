@@ -64,7 +64,8 @@ class WordsEncoder(KnownTerms, TextEncoder):
 def word_settings(texts: TrainTexts) -> TermSettings:
     """Return the settings for splitting a text into words.
 
-    The first LANGUAGE_SAMPLE training captions decide whether the setting `english` is true.
+    They are PLAIN_WORDS, except for the setting `english`, which is true if the first LANGUAGE_SAMPLE training
+    captions are in English, as `is_english` decides.
     """
     analyze = make_analyzer(PLAIN_WORDS)
     counts = Counter(word for text in islice(texts.texts(), LANGUAGE_SAMPLE) for word in set(analyze(text)))
@@ -121,7 +122,8 @@ class AveragedEncoder(WordsEncoder):
     def prepare(cls, entry: "AveragedEntry", material: EncoderMaterial) -> "AveragedEncoder":
         """Make the encoder with the word vectors that the entry names.
 
-        Raises InputError if the file of word vectors cannot be read.
+        If the key `idf` of the entry is true, the words are weighted by their inverse frequencies in the training
+        captions. Raises InputError if the file of word vectors cannot be read.
         """
         assert material.texts is not None
         encoder = cls(word_settings(material.texts), find_vectors(entry, material.texts))

@@ -83,7 +83,10 @@ class Centred(TextEncoder):
         return lambda texts: self._shift_known(texts, np.asarray(encode(texts)))
 
     def shift(self, rows: np.ndarray) -> np.ndarray:
-        """Subtract the mean from vectors (n, dim) of the other encoder, and multiply the result by M."""
+        """Return vectors (n, dim) of the other encoder minus the mean, and multiplied by `matrix` if they are whitened.
+
+        `rows` is not changed.
+        """
         shifted = rows - self.mean
         return shifted if self.matrix is None else shifted @ self.matrix
 
@@ -96,5 +99,8 @@ class Centred(TextEncoder):
 
     @classmethod
     def around(cls, encoder: TextEncoder, tensors: Mapping[str, np.ndarray]) -> "Centred":
-        """Wrap an encoder with the mean and the matrix among its stored tensors."""
+        """Return a Centred that wraps `encoder`, with the mean and the matrix among the stored `tensors` of both.
+
+        Without a stored matrix, vectors are only shifted by the mean.
+        """
         return cls(encoder, tensors[f"{CENTRED}/mean"], tensors.get(f"{CENTRED}/matrix"))

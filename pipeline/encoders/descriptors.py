@@ -71,15 +71,18 @@ def rgb_histogram(pixels: np.ndarray) -> np.ndarray:
 
 
 def rgb_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
-    """Compute the SIFT descriptors of the red, green and blue channels at the grid points: (n_points, 384) float32."""
+    """Compute the SIFT descriptors of the red, green and blue channels at the grid points: (n_points, 384) float32.
+
+    A row has the 128 numbers of each channel one after another, and each channel has unit length.
+    """
     return _sift(pixels, grid)
 
 
 def colour_sift(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     """Compute C-SIFT descriptors (van de Sande et al. 2010) at the grid points: (n_points, 384) float32.
 
-    They are the SIFT descriptors of three channels: the intensity, (R - G) / (R + G + B), and
-    (R + G - 2 B) / (R + G + B), each scaled to 8 bits.
+    They are the SIFT descriptors of three channels, of 128 numbers and unit length each: the intensity,
+    (R - G) / (R + G + B), and (R + G - 2 B) / (R + G + B). The channels are scaled to 8 bits.
     """
     red, green, blue = (pixels[..., channel].astype(np.float32) for channel in range(3))
     total = red + green + blue
@@ -164,7 +167,10 @@ class Codebook(NamedTuple):
     words: np.ndarray
 
     def pool(self, descriptors: np.ndarray) -> np.ndarray:
-        """Return the VLAD vector (n_words * dim,) of descriptors (n, raw_dim)."""
+        """Reduce the local descriptors (n, raw_dim) of an image, and return their VLAD vector (n_words * dim,) float32.
+
+        The vector has unit length, or is zero if its sums of differences are zero (see `vlad`).
+        """
         return vlad((descriptors - self.mean) @ self.directions.T, self.words)
 
 

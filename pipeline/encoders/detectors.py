@@ -101,7 +101,10 @@ def _is_seen(network: FasterRCNN, pixels: np.ndarray) -> bool:
 
 
 def _look(network: FasterRCNN, images: torch.Tensor, stage: str) -> list[Candidates]:
-    """Return the proposals in each of the images (n, 3, height, width), whose values are in [0, 1]."""
+    """Return the proposals in each of the images (n, 3, height, width), whose values are in [0, 1].
+
+    The proposals of an image are in pixels of the image, the best first, and on the CPU. `detect` explains `stage`.
+    """
     if stage == "rpn":
         detections = _objects(network, images)
     else:

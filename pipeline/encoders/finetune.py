@@ -168,7 +168,10 @@ class Finetuning:
         return {name: tensor.detach().cpu().numpy().copy() for name, tensor in state.items()}
 
     def restore(self, tensors: Mapping[str, np.ndarray], iteration: int) -> None:
-        """Resume the training from the result of `tensors` after `iteration` steps."""
+        """Set the weights and the momentum to `tensors`, the result of the method `tensors` after `iteration` steps.
+
+        The next step is step `iteration`, counted from 0.
+        """
         state = self.network.state_dict()
         self.network.load_state_dict(
             {name: torch.from_numpy(tensors[f"weights.{name}"]).reshape(t.shape) for name, t in state.items()}
@@ -186,9 +189,10 @@ class Finetuning:
         return NetworkEncoder(self.spec, body, self.node, weights)
 
     def classifier(self) -> dict[str, np.ndarray]:
-        """Return W (1 + classes, dim) and b (1 + classes,) as tensors that are stored with the encoder.
+        """Return the trained classifier of regions, W (1 + classes, dim) and b (1 + classes,).
 
-        W includes the scale of the head.
+        The names of the tensors are `weight` and `bias` after the prefix CLASSIFIER. W includes the scale of the head.
+        Row 0 of both is the background.
         """
         weight, bias = self.head.scale * self.head.weight, self.head.bias
         named = {"weight": weight, "bias": bias}

@@ -62,18 +62,21 @@ class ImageEncoder(nn.Module):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "ImageEncoder":
-        """Make an encoder from the results of `settings` and `tensors`."""
+        """Make an encoder from the results of `settings` and `tensors` of a stored encoder.
+
+        Raises KeyError for a missing setting, and RuntimeError if the tensors do not fit.
+        """
         encoder = cls(Preprocessing.from_dict(settings["preprocessing"]))
         encoder.load_state_dict({name: torch.from_numpy(np.array(value)) for name, value in tensors.items()})
         return encoder
 
     @classmethod
     def restore(cls, stored: StoredEncoder) -> "ImageEncoder":
-        """Make an encoder from its stored parts."""
+        """Make an encoder from its stored settings and tensors, or from the files that `save` has written."""
         return cls.from_parts(stored.settings, stored.tensors)
 
     def save(self, folder: Path) -> None:
-        """Write the encoder into an empty folder in the format of its library. Other encoders write nothing."""
+        """Write the files of a model of another library into the empty `folder`. This base class writes nothing."""
 
     def probe(self) -> tuple[torch.Tensor, ...]:
         """Return a few generated images as input tensors, for comparing precisions."""
@@ -88,7 +91,7 @@ class ImageEncoder(nn.Module):
         return Extractor(self, plan, View(self.preprocessing))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """Return a copy for fast inference on `device`, in `dtype`."""
+        """Return a copy in evaluation mode on `device`, in `dtype`. This encoder is not changed."""
         return copy.deepcopy(self).eval().to(device, dtype)
 
 
@@ -96,7 +99,8 @@ AnyModule = TypeVar("AnyModule", bound=nn.Module)
 
 
 def to_channels_last(module: AnyModule) -> AnyModule:
-    """Convert the weights of a module to the memory format channels last, in which images are stored too."""
+    """Convert the weights of a module in place to the memory format channels last, in which images are stored too, and
+    return the module."""
     return module.to(memory_format=torch.channels_last)  # pyright: ignore[reportCallIssue]  # not in torch's stubs
 
 
@@ -125,7 +129,8 @@ class ModuleEncoder(ImageEncoder):
         return (features + self._features(images.flip(3))) / 2 if self.flip else features
 
     def normalise(self, pixels: torch.Tensor) -> torch.Tensor:
-        """Convert pixels (n, height, width, 3) uint8 to the input (n, 3, height, width) of the network."""
+        """Convert pixels (n, height, width, 3) uint8 to the input (pixels / 255 - mean) / std of the network, which is
+        (n, 3, height, width) in the dtype of the network."""
         return pixels.permute(0, 3, 1, 2).to(torch.float32).sub_(self.mean).div_(self.std).to(self.dtype)
 
     def _features(self, images: torch.Tensor) -> torch.Tensor:

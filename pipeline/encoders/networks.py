@@ -159,7 +159,7 @@ class NetworkEncoder(ModuleEncoder):
         self.weights = weights
 
     def folded(self) -> fx.GraphModule:
-        """Return a copy of the body with batch norms folded into convolutions."""
+        """Return a copy of the body in which batch norms are folded into convolutions, so that it is faster."""
         folded = fuse(self.body)
         assert isinstance(folded, fx.GraphModule)
         return folded
@@ -184,7 +184,11 @@ class NetworkEncoder(ModuleEncoder):
 
     @classmethod
     def prepare(cls, entry: "NetworkEntry", material: EncoderMaterial) -> "NetworkEncoder":
-        """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file."""
+        """Make the encoder of an entry: untrained, with torchvision's weights, or with the weights in a file.
+
+        Raises InputError if the weights cannot be downloaded or read, or do not fit the architecture. Raises UsageError
+        if the layer is `average` and the network has no activation map, or cannot take images of the configured size.
+        """
         spec = NetworkSpec(entry.architecture, entry.layer, preprocessing_of(entry), entry.flip)
         if entry.weights == "untrained":
             return untrained(spec, material.seed)

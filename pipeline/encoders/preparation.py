@@ -22,7 +22,8 @@ class Crops:
     """Renders regions as crops, as in R-CNN.
 
     Every region is warped to a square of `side` pixels, in which the box has a border of `context` pixels with its
-    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]).
+    surroundings. Surroundings outside the image are filled with `mean` (3 numbers in [0, 1]). Only the first region of
+    an image, which is the whole image, has no border.
     """
 
     side: int
@@ -30,7 +31,7 @@ class Crops:
     mean: tuple[float, float, float]
 
     def render(self, image: Image.Image, boxes: np.ndarray) -> np.ndarray:
-        """Return crops (n, side, side, 3) uint8 of the boxes (n, 4) in an RGB image.
+        """Return crops (n, side, side, 3) uint8 of the boxes (n, 4), in pixels, of an RGB image.
 
         Box 0 must be the whole image, and is rendered without context.
         """
@@ -38,7 +39,7 @@ class Crops:
         return np.stack([whole, *(self.warp(image, box) for box in boxes[1:])])
 
     def warp(self, image: Image.Image, box: np.ndarray) -> np.ndarray:
-        """Return a crop (side, side, 3) uint8 of a box (4,) and its context."""
+        """Return a crop (side, side, 3) uint8 of a box (x1, y1, x2, y2) in pixels of an RGB image, with its context."""
         from pipeline.images.resize import resize  # The import of torch takes seconds.
 
         low, high = box[:2].astype(float), box[2:].astype(float)
@@ -72,7 +73,10 @@ class WholeImages:
     aspect: float
 
     def size(self, size: tuple[int, int]) -> tuple[int, int]:
-        """Return the new (width, height) for an image of `size` (width, height)."""
+        """Return the (width, height) in pixels to which an image of `size` (width, height) is resized.
+
+        The shorter side becomes `side`, and the longer side a multiple of `step`, or `side` if that is larger.
+        """
         width, height = size
         ratio = min(max(size) / min(size), self.aspect)
         longer = max(self.side, round(self.side * ratio / self.step) * self.step)
@@ -97,15 +101,22 @@ CLASSIFIED_REGIONS = 60
 
 
 class Request(NamedTuple):
-    """A request for the regions of an image, with the known boxes of the image."""
+    """A request for the regions of an image.
+
+    `known` are the boxes of the image in pixels that a file or a detector gives, or NONE if there are none.
+    """
 
     photograph: Photograph
     known: Candidates
 
 
 class PreparedImage(NamedTuple):
-    """An image that is prepared for the network: its regions, the pixels that the view has rendered, its original size
-    (width, height), and the counts of clipped and dropped proposals and added windows (see `select`)."""
+    """An image that is prepared for the network.
+
+    `regions` are its n regions. `pixels` uint8 are their crops (n, side, side, 3) or the whole image
+    (height, width, 3), as the view has rendered them. `size` is the original (width, height), and `counts` has the
+    numbers of clipped and dropped proposals and of added windows (see `select`).
+    """
 
     regions: Candidates
     pixels: np.ndarray
@@ -134,7 +145,11 @@ class Cutting:
         return 3 * math.prod(self.view.size((math.ceil(self.view.aspect), 1)))
 
     def __call__(self, image: Image.Image, known: Candidates) -> PreparedImage:
-        """Cut an RGB image with the `known` boxes into regions, and render them."""
+        """Cut an RGB image into regions, and render them.
+
+        `known` are the boxes of the image, in pixels, that a file or a detector gives. They are ignored if `proposals`
+        is `grid` or `selective-search`, because the boxes are then computed from the image.
+        """
         if self.proposals == "grid":
             known = propose_windows(image.size)
         elif self.proposals == "selective-search":
@@ -187,7 +202,7 @@ MIN_BACKGROUND_SIDE = 0.1
 
 
 class LabelledImage(NamedTuple):
-    """An image with the boxes (n, 4) of its objects and their classes (n,), which are numbered from 1."""
+    """An image with the boxes (n, 4) of its objects in pixels, and their classes (n,), which are numbered from 1."""
 
     photograph: Photograph
     boxes: np.ndarray
@@ -204,7 +219,10 @@ class RegionSample(NamedTuple):
 
 @dataclass(frozen=True)
 class RegionSampler:
-    """Function that samples regions of a labelled image for training. The object can be pickled."""
+    """Function that samples regions of a labelled image for training, as `sample_regions` describes.
+
+    `reader` opens the image, and `crops` renders the regions. The object can be pickled.
+    """
 
     reader: PhotographReader
     crops: Crops
@@ -213,8 +231,8 @@ class RegionSampler:
     def __call__(self, item: tuple[int, LabelledImage]) -> RegionSample:
         """Sample regions of an image. Each region is mirrored with probability 1/2.
 
-        `item` is a number and the image. The number and the seed determine the sample. Raises InputError if the image
-        cannot be read.
+        `item` is a number, which is different for each call of a training, and the image. The number and the seed
+        determine the regions. Raises InputError if the image cannot be read.
         """
         number, labelled = item
         rng = np.random.default_rng([self.seed, number])
@@ -229,9 +247,10 @@ class RegionSampler:
 def sample_regions(
     size: tuple[int, int], boxes: np.ndarray, classes: np.ndarray, rng: np.random.Generator
 ) -> tuple[np.ndarray, np.ndarray]:
-    """Sample boxes (n, 4) in an image of `size` (width, height), with their classes (n,).
+    """Sample boxes (n, 4) in an image of `size` (width, height), and return them with their classes (n,).
 
-    `boxes` and `classes` are the objects in the image. Boxes near objects are first, then boxes of the background
+    `boxes` (m, 4) and `classes` (m,), numbered from 1, are the objects in the image. All boxes are x1, y1, x2, y2 in
+    pixels. The POSITIVES boxes near objects are first, then boxes of the background
     (class 0). There are fewer than BACKGROUND boxes of the background if large objects leave too little room.
     """
     chosen = rng.integers(len(boxes), size=POSITIVES)
@@ -246,9 +265,10 @@ def sample_regions(
 
 
 def _near(box: np.ndarray, size: tuple[int, int], rng: np.random.Generator) -> np.ndarray:
-    """Return a random box in the image that overlaps `box` by at least MIN_OBJECT_OVERLAP.
+    """Return a random box in an image of `size` (width, height) whose intersection over union with `box` is at least
+    MIN_OBJECT_OVERLAP.
 
-    Return `box` itself if TRIES random boxes overlap it by less.
+    Return `box` itself if all of TRIES random boxes overlap it by less. Boxes are x1, y1, x2, y2 in pixels.
     """
     sides = np.tile(box[2:] - box[:2], 2)
     tries = np.clip(box + sides * rng.uniform(-JITTER, JITTER, (TRIES, 4)), 0, np.tile(size, 2))

@@ -1,4 +1,5 @@
-"""Computes features of image regions, from crops or from one activation map per image, and encoders that pool them."""
+"""Computes features of image regions from crops, or from one activation map per image, and pools them to one feature
+per image."""
 
 import copy
 from collections import Counter
@@ -173,9 +174,11 @@ class Classifier(NamedTuple):
         return torch.from_numpy(features @ self.weight.T + self.bias).softmax(1).numpy()
 
     def keep_best(self, regions: Candidates, features: np.ndarray) -> tuple[Candidates, np.ndarray]:
-        """Return the best regions and their features. The score of a region is its highest foreground probability.
+        """Return the best of the n `regions` of an image, and their rows of `features` (n, dim).
 
-        Region 0, the whole image, stays first and keeps its score.
+        Region 0, the whole image, stays first and keeps its score. The new score of every other region is its highest
+        foreground probability. At most `most` of the other regions follow, by falling score, without the regions that
+        overlap a better region by more than `iou`.
         """
         scores = self.probabilities(features)[:, 1:].max(axis=1).astype(np.float32)
         scores[:1] = regions.scores[:1]
@@ -332,7 +335,10 @@ class PooledEncoder(ImageEncoder):
         return self.network.dim
 
     def encode(self, images: Sequence[Image.Image]) -> np.ndarray:
-        """Return the features (n, dim) float32 of n RGB images."""
+        """Return the features (n, dim) float32 of n RGB images, at least one, computed on the CPU.
+
+        A feature is the mean or maximum, as `pooling` says, over the regions of an image.
+        """
         features = self._extractor(self._cutting(image, NONE) for image in images)
         return pool(np.concatenate(features), np.cumsum([0, *map(len, features)]), self.pooling)
 
@@ -374,7 +380,10 @@ class PooledEncoder(ImageEncoder):
 
     @classmethod
     def prepare(cls, entry: "PooledEntry", material: EncoderMaterial) -> "PooledEncoder":
-        """Make the encoder of an entry, with the network of the encoder that it names in `of`."""
+        """Make the encoder of an entry, with the network of the encoder that the key `of` of the entry names.
+
+        Raises ValueError if that encoder is not a network.
+        """
         assert material.base is not None
         network = restore_encoder(ImageEncoder, material.base)
         return cls(_require_network(network), material.regions, entry.pooling)

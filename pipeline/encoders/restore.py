@@ -50,7 +50,7 @@ def restore_encoder(expected: "type[AnyEncoder]", stored: StoredEncoder, where: 
     if spec.library and stored.library is None:
         raise IntegrityError(
             f"The stored {what} is from an earlier version of jointspace, without the files of {spec.name}. Run"
-            f" {PREPARE} and the stages after it again, and build the indexes that use the encoder again."
+            f" the stage {PREPARE} and the stages after it again, and build the indexes that use the encoder again."
         )
     registered = spec.load()
     with known_form(what, PREPARE), limited(stored.tensors, _weight_bytes(stored)):

@@ -95,7 +95,11 @@ class StandardEncoder(ImageEncoder):
         return self.projection(torch.from_numpy(np.stack([self.describer(picture) for picture in pixels.numpy()])))
 
     def extractor(self, device: str, precision: str, batch_size: int) -> Extractor:
-        """Prepare the encoder for many images. The precision is always float32."""
+        """Return a function that encodes many images, in batches of `batch_size`.
+
+        The descriptors are computed on the CPU, in the processes that decode the images. Only the projection runs on
+        `device`. `precision` is ignored, because everything is computed in float32.
+        """
         plan = ExtractionPlan(find_device(device), torch.float32, batch_size)
         return Extractor(self.projection, plan, View(self.preprocessing, self.describer))
 

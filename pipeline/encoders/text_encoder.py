@@ -55,11 +55,11 @@ class TextEncoder:
 
     @classmethod
     def restore(cls, stored: StoredEncoder) -> "TextEncoder":
-        """Make an encoder from its stored parts."""
+        """Make an encoder from its stored settings and tensors, or from the files that `save` has written."""
         return cls.from_parts(stored.settings, stored.tensors)
 
     def save(self, folder: Path) -> None:
-        """Write the encoder into an empty folder in the format of its library. Other encoders write nothing."""
+        """Write the files of a model of another library into the empty `folder`. This base class writes nothing."""
 
     def on_device(self, device: str, precision: str, batch_size: int) -> "Callable[[Sequence[str]], Rows]":
         """Return a function that encodes many texts on a `device` (auto, cpu, cuda, cuda:N), in batches of
@@ -84,26 +84,36 @@ class TextEncoder:
     def word_factors(self, words: Sequence[str]) -> np.ndarray:
         """Return the weight (n,) of each of n words in the vector of a sentence.
 
-        The vector of a sentence is the weighted mean of the vectors of its words.
+        The vector of a sentence is the weighted mean of the vectors of its words. Only a kind with word vectors defines
+        this method. This base class raises NotImplementedError.
         """
         raise NotImplementedError
 
     def knows(self, text: str) -> bool:
-        """Return whether `text` has at least one known word. Otherwise its vector is meaningless."""
+        """Return whether `text` has at least one known word. The vector of a text without known words is meaningless.
+
+        To this base class, every text with a character other than blanks is known.
+        """
         return bool(text.strip())
 
     def searches(self, text: str) -> bool:
-        """Return whether `text` has known words other than stop words, so that a search for it makes sense."""
+        """Return whether `text` has known words other than stop words, so that a search for it makes sense.
+
+        This base class has no stop words, and returns the result of `knows`.
+        """
         return self.knows(text)
 
     def unknown(self, text: str) -> list[str]:
-        """Return the unknown words of `text`, each once."""
+        """Return the unknown words of `text`, each once. This base class returns none."""
         return []
 
     def count_words(self, text: str) -> tuple[int, int]:
-        """Return the number of words in `text`, and the number of unknown words among them."""
+        """Return the number of words in `text`, and the number of unknown words among them, which is 0 here."""
         return len(text.split()), 0
 
     def suggest(self, word: str) -> str | None:
-        """Return the known word whose spelling is most similar to `word`, or None if no known word is similar."""
+        """Return the known word whose spelling is most similar to `word`, or None if no known word is similar.
+
+        This base class returns None.
+        """
         return None

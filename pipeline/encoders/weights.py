@@ -22,7 +22,12 @@ COMPILER = ("torch._dynamo", "torch._dynamo.utils")
 
 
 def _import_models() -> ModuleType:
-    """Import torchvision.models with a replacement for the modules COMPILER."""
+    """Import and return torchvision.models, without torch's compiler, whose import is slow.
+
+    Small modules stand in for the modules COMPILER during the import, unless one of these is already imported. The
+    stand-ins are removed afterwards. If torchvision needs more of the compiler, it is imported again with the real
+    modules.
+    """
     if any(name in sys.modules for name in COMPILER):
         from torchvision import models
 

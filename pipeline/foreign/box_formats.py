@@ -44,7 +44,8 @@ class Matched(NamedTuple):
         return np.array([box.corners for box in self.boxes], np.float32).reshape(-1, 4)
 
     def candidates(self, count: int) -> list[Candidates]:
-        """Return the corners and scores of the boxes for each image. `count` is the number of images."""
+        """Return the corners and scores of the boxes of each of `count` images, in the order of the images. An image
+        without boxes has empty arrays."""
         scores = np.array([box.score for box in self.boxes], np.float32)
         return group(self.images, Candidates(self.corners, scores), count)
 
@@ -79,7 +80,8 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
 def _parse_entities(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes in an annotation of Flickr30k Entities (Plummer et al. 2015), which has one file per image.
 
-    The label of a box is the id of its phrase chain, and its score is 1. Objects without a box are skipped.
+    The label of a box is the id of its phrase chain, and its score is 1. Objects without a box are skipped. Raises
+    InputError, with the file `source`, if the annotation cannot be read.
     """
     if "<!DOCTYPE" in text or "<!ENTITY" in text:
         raise InputError(f"{source} has a <!DOCTYPE> or <!ENTITY>, which annotations do not need. Remove it.")
@@ -103,7 +105,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
     """Yield the boxes of COCO instances or of COCO results.
 
     COCO results are a list that names images by `file_name` or `image_id`. The boxes of COCO are x, y, width, height,
-    and are converted to corners. A missing score is 1.
+    and are converted to corners. A missing score is 1. Raises InputError, with the file `source`, if the text is not
+    COCO JSON, or if an annotation has no usable box.
     """
     try:
         value = json.loads(text)
@@ -136,7 +139,10 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
     """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score (otherwise 1)
-    and label."""
+    and label. Corners are in pixels.
+
+    Raises InputError, with the file `source`, if a column is missing or a value is not a number.
+    """
     rows = csv.DictReader(io.StringIO(text, newline=None), delimiter="\t", quoting=csv.QUOTE_NONE)
     if missing := [name for name in COLUMNS if name not in (rows.fieldnames or ())]:
         raise InputError(

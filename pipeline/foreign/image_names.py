@@ -180,7 +180,8 @@ class Match(NamedTuple, Generic[Target]):
 
     @property
     def choice(self) -> str:
-        """The end of a message that lists the matching photos, such as `may be 'a.jpg' or 'b.jpg'`."""
+        """A part of a message that lists at most MAX_CHOICES of the matching photos, and counts the others, such as
+        `may be 'a.jpg' or 'b.jpg'`."""
         names = [*self.targets.values()]
         others = [f"one of {len(names) - MAX_CHOICES} more"] if len(names) > MAX_CHOICES else []
         return f"may be {' or '.join([*names[:MAX_CHOICES], *others])}"

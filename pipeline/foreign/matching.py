@@ -137,7 +137,10 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
     matcher = NameMatcher(root)
 
     def find(name_part: Callable[[str], str], image_part: Callable[[str], str]) -> None:
-        """Match the names that have no image yet by a part of the name and a part of the image's path."""
+        """Match the names that have no image yet by a part of the name and a part of the image's path.
+
+        The matches are added to `matched`, `counts` and `ambiguous`. Names without such a part are left out.
+        """
         wanted = {part: distinct[at] for part, at in _unique(distinct, name_part).items()}
         wanted = {part: name for part, name in wanted.items() if part and name not in matched}
         if not wanted:
@@ -181,12 +184,17 @@ def _find_exactly(names: Sequence[str], images: Sequence[str]) -> dict[str, int]
 
 
 def _put(rows: np.ndarray, position: int, row: int, names: Sequence[str], labels: Sequence[str]) -> None:
-    """Set the row of the image or sentence at `position`. Raises InputError if it has a row already."""
+    """Set `rows[position]`, the row of an image or sentence, to `row`.
+
+    Raises InputError if the image or sentence has a row already, which means that its value was not -1. `names` are the
+    names of rows, and `labels` the names of images or sentences, both for the message.
+    """
     other = int(rows[position])
     if other >= 0:
         spelt = "" if names[row] == names[other] else f" ({names[other]!r} and {names[row]!r})"
         raise InputError(
-            f"rows {other} and {row} both have a vector for {labels[position]}{spelt}. Remove one of the two rows."
+            f"rows {other} and {row} both have a vector for {labels[position]}{spelt}. Remove one of the two rows,"
+            " which are counted from 0."
         )
     rows[position] = row
 
@@ -196,13 +204,16 @@ def _words(text: str) -> str:
 
 
 def _file(name: str) -> str:
-    """Return the file name in a path of any system if it has a suffix, or else ""."""
+    """Return the last part of a path, which is divided by / or \\, if this part has a suffix, or else ""."""
     file = basename(name.replace("\\", "/"))
     return file if splitext(file)[1] else ""
 
 
 def _key(name: str) -> str:
-    """Return the file name in a path of any system if it has no suffix, or else ""."""
+    """Return the last part of a path, which is divided by / or \\, if this part has no suffix, or else "".
+
+    It is compared with the file names of images without their suffixes (`_stem`).
+    """
     return "" if _file(name) else basename(name.replace("\\", "/"))
 
 

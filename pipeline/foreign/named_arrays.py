@@ -71,7 +71,7 @@ def read_torch(path: Path) -> NamedArrays:
 def plain_dataset(file: h5py.File, name: str) -> h5py.Dataset | None:
     """Return the dataset `name` of an open HDF5 file, or None for a group.
 
-    Raises ValueError for a dataset that would read other files.
+    Raises ValueError for a link, for a dataset that would read other files, and for a name that the file does not have.
     """
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):  # the target of a link is not opened
         raise ValueError(f"the dataset {name} is a link, which is not followed")

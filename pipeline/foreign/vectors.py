@@ -278,6 +278,7 @@ def _read_parquet_file(source: Source) -> tuple[Path, np.ndarray, list[str]]:
     if features.null_count:
         raise InputError(
             f"{source.path}: row {features.is_null().index(True)} has no vector in the column {columns[0]}. Remove it."
+            " Rows are counted from 0."
         )
     flat = features.flatten().to_numpy(zero_copy_only=False)
     lengths = features.value_lengths().to_numpy(zero_copy_only=False)
@@ -434,7 +435,7 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
         raise InputError(f"{source.path} has {MISSING[what]}. Write the file again with its {what}.")
     raise UsageError(
         f"{source.path} may have its {what} in {', '.join(candidates)}. Set the key `{what}` of the encoder to one of"
-        " them."
+        " them, or write a file with only one."
     )
 
 

@@ -87,7 +87,7 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
 
 
 def group(image: np.ndarray, candidates: Candidates, count: int) -> list[Candidates]:
-    """Split candidates by image, and return a list with one entry for each of `count` images.
+    """Split candidates by image, and return a list with one entry, which may be empty, for each of `count` images.
 
     `image` (n,) int64 has the number of the image of each candidate.
     """
@@ -120,8 +120,9 @@ class Selection:
     """The rule by which regions are selected: the best `count` proposals after non-maximum suppression at the
     intersection over union `iou`.
 
-    If there are fewer such proposals and `fill` is true, windows of a grid are added up to `count` boxes. The whole
-    image is always a region too, and does not count.
+    Proposals whose score is below MIN_REGION_SCORE are dropped first. If fewer than `count` proposals are left and
+    `fill` is true, windows of a grid are added up to `count` boxes. The whole image is always a region too, and does
+    not count.
     """
 
     iou: float

@@ -114,7 +114,10 @@ def lower_bytes(image: ImageFile) -> "list[_Tile] | None":
 
 
 def is_dark(image: Image.Image) -> bool:
-    """Return whether 16-bit colours, of which `image` has the upper 8 bits, may have only 14 or 12 bits."""
+    """Return whether 16-bit colours, of which `image` has the upper 8 bits, may have only 14 or 12 bits.
+
+    This is so if no colour is larger than the largest value of 14 bits. The photo would then look almost black.
+    """
     greatest = [band[1] for band in image.getextrema()[:3] if isinstance(band, tuple)]
     return max(greatest) <= USUAL_RANGES["I;16"][-2] >> 8
 
@@ -137,8 +140,11 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
 
 
 def find_conversion(image: Image.Image) -> Conversion:
-    """Return the conversion to sRGB by the embedded colour profile of an image. An image without a profile needs
-    none."""
+    """Return the conversion to sRGB by the embedded colour profile of an image.
+
+    Its `transform` is None if the image has no profile, if the profile is that of sRGB, or if the profile cannot be
+    used. Only in the last case, `broken` is true.
+    """
     profile = image.info.get("icc_profile")
     if not profile:
         return Conversion()

@@ -172,8 +172,8 @@ def _correlate(wholes: np.ndarray, crops: np.ndarray, sizes: tuple[int, ...]) ->
 
 
 def _details(thumbnails: np.ndarray, size: int) -> np.ndarray:
-    """Resize thumbnails to (p, size, size), and remove structures finer than FINE_WIDTH or coarser than
-    COARSE_WIDTH."""
+    """Resize thumbnails (p, SIDE, SIDE) to (p, size, size), and remove structures that are finer than FINE_WIDTH or
+    coarser than COARSE_WIDTH."""
     shrink = np.asarray(Image.fromarray(np.eye(SIDE, dtype=np.float32)).resize((SIDE, size), Image.Resampling.BILINEAR))
     fine, coarse = (gaussian_filter1d(shrink, width, axis=0, mode="nearest") for width in (FINE_WIDTH, COARSE_WIDTH))
     return fine @ thumbnails @ fine.T - coarse @ thumbnails @ coarse.T

@@ -227,8 +227,12 @@ def inspect(
 
 
 def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str | None, str | None]:
-    """Return the upright size of a photo, when it was taken, and the name of its camera. The last two are None if the
-    photo does not say."""
+    """Return the upright size (width, height) of a photo in pixels, the time in ISO 8601 at which it was taken, and the
+    name of its camera.
+
+    The time and the camera are None if the photo does not state them. Nothing is raised for a damaged header, but the
+    size is then (0, 0).
+    """
     size, taken, camera = (0, 0), None, None
     # Damaged EXIF does not affect the pixels, so all errors of the header are ignored here.
     in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
@@ -310,8 +314,12 @@ def _in_mode(image: Image.Image, mode: str) -> Image.Image:
 
 
 def check_header(data: bytes, limits: ImageLimits) -> None:
-    """Check an image by reading only its header. Raises UnreadableImage as `decode` does if the bytes are not an image,
-    or if its size is outside the limits."""
+    """Check an image by reading only its header.
+
+    Raises UnreadableImage as `decode` does if the bytes are not an image, or if its size in pixels is outside the
+    `limits`. In a worker process, the header may take MAX_HEADER_SECONDS of CPU time, and the process is ended if the
+    header takes longer. `limits.seconds` is not used.
+    """
     too_long = f"too-slow: reading its header takes more than {MAX_HEADER_SECONDS} s of CPU time"
     with processor_limit(MAX_HEADER_SECONDS, too_long), opening.pillow_limits(sys.maxsize), naming_faults(data, limits):
         # Pillow's own limit of pixels is off, because the error of `check_size` also names the size.
@@ -344,8 +352,12 @@ class ImageProcess(Generic[Result]):
 
 
 def decoding_process(limits: ImageLimits) -> ImageProcess[Image.Image]:
-    """Return a callable that decodes the bytes of untrusted images in a separate process, as `decode(data, limits)`
-    does. The image has no metadata."""
+    """Return a callable that decodes the bytes of an untrusted image in a separate process, as `decode(data, limits)`
+    does.
+
+    A call returns the image without metadata, or raises InputError if the image cannot be decoded. Use the callable as
+    a context manager, which ends the process.
+    """
     return ImageProcess(partial(_decode_alone, limits))
 
 

@@ -99,8 +99,8 @@ class ImageLimits:
 class Loaded(NamedTuple):
     """The decoded first frame of an image, before it is turned upright.
 
-    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the sides of the frame may
-    be divided for it. `note` says how unusual samples were read, or is None.
+    `factors` has, for each of the `sides` in the call of `load`, the whole number by which the width and height of
+    the frame may be divided for this side. `note` says how unusual samples were read, or is None.
     """
 
     image: Image.Image
@@ -368,7 +368,8 @@ class TiffLayout(NamedTuple):
     def refuse(self, why: str = "") -> UnreadableImage:
         """Return the error that names this layout and gives a command that converts it.
 
-        `why` is a further part of the layout in the message, such as its compression.
+        `why` is added to the description of the layout in the message, such as `, Compression 50001`. The caller raises
+        the error.
         """
         bands = " ".join(f"-b {band}" for band in range(1, 4 if self.bands > 2 else 2))
         return UnreadableImage(
@@ -381,7 +382,10 @@ class TiffLayout(NamedTuple):
 
 
 def open_tiff(data: bytes) -> ImageFile:
-    """Open a TIFF file and read its header. Raises UnreadableImage for a layout that is not read."""
+    """Open a TIFF file and read its header. No pixel is decoded.
+
+    Raises UnreadableImage if the tags of the file are damaged, or for a layout that is not read.
+    """
     if data.startswith(b"MM\0+"):
         raise UnreadableImage(
             "unsupported-tiff", "a BigTIFF in big-endian order is not read. Save it as a little-endian TIFF"

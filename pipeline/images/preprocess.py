@@ -41,7 +41,7 @@ class Preprocessing:
 
     @property
     def side(self) -> int:
-        """Side of the encoder's square input."""
+        """Side in pixels of the encoder's square input: `crop`, or `resize` if `crop` is None."""
         return self.crop or self.resize
 
     @classmethod
@@ -116,11 +116,18 @@ class PhotographReader:
     processes: int = 0
 
     def open(self, photograph: Photograph, side: int | None = None) -> Image.Image:
-        """Return the whole photo, in 8-bit RGB and upright. With `side`, it may be decoded smaller (see `decode`)."""
+        """Return the whole photo, in 8-bit RGB and upright.
+
+        If `side` is given, a JPEG may be decoded smaller, for a shorter side that will be resized to `side` pixels (see
+        `decode`). Raises InputError if the photo cannot be read, or has changed since it was ingested.
+        """
         return decode(self._unchanged(photograph), self.limits, side)
 
     def load(self, views: Sequence[View], photograph: Photograph) -> list[Any]:
-        """Return the input of an encoder for each of `views` of one photo, which is decoded once."""
+        """Return the input of an encoder for each of `views` of one photo, which is decoded once.
+
+        Raises InputError if the photo cannot be read, or has changed since it was ingested.
+        """
         sides = [view.preprocessing.resize for view in views]
         images = decode_pixels(self._unchanged(photograph), self.limits, sides)
         pixels = [prepare(image, view.preprocessing) for image, view in zip(images, views, strict=True)]
@@ -143,7 +150,7 @@ class PhotographReader:
             yield outcome
 
     def pixels(self, photographs: Iterable[Photograph], preprocessing: Preprocessing) -> Iterator[np.ndarray]:
-        """Yield the pixels (side, side, 3) uint8 of each photo."""
+        """Yield the pixels (side, side, 3) uint8 of each photo, in order. Raises InputError as `views` does."""
         return (pixels for (pixels,) in self.views(photographs, [View(preprocessing)]))
 
     def _unchanged(self, photograph: Photograph) -> bytes:

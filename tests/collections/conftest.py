@@ -92,7 +92,10 @@ def gather() -> Callable[..., IngestedCollection]:
 
 @pytest.fixture
 def collection(tmp_path: Path, photograph) -> Path:
-    """Make a valid collection of three images with one sentence each, and return its folder. Tests damage it."""
+    """Make a valid collection in the format folder, and return its folder. Tests damage it.
+
+    It has an image in the folder `images`, a sentence in captions.tsv and a split in splits.tsv for each name in SOUND.
+    """
     (tmp_path / "images").mkdir()
     for number, name in enumerate(SOUND):
         (tmp_path / "images" / name).write_bytes(photograph(number))

@@ -101,8 +101,8 @@ def write_parquet(root: Path, photograph) -> dict:
 
 
 def write_hub(root: Path, photograph) -> dict:
-    """Write the collection as Parquet files with photos, as the Hugging Face hub converts datasets: one folder for each
-    split. The format needs no settings."""
+    """Write the collection as Parquet files that contain the photos, in one folder per split, as the Hugging Face hub
+    converts datasets. Return {}, because the section `collection` of the configuration needs no further keys."""
     for number, (name, texts) in enumerate(SENTENCES.items()):
         folder = root / "default" / {"dev": "validation"}.get(SPLITS[name], SPLITS[name])
         folder.mkdir(parents=True)

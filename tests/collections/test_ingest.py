@@ -147,8 +147,8 @@ def sha256(text: str) -> str:
 
 
 def expected_splits(names: Iterable[str]) -> dict[str, str]:
-    """Return the expected split of each name: the tenth of the names with the smallest hashes is test, the next tenth
-    is dev, and the others are train."""
+    """Return the expected split of each name. The names are sorted by their SHA-256. The first tenth, rounded down, is
+    test, the next tenth, rounded to the nearest number, is dev, and the others are train."""
     by_hash = sorted(names, key=sha256)
     count, tests = len(by_hash), len(by_hash) // 10
     devs = (count + 5) // 10

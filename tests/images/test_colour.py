@@ -25,8 +25,10 @@ D50 = (0.9642, 1.0, 0.8249)
 
 
 def profile(space: bytes, tags: Mapping[bytes, bytes], pcs: bytes = b"XYZ ") -> bytes:
-    """Return the bytes of a colour profile of version 2 for colours of the space `space`, with the data of these
-    tags."""
+    """Return the bytes of a colour profile of version 2 for colours of the space `space`, such as b"RGB ".
+
+    `tags` maps the names of tags to their data. `pcs` is the colour space to which the profile converts the colours.
+    """
     body, table, at = b"", struct.pack(">I", len(tags)), 128 + 4 + 12 * len(tags)
     for name, data in tags.items():
         table += name + struct.pack(">II", at + len(body), len(data))

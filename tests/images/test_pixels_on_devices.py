@@ -1,4 +1,5 @@
-"""Tests that regions and proposals on a GPU, also with too little memory, equal the results on the CPU."""
+"""Tests that regions and proposals on a GPU equal the results on the CPU, and that extraction and exact search on a GPU
+give the same results if its memory is full."""
 
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -22,7 +23,8 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 
 
 def difference(work: Callable[[torch.device], np.ndarray], device: torch.device) -> float:
-    """Return the relative difference between the results of `work` on the device and on the CPU."""
+    """Return the norm of the difference between the results of `work` on the device and on the CPU, divided by the norm
+    of the result on the CPU."""
     found, expected = work(device), work(CPU)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 

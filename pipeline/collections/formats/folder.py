@@ -111,7 +111,10 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Yield the values of the user's own columns for each row of a table, or a Reject for a row without a file name.
-    Raises InputError if no column names images."""
+
+    `own` has the names of the columns to read, or is None to read all. Raises InputError if no column has one of the
+    names FILE_COLUMNS.
+    """
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])
     file = folder.label(path)
@@ -159,7 +162,8 @@ def _box(fields: list[str], file: str, row: int) -> BoxRecord:
 def read_text_files(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder with text files next to the photos, in the order of the photos' paths.
 
-    The split of a photo is the split of the nearest folder above it that has one, or else the default split.
+    A folder has the split for which collection.files names it, or else the split in its name, such as `val2017`. The
+    split of a photo is the split of the nearest folder above it that has one, or else the default split.
     """
     folder = CollectionFolder(root, options)
     splits = lists.split_folders([below for below, names in folder.walk() if any(map(is_image, names))])
@@ -175,7 +179,8 @@ def read_text_files(root: Path, options: Options) -> Iterator[Record]:
 
 
 def described_by(name: str) -> str:
-    """Return the name of the photo that a JSON file of this name describes, or "" if it does not describe a photo."""
+    """Return the name of the photo that a JSON file of this name describes in Google Takeout, such as a.jpg for
+    a.jpg.json. Return "" if the name is not of this kind."""
     match = TAKEOUT_JSON.fullmatch(name)
     photo = f"{match[1]}{match[3] or ''}{match[2]}" if match else ""
     return photo if is_image(photo) else ""

@@ -209,7 +209,7 @@ def document(
 
 
 def _joined(value: object) -> str:
-    """Return the text of a field of weak text."""
+    """Return the value of a field of weak text as a text: the items of a list joined with commas, and "" for None."""
     if isinstance(value, list):
         return ",".join(map(str, value))
     return "" if value is None else str(value)
@@ -293,7 +293,10 @@ def repeated_name(header: Iterable[str]) -> str | None:
 
 
 def read_json(folder: CollectionFolder, path: Path) -> Any:
-    """Read the value in a JSON file with `parse_json`. Raises InputError if it cannot be read."""
+    """Return the value in a JSON file, which `parse_json` parses.
+
+    Raises InputError if the file cannot be read, is not JSON, or is larger than MAX_JSON_BYTES.
+    """
     with _refusing(path):
         return parse_json(_json_text(folder, path))
 

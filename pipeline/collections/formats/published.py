@@ -44,8 +44,11 @@ and test have 100 each, as in Socher et al. 2014 (section 6)."""
 
 def read_flickr_token(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a token file, which has lines `name.jpg#0 TAB sentence`, and of the lists of images for each
-    split. Images are in the order of these lists, and then of the token file. Raises UsageError if there is no token
-    file."""
+    split.
+
+    Images are in the order of these lists, and then of the token file. An image that only the token file names is in
+    the default split. Raises UsageError if there is no token file.
+    """
     folder = CollectionFolder(root, options)
     where = folder.locate(FLICKR_TOKEN)
     sentences = folder.require(where["sentences"], "sentences", TOKENS)
@@ -177,7 +180,8 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of the UIUC Pascal sentences (Rashtchian et al. 2010).
 
     One HTML page has rows with an image, `<img src="CATEGORY/ID.jpg">`, and a table of its five sentences. The images
-    are in one folder per category. Raises InputError for a page without images, or in another encoding than UTF-8.
+    are in one folder per category. The images of a category, sorted by name, get the splits in PASCAL_SPLITS in turn.
+    Raises InputError for a page without images, or in another encoding than UTF-8.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)
@@ -202,9 +206,10 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
 
 class _PascalPage(HTMLParser):
-    """A parser of the page. `images` has the source, the number of the line, and the sentences of each image.
+    """A parser of the HTML page that lists the Pascal sentences.
 
-    The sentences are the texts of the table cells between this image and the next.
+    For each image of the page, `images` has its source, the number of its line in the page, and its sentences, which
+    are the texts of the table cells between this image and the next.
     """
 
     def __init__(self) -> None:

@@ -291,7 +291,11 @@ def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
 
 
 def _is_open(field: str) -> bool:
-    """Return whether a field begins with a quotation mark that is not closed at its end."""
+    """Return whether a field of a line begins with a quotation mark that is not closed at the end of the field.
+
+    A doubled mark inside the field stands for one mark of the text, and does not close the field. Blanks around the
+    field are ignored.
+    """
     field = field.strip(" ")
     return field.startswith('"') and not (
         len(field) > 1 and field.endswith('"') and '"' not in field[1:-1].replace('""', "")

@@ -201,9 +201,9 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 
 
 def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) -> str | None:
-    """Return the one of the columns `names` whose values are all names of splits, with at least two different splits.
+    """Return the only one of the columns `names` whose values are all names of splits, and name at least two splits.
 
-    Return None if there is no such column, or more than one.
+    Empty values do not count. Return None if there is no such column, or more than one.
     """
     found: dict[str, set[str]] = {name: set() for name in names}
     for row in rows.read_rows(folder, path, (), (), None):
@@ -219,8 +219,10 @@ def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) 
 
 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
-    """Return the first values of each column of a table, as texts. Only texts and whole numbers that are not empty
-    count."""
+    """Return at most MAX_SAMPLED_VALUES values of each column of a table, as texts, by the name of the column.
+
+    They are from its first rows. Only texts and whole numbers that are not empty count, so a column may have no values.
+    """
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.MAX_SAMPLED_ROWS):
         for name, value in row.values.items():
@@ -284,7 +286,8 @@ def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> d
 
 
 def _count_words(text: str) -> int:
-    """Estimate the number of words in a text of any script."""
+    """Estimate the number of words in a text: parts between spaces, and one word for every two characters of a script
+    without spaces between words, such as Chinese."""
     return len(text.split()) + len(SPACELESS.findall(text)) // 2
 
 

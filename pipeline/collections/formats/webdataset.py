@@ -62,10 +62,11 @@ class DamagedTar(InputError):
 
 
 class _Headers(io.RawIOBase):
-    """The tar in an open file, from which tarfile reads headers.
+    """A file object with which tarfile reads only the headers in the tar with the open file `descriptor`.
 
-    The size of each header, and of all headers before a member, is limited here, because tarfile has no limits.
-    `since_member` is the number of bytes that were read since the last member.
+    `read` raises DamagedTar if one header has more than MAX_HEADER_BYTES, or if all headers before a member together
+    have more than MAX_HEADERS_BYTES, because tarfile has no limits. `since_member` is the number of bytes that were
+    read since the last member. The reader of members sets it back to 0.
     """
 
     def __init__(self, descriptor: int) -> None:
@@ -93,10 +94,10 @@ class _Headers(io.RawIOBase):
 
 
 def members(descriptor: int) -> Iterator[TarMember]:
-    """Yield the members of the tar in an open file, in order.
+    """Yield all members of the tar in an open file, in the order of the file, also folders, links and devices.
 
-    Raises DamagedTar if the file is not an uncompressed tar, is truncated, or lacks its end, or if the headers of a
-    member are too long.
+    Raises DamagedTar if the file is not an uncompressed tar, is truncated, or lacks the block of zeros at its end, if a
+    header cannot be read, or if the headers of a member are too long. Members before the damage are yielded first.
     """
     length = os.fstat(descriptor).st_size
     headers = _Headers(descriptor)

@@ -44,8 +44,8 @@ PROBE_TEXTS = (
 class FetchedImages(NamedTuple):
     """A network for images that was fetched from a library.
 
-    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the settings of
-    `Preprocessing` for the network, as far as they are known.
+    `body` is the network, and `weights` is the origin of its weights. `preprocessing` has the fields of `Preprocessing`
+    that the model states, by name. Fields that it does not state must be set in the entry.
     """
 
     body: nn.Module
@@ -145,7 +145,10 @@ class LibraryTexts(TextEncoder):
     @classmethod
     @abstractmethod
     def load(cls, folder: Path, weights: WeightsOrigin) -> "LibraryTexts":
-        """Read the encoder from a folder that `save` has written and that `check_folder` has accepted."""
+        """Read the encoder from a folder that `save` has written and that `check_folder` has accepted.
+
+        `weights` is the stored origin of the weights, and becomes an attribute of the encoder.
+        """
 
     @abstractmethod
     def tokenise(self, texts: Sequence[str]) -> tuple[torch.Tensor, ...]:
@@ -182,9 +185,9 @@ class LibraryTexts(TextEncoder):
         return np.concatenate(rows) if rows else np.empty((0, self.dim), np.float32)
 
     def on_device(self, device: str, precision: str, batch_size: int) -> Callable[[Sequence[str]], np.ndarray]:
-        """Return a function that encodes many texts on a device, in batches of `batch_size`.
+        """Return a function that maps many texts to vectors (n, dim) float32 on a device, in batches of `batch_size`.
 
-        If a GPU runs out of memory, the batch size is halved.
+        `choose_plan` explains `device` and `precision`. If a GPU runs out of memory, the batch size is halved.
         """
         extractor = Extractor(self, choose_plan(self, device, precision, batch_size))
 
@@ -199,7 +202,7 @@ class LibraryTexts(TextEncoder):
             yield self.tokenise(list(map(normalise_text, texts[start : start + size])))
 
     def optimised(self, device: torch.device, dtype: torch.dtype) -> nn.Module:
-        """Return a copy of the body on `device`, in `dtype`."""
+        """Return a copy of the body on `device`, in `dtype`, whose output is converted to float32."""
         return Float32Output(copy.deepcopy(self.body).eval().to(device, dtype))
 
     def probe(self) -> tuple[torch.Tensor, ...]:
@@ -304,7 +307,7 @@ def only_side(size: int | Sequence[int]) -> int:
 
 
 def load_half(model: nn.Module, state: Mapping[str, torch.Tensor], dropped: Callable[[str], bool]) -> None:
-    """Load the weights of one side of a model, which are in `state`.
+    """Load the weights of one side of a model, which are in `state`, into `model`.
 
     `dropped(name)` says whether a parameter belongs to the other side. Raises ValueError if another parameter is
     missing, or if there is an unknown parameter.

@@ -179,7 +179,8 @@ def config_of(name: str, model: nn.Module) -> dict[str, Any]:
 
 
 def write_side(folder: Path, config: Settings, state: Mapping[str, torch.Tensor]) -> None:
-    """Write the configuration of a whole model, and the weights of one side."""
+    """Write the configuration of a whole model to the file CONFIG in `folder`, and the weights `state` of one side to
+    the file WEIGHTS."""
     text = json.dumps({"model_cfg": config, "preprocess_cfg": {}}, indent=1)
     (folder / CONFIG).write_text(text, encoding="utf-8")
     safetensors.torch.save_file({name: tensor.contiguous() for name, tensor in state.items()}, folder / WEIGHTS)
@@ -203,7 +204,12 @@ def build(folder: Path) -> "tuple[open_clip.CLIP, dict[str, Any]]":
 
 
 def read_preprocessing(config: Settings) -> dict[str, Any]:
-    """Return the preprocessing of an OpenCLIP model. Raises ValueError if `Preprocessing` cannot express it."""
+    """Return the preprocessing that the configuration of an OpenCLIP model states, by the keys resize, crop, mean, std
+    and interpolation of `Preprocessing`.
+
+    Sides are in pixels, and `crop` is None if images are squashed to a square. Raises ValueError if the images are not
+    square, or if the resize_mode is neither shortest nor squash.
+    """
     side = only_side(config["size"])
     if config["resize_mode"] not in ("shortest", "squash"):
         raise ValueError(f"its resize_mode {config['resize_mode']} is not supported")

@@ -122,7 +122,8 @@ def keep_layers(network: nn.Module, count: int) -> None:
 def open_model(repository: str | Path, local_files_only: bool = False) -> SentenceTransformer:
     """Open the model in the folder `repository`, or of this name on the hub.
 
-    Only safetensors are read, and no code of the hub is run. With `local_files_only`, nothing is downloaded.
+    The model computes in float32 on the CPU. Only safetensors are read, and no code of the hub is run. With
+    `local_files_only`, nothing is downloaded. The exceptions of the library and of the hub are not converted here.
     """
     logging.getLogger("sentence_transformers").setLevel(logging.WARNING)
     options: dict[str, Any] = {"local_files_only": local_files_only, "model_kwargs": {"use_safetensors": True}}
@@ -147,7 +148,7 @@ def check_modules(folder: Path) -> None:
         if name not in MODULES or str(module["type"]) not in known_types(MODULES[name]):
             raise ValueError(f"its modules.json names the class {module['type']}, which is not supported")
         if not isinstance(path, str) or not (path == "" or is_file_name(path)):
-            raise ValueError(f"its modules.json names the folder {path}, which is not a folder in it")
+            raise ValueError(f"its modules.json names the folder {path}, which is not directly in its folder")
         for file in Path(folder, path).glob("sentence_*_config.json"):
             settings = read_config(file.parent, file.name)
             if not isinstance(settings, dict) or settings.get("model_args"):

@@ -21,7 +21,11 @@ WEIGHTS = "model.safetensors"
 
 
 class InnerLayer(nn.Module):
-    """The network `whole` up to the module with the name `layer`. If this module returns tokens, they are averaged."""
+    """The network `whole` up to the module with the name `layer`.
+
+    It maps images (n, 3, side, side) to the output of this module: activation maps (n, channels, height, width) or
+    vectors (n, dim). If the module returns tokens (n, tokens, dim), they are averaged.
+    """
 
     def __init__(self, whole: nn.Module, layer: str) -> None:
         """Cut the network. Raises ValueError if it has no such layer, or if its operations cannot be traced."""
@@ -39,7 +43,7 @@ class InnerLayer(nn.Module):
 
 
 class TimmImages(LibraryImages):
-    """Image encoder with a network of timm. timm's `save_for_hf` writes its files."""
+    """Image encoder with a network of timm, without its classifier. timm's function `save_for_hf` saves the network."""
 
     kind = "timm"
 
@@ -84,7 +88,12 @@ class TimmImages(LibraryImages):
 
 
 def read_preprocessing(body: nn.Module) -> dict[str, Any]:
-    """Return the preprocessing of a network of timm. Raises ValueError if `Preprocessing` cannot express it."""
+    """Return the preprocessing that timm states for a network, by the keys resize, crop, mean, std and interpolation of
+    `Preprocessing`.
+
+    Sides are in pixels, and `crop` is None if images are squashed to a square. Raises ValueError if the images are not
+    square, or if the crop_mode is neither center nor squash.
+    """
     data = timm.data.resolve_data_config({}, model=body)
     side = only_side(data["input_size"][1:])
     if data["crop_mode"] not in ("center", "squash"):

@@ -119,8 +119,8 @@ class TransformersImages(LibraryImages):
 class TextFeatures(nn.Module):
     """Text side of a transformers model: ids and mask (n, t) to vectors (n, dim).
 
-    A vector is the projected text embedding of a dual encoder, or the mean of the hidden states of all tokens of a text
-    in a text-only model. `masked` says whether the model takes the mask as an argument.
+    A vector is the projected text embedding of a dual encoder. For a text-only model, it is the mean of the last hidden
+    states of all tokens of a text, without padding. `masked` says whether the model takes the mask as an argument.
     """
 
     model: transformers.PreTrainedModel
@@ -259,7 +259,8 @@ def require_weights(missing: Sequence[str], but: tuple[str, ...]) -> None:
 def drop_parts(model: transformers.PreTrainedModel, beginnings: tuple[str, ...]) -> transformers.PreTrainedModel:
     """Remove the parts of a dual encoder whose names begin with one of the prefixes in `beginnings`.
 
-    An image-only or text-only model is not changed.
+    The model is changed in place, and returned. Each removed part becomes an Identity. An image-only or text-only model
+    is not changed.
     """
     if hasattr(model, "get_image_features") and hasattr(model, "get_text_features"):
         for name in [name for name, _ in model.named_children() if name.startswith(beginnings)]:
@@ -307,9 +308,11 @@ def check_same_pixels(processor: transformers.BaseImageProcessor, preprocessing:
 
 
 def convert_processor(settings: Settings) -> dict[str, Any]:
-    """Convert the settings of a transformers image processor (`to_dict()`) to our preprocessing.
+    """Convert the settings of a transformers image processor (`to_dict()`) to the keys resize, crop, mean, std and
+    interpolation of `Preprocessing`.
 
-    Raises KeyError, TypeError or ValueError for settings of another form, or if the input is not a square.
+    Sides are in pixels, and `crop` is None if images are squashed to a square. Raises KeyError, TypeError or ValueError
+    for settings of another form, or if the input is not a square.
     """
     size = settings["size"]
     crop_size = settings.get("crop_size") if settings.get("do_center_crop") else None
