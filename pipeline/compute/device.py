@@ -263,8 +263,8 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
         if not ((features * again).sum(axis=1) >= MIN_COSINE * lengths).all():
             log.warning(
-                "On this GPU, batches of %d images have other features than batches of %d images, so batches of %d"
-                " images are used. You need not do anything.",
+                "On this GPU, the features of an image differ between batches of %d and batches of %d images, so"
+                " batches of %d images are used. You need not do anything.",
                 2 * size, size, size,
             )  # fmt: skip
             break
@@ -355,7 +355,7 @@ def _wait(names: list[str], count: int) -> list[str]:
         for lock in locked.values():
             lock.release()
         if not is_logged:
-            log.info("waiting for %d of %d GPUs, because other jobs use them", count, len(names))
+            log.info("This job starts when %d of the %d GPUs are free. Other jobs use them now.", count, len(names))
             is_logged = True
         time.sleep(random.uniform(0.2, 1))
 

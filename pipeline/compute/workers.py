@@ -32,6 +32,11 @@ CHUNK_ITEMS = 16
 """Number of items that are sent to a process together."""
 CHUNKS_AHEAD = 2
 """Number of chunks per process that are read ahead."""
+REMEDY = (
+    "Free some memory, or raise the limits of the system on memory and processes. Photos are decoded without worker"
+    " processes if extract.decode_workers is 0."
+)
+"""Advice of a message about worker processes that cannot start."""
 DIED = "its worker process ended unexpectedly"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
@@ -321,7 +326,7 @@ class Worker(Generic[Item, Result]):
                 process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
                 reason = f"A worker process cannot be started ({error.strerror})"
-                raise JointspaceError(f"{reason}. Set the number of processes to 0 to work without them.") from error
+                raise JointspaceError(f"{reason}. {REMEDY}") from error
             self._running = process, connection
         try:
             connection.send(self._function)
@@ -329,8 +334,7 @@ class Worker(Generic[Item, Result]):
         except (EOFError, OSError):
             self._bury(process, connection)
             raise JointspaceError(
-                "The worker processes end before they begin to work. Their messages above give the reason. Set the"
-                " number of processes to 0 to work without them."
+                f"The worker processes end before they begin to work. Their messages above give the reason. {REMEDY}"
             ) from None
         return process, connection
 

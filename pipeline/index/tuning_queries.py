@@ -79,7 +79,9 @@ def choose_queries(
             if len(own) + len(phrases) >= MIN_TEXTS:
                 return TuningQueries(_embed_texts(own, phrases, one_vector_each(images), metric, embedder), "phrases")
             logging.getLogger(__name__).info(
-                "the model knows only %d of the phrases that measure an index, so photos measure it", len(phrases)
+                "The model knows only %d of the phrases that tune an index without captions, so the vectors of its"
+                " photos tune it. The recall of an index that photos tuned can be lower for texts.",
+                len(phrases),
             )
     return TuningQueries(images, "images")
 

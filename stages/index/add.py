@@ -61,7 +61,10 @@ def command(index: Path, source: Path, output: Path | None) -> None:
                 elif folder == index:
                     total, new = _add_index(change, source, removed)
                 else:
-                    raise UsageError(f"{source} is an index, so its photos are added to {index} only.")
+                    raise UsageError(
+                        f"{source} is an index of one model, so its photos are added to {index} only. To add them to"
+                        " other indexes of the run, give the folder of the photos."
+                    )
             except JointspaceError as error:
                 if folder == index:
                     raise
@@ -123,7 +126,11 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
-        log.info("%s: %s skipped, because they were removed from the index before", change.home, counted(gone, "photo"))
+        log.info(
+            "%s does not get %s, because `jointspace remove` removed them before.",
+            change.home,
+            counted(gone, "photo"),
+        )
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:
@@ -131,7 +138,8 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
         lost -= _hash_captions(digests, known, shard.packed_table("sentences").groups(["image_id", "text"]))
     if lost:
         log.warning(
-            "%s: %s skipped, because the index already has their photos with other captions. They cannot be found.",
+            "%s does not get %s, because it already has their photos with other captions. The new"
+            " captions cannot be found.",
             change.home, counted(len(lost), "caption"),
         )  # fmt: skip
 

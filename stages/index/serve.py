@@ -202,11 +202,11 @@ def serve(options: ServeOptions) -> None:
             )
         )
         names = ", ".join([*indexes, *describers])
-        log.info("%s at http://%s:%d (stop with Ctrl-C)", names, in_address(options.host), port)
+        log.info("Serving %s at http://%s:%d. Stop the server with Ctrl-C.", names, in_address(options.host), port)
         if review:
             others = len(review.pairs) - review.probable
             place = f"http://{in_address(options.host)}:{port}/review"
-            log.info("%d probable pairs and %d others to review at %s", review.probable, others, place)
+            log.info("Review %d probable pairs and %d other pairs at %s", review.probable, others, place)
         if ANY_HOST in hosts:
             log.warning(
                 "The server answers everyone who can reach this machine, under any host name. To admit only one host"
