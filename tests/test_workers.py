@@ -196,7 +196,7 @@ def test_message_says_that_no_process_can_be_started(monkeypatch: pytest.MonkeyP
         raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
     monkeypatch.setattr("pipeline.compute.workers.start_process", start)
-    with Worker(square) as worker, pytest.raises(JointspaceError, match="cannot be started .* Set the number"):
+    with Worker(square) as worker, pytest.raises(JointspaceError, match="cannot be started .* Free some memory"):
         worker(2)
 
 

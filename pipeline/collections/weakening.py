@@ -27,8 +27,8 @@ def simulate(image_id: np.ndarray, texts: Sequence[str], noise: SimulationSettin
     images, starts = np.unique(image_id, return_index=True)
     if len(images) < 2:
         raise InputError(
-            "Weak text is simulated from the sentences of auxiliary images, but fewer than 2 auxiliary images have"
-            " sentences. Add train to auxiliary.splits, or remove the entries of `documents` with `simulate`."
+            "Weak text is simulated from the captions of auxiliary images, but fewer than 2 auxiliary images have"
+            " captions. Add train to auxiliary.splits, or remove the entries of `documents` with `simulate`."
         )
     bounds = np.append(starts, len(image_id))
     own = [texts[first:last] for first, last in zip(bounds[:-1], bounds[1:], strict=True)]

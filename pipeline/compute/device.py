@@ -277,8 +277,8 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
         lengths = np.linalg.norm(features, axis=1) * np.linalg.norm(again, axis=1)
         if not ((features * again).sum(axis=1) >= MIN_COSINE * lengths).all():
             log.warning(
-                "On this GPU, batches of %d images have other features than batches of %d images, so batches of %d"
-                " images are used. You need not do anything.",
+                "On this GPU, the features of an image differ between batches of %d and batches of %d images, so"
+                " batches of %d images are used. You need not do anything.",
                 2 * size, size, size,
             )  # fmt: skip
             break

@@ -32,6 +32,11 @@ CHUNK_ITEMS = 16
 """Default number of items in a chunk, which is sent to a worker process at once."""
 CHUNKS_AHEAD = 2
 """Largest number of unfinished chunks per worker process. No further items are read before a chunk is finished."""
+REMEDY = (
+    "Free some memory, or raise the limits of the system on memory and processes. Photos are decoded without worker"
+    " processes if extract.decode_workers is 0."
+)
+"""Advice of a message about worker processes that cannot start."""
 DIED = "its worker process ended unexpectedly"
 KILLED = f"{OUT_OF_MEMORY}: its worker process was killed, as the system does when memory runs out"
 MIN_SHARED_BYTES = 1 << 12
@@ -330,9 +335,7 @@ class Worker(Generic[Item, Result]):
                 process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
                 reason = f"A worker process cannot be started ({error.strerror})"
-                raise JointspaceError(
-                    f"{reason}. Set the number of processes to 0 to work without worker processes."
-                ) from error
+                raise JointspaceError(f"{reason}. {REMEDY}") from error
             self._running = process, connection
         try:
             connection.send(self._function)
@@ -340,8 +343,7 @@ class Worker(Generic[Item, Result]):
         except (EOFError, OSError):
             self._bury(process, connection)
             raise JointspaceError(
-                "A worker process ended before it began to work. Its messages above give the reason. Set the number of"
-                " processes to 0 to work without worker processes."
+                f"The worker processes end before they begin to work. Their messages above give the reason. {REMEDY}"
             ) from None
         return process, connection
 

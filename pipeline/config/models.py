@@ -424,7 +424,7 @@ class Variant(Seeds):
             return values
         if values.get("hubness") in REMOVED_HUBNESS:
             raise ValueError(
-                f"hubness: {values['hubness']} was removed, because csls is better on test. Write hubness: csls, or"
+                f"hubness: {values['hubness']} was removed, because csls has a higher recall. Write hubness: csls, or"
                 f" choose another of {', '.join(HUBNESS)} and auto"
             )
         if "csls" not in values:

@@ -298,6 +298,6 @@ def batch_samples(samples: Iterable[RegionSample | Failure], per_batch: int) -> 
             reason = next(sample.reason for sample in batch if isinstance(sample, Failure))
             raise InputError(
                 f"None of the {len(batch)} photos of a batch could be read (the first reason: {reason}). Check that"
-                " data_root is available. If photos have changed, run `jointspace stage ingest` again."
+                " data_root is available. If photos have changed, run `jointspace stage ingest --run RUN` again."
             )
         yield RegionSample(np.concatenate([s.pixels for s in good]), np.concatenate([s.classes for s in good]))

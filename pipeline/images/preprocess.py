@@ -143,7 +143,7 @@ class PhotographReader:
         outcomes = shared_map(partial(self.load, views), ahead, self.processes, room, preload=RESIZING)
         for photograph, outcome in zip(photographs, outcomes, strict=True):
             if isinstance(outcome, Failure):
-                remedy = "`ingest` could read this photo. Restore it, or run `jointspace stage ingest` again."
+                remedy = "`ingest` could read this photo. Restore it, or run `jointspace stage ingest --run RUN` again."
                 if lacked_memory(outcome):
                     remedy = "Lower extract.decode_workers, or give the run more memory."
                 raise InputError(f"{photograph.name}: {outcome.reason}. {remedy}")

@@ -126,7 +126,11 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
 
     log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
-        log.info("%s: %s skipped, because they were removed from the index before", change.home, counted(gone, "photo"))
+        log.info(
+            "%s does not get %s, because `jointspace remove` removed them before.",
+            change.home,
+            counted(gone, "photo"),
+        )
     known = photo_digests(shards).intersection(digests.values())
     lost = _hash_captions(digests, known, manifest.sentences.to_batches(BATCH_ROWS))
     for shard in shards:

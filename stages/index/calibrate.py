@@ -31,7 +31,11 @@ def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
     with changing(index, None) as change:
         coverage = calibrate_index(change, pairs, seed).coverage
     log = logging.getLogger(__name__)
-    log.info("%s: %.0f%% of searches find their photo among the likely matches", index, 100 * coverage)
+    log.info(
+        "%s: the line below the likely matches was set so that %.0f%% of searches have the right photo above it.",
+        index,
+        100 * coverage,
+    )
     say_next(lambda: search_command(index))
 
 

@@ -365,7 +365,7 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
     write_measured(job.path, value, "statistics", arrays, job.provenance)
     measured = "".join(f"{name} {value[name]:.1f}, " for name in METRICS if value[name] is not None)
     log.info(
-        "%s on %s of %s: %s%.1f %% of the captions have the words of a training caption",
+        "%s on %s of %s: %s%.1f %% of the generated captions have exactly the words of a training caption.",
         *about.values(),
         measured,
         value["copied"],

@@ -123,7 +123,7 @@ def _measure_index(
     if errors:
         query, error = next(iter(errors.items()))
         log.warning(
-            "The query %s counts as 0, because %s cannot answer it (queries of this kind: %d): %s",
+            "The query %s counts as 0, because %s cannot answer it (number of such queries: %d): %s",
             printable(query), index.folder, len(errors), printable(error),
         )  # fmt: skip
     return measure_queries(judged, rankings)

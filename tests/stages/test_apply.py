@@ -286,11 +286,11 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "1 caption skipped" in caplog.text
+    assert "does not get 1 caption, because it already has" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)
-    assert "2 photos skipped, because they were removed from the index before" in caplog.text
+    assert "does not get 2 photos, because `jointspace remove` removed them" in caplog.text
     assert f"added 0 of 7 photos of {photos}" in caplog.text and open_index(index).card.images.count == 46
     (tmp_path / "moved").rename(tmp_path / "photos")
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")

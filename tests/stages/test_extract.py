@@ -173,10 +173,10 @@ def test_a_killed_extraction_continues_from_its_checkpoint(run: Path) -> None:
 
 def test_an_image_that_has_changed_is_named(run: Path) -> None:
     (run / "data/03.png").write_bytes((run / "data/03.png").read_bytes()[:-40])
-    with pytest.raises(InputError, match=r"03\.png: changed: .*run `jointspace stage ingest` again"):
+    with pytest.raises(InputError, match=r"03\.png: changed: .*run `jointspace stage ingest --run RUN` again"):
         extract(run)
     (run / "data/03.png").unlink()
-    with pytest.raises(InputError, match=r"03\.png: missing: .*run `jointspace stage ingest` again"):
+    with pytest.raises(InputError, match=r"03\.png: missing: .*run `jointspace stage ingest --run RUN` again"):
         extract(run)
     assert not list((run / "features").rglob("shard-00000.h5"))
     # The other shard can still be extracted.

@@ -285,11 +285,15 @@ def _report_index(model: str, name: str, modality: Modality, card: IndexCard, se
     )  # fmt: skip
     log.debug("%s: the index of the %s answers %.0f queries/s on one core.", model, name, card.queries_per_second)
     if cost := card.shortlist:
-        log.info(
-            "%s: %s finds %.3f of the ten best %s in %.1f ms per query. Scoring all of them takes %.1f ms.", model,
-            "a shortlist" if cost.shortlist else "scoring all", cost.recall, modality,
-            1000 / (cost.queries_per_second or math.inf), 1000 / (cost.exact_queries_per_second or math.inf),
-        )  # fmt: skip
+        exact = 1000 / (cost.exact_queries_per_second or math.inf)
+        if cost.shortlist:
+            log.info(
+                "%s: a search with a shortlist finds %.3f of the ten best %s in %.1f ms per query. Scoring all %s takes"
+                " %.1f ms.",
+                model, cost.recall, modality, 1000 / (cost.queries_per_second or math.inf), modality, exact,
+            )  # fmt: skip
+        else:
+            log.info("%s: a search scores all %s, which takes %.1f ms per query.", model, modality, exact)
         if cost.recall < settings.recall_floor:
             log.warning(
                 "%s: the shortlist of the index finds %.3f of the ten best %s, which is below index.recall_floor, %g."

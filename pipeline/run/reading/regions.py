@@ -161,7 +161,11 @@ class RegionExtraction:
             return None
         commit = shard.publish(self._details)
         counts = ", ".join(f"{count} {what}" for what, count in commit.details["counts"].items())
-        log.info("Regions that were changed, dropped or added in %s: %s.", shard.path, counts or "none")
+        log.info(
+            "The shard %s was made. It has these numbers of regions that were changed, dropped or added: %s.",
+            shard.path,
+            counts or "none",
+        )
         require_few_rejects(shard.path, commit, self._run.config.collection.reject_limit)
         return part.number
 
