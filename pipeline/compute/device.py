@@ -293,7 +293,8 @@ class OomBatcher:
     """A loop over many rows in batches of at most `size` rows. The size shrinks when a GPU's memory is too small."""
 
     def __init__(self, size: int, row_name: str) -> None:
-        """Set the batch size. `row_name` is the word for one row in messages, such as `image`."""
+        """Set the largest number of rows in a batch, `size`. `row_name` is the word for one row in messages, such as
+        `image`."""
         self.size = size
         self.row_name = row_name
 

@@ -66,9 +66,10 @@ or a ScoreRule if each has several vectors."""
 class MultiVectors(Ragged):
     """n images or sentences with several vectors each: one per region of an image, or one per word of a sentence.
 
-    Item i has the rows offsets[i] to offsets[i + 1] - 1 of `vectors` (total, c). `globals` (n, g) has one additional
-    vector for each item, or is None if the model has no global vectors. `boxes` (total, 4) are the boxes of images'
-    regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences. `vectors` and `globals` are tensors
+    `vectors` (total, c) has the vectors of all items, one item after another. With `offsets` (n + 1,) int64, item i has
+    the rows offsets[i] to offsets[i + 1] - 1. `globals` (n, g) has one additional vector for each item, or is None if
+    the model has no global vectors. `boxes` (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of
+    the original image, and None for sentences. `vectors` and `globals` are tensors
     in a network, and arrays when they are read or written. `vectors` is None if the vectors are stored in a FAISS index
     instead.
     """

@@ -138,8 +138,8 @@ class MultiVectorGallery(Gallery):
     product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
     with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
     which are searched with the words of a caption, or `sentences`, which are searched with the regions of an image.
-    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, and
-    `owners` has, for each vector, the row of its item.
+    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, in
+    ascending order, and `owners` has, for each vector, the row of its item.
 
     Items without vectors were removed and are never found. The constructor raises IntegrityError if the index has
     another type, or if a Flat index has a shortlist.
@@ -241,8 +241,8 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """Estimate the scores (n,) of all items for a single query, with the mean of its inverted list in place of each
-        vector.
+        """Estimate the scores (n,) of all n items of the table for a single query. Each vector of an item is replaced
+        by the mean of the inverted list that contains the vector.
 
         If images are searched and the best region for each word counts, the `nearest` regions for each word keep their
         exact products.

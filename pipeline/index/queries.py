@@ -66,16 +66,22 @@ class QueryEncoder:
         return self.embed_sentences([sentence])
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """Embed n texts, at least one, in the joint space. Returns (n, c) float32, or MultiVectors with n items for a
-        multi-vector model."""
+        """Embed n texts, at least one, in the joint space. Returns (n, c) float32, which need not have unit length, or
+        MultiVectors with n items for a multi-vector model.
+
+        Raises UsageError if the index cannot embed texts (see QueryForms), and IntegrityError if the model is damaged
+        or if a vector has NaN or infinity.
+        """
         forms = self._forms(sentences)
         return self._computed(lambda: self.model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Embed an image in the joint space. Its `features` map the names of image encoders to arrays (1, dim). Returns
-        (1, c) float32.
+        (1, c) float32, which need not have unit length.
 
-        Raises UsageError if the features of an encoder of the model are missing.
+        The model must have one vector per item. Features of encoders that the model does not use are ignored. Raises
+        UsageError if the features of an encoder of the model are missing, and IntegrityError if the features do not fit
+        the model, or if the result has NaN or infinity.
         """
         self._require_encoders(features)
         return one_vector_each(self._computed(lambda: self.model.embed_images(features)))

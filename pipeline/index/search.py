@@ -124,7 +124,7 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
-        # A caller may set this to a function that draws a hit of an image as HTML, for notebooks.
+        # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos.
         self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
@@ -298,11 +298,13 @@ class Searcher(QueryEncoder):
         return [answer for answer in answers if answer is not None]
 
     def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
-        """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
+        """Answer a text that the model cannot embed, with the `top` images that match its words and satisfy `where`.
+        Return None for a text that the model can embed.
 
-        The hits have the score 0. If no image matches, or if `match_text` is false, the answer is empty and has the
-        message of `require_known` as its `error`. If the model cannot embed any text, the UsageError is raised instead,
-        unless the index has no text encoder and an image matches.
+        Images that have the text as an identifier come first, and the others follow by their rank in the full-text
+        search. All hits have the score 0. If no image matches, or if `match_text` is false, the answer is empty and has
+        the message of `require_known` as its `error`. If the model cannot embed any text, the UsageError of
+        `require_known` is raised instead, unless the index has no text encoder and an image matches.
         """
         try:
             self.require_known(sentence)
@@ -403,7 +405,8 @@ class Searcher(QueryEncoder):
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
     def _require_sums(self) -> None:
-        """Raise UsageError if the model's vectors of texts and images cannot be added."""
+        """Raise UsageError if the model's vectors of texts and images cannot be added, because it has several vectors
+        per item or compares by the Euclidean distance."""
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(

@@ -1,4 +1,5 @@
-"""`calibrate`: the line of likely matches by captions of a user, its errors, and changes of the photos."""
+"""Tests of the command `calibrate`: the line of likely matches that it sets with captions of a user, its errors for
+unusable captions, and changes of the photos after a calibration."""
 
 import csv
 import json

@@ -100,7 +100,8 @@ function asSentence(text) {
   return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
-// Shows a message once, with the names of the models that it concerns unless it concerns all models.
+// Shows a message. If several models have the same message, it is shown once, after the titles of these models unless
+// it concerns all models. Without a `title`, the message concerns no single model.
 function note(text, title) {
   notes.set(text, [...(notes.get(text) || []), ...(title ? [title] : [])]);
   at("notes").replaceChildren(...[...notes].map(([told, of]) => {
