@@ -156,7 +156,8 @@ class Arriving:
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
-        """Wait until the copy is complete, and return the values as an array."""
+        """Wait until the copy of the tensor to the CPU is complete, and return its values as a NumPy array of the same
+        shape. A tensor that was on the CPU shares its memory with the array."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._here.cpu().numpy()

@@ -380,8 +380,8 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
 
 
 def private_folder(folder: Path, remedy: str) -> Path:
-    """Create `folder` with its parents so that only this user can read it, and return it. A folder that exists keeps
-    its permissions.
+    """Create `folder`, which only this user can read, and return it. Missing parents are created with the default
+    permissions. A folder that exists keeps its permissions.
 
     Raises UsageError if it cannot be created, is a link or a file, or belongs to another user. The message ends with
     the `remedy`, which is a clause such as `set TMPDIR to another folder`.

@@ -126,7 +126,7 @@ class QueryEncoder:
 
     def unknown_words(self, sentence: str) -> list[str]:
         """Return the words of a text that no vocabulary and no text encoder of the model knows, so that the model
-        ignores them."""
+        ignores them. Raises UsageError if the index cannot embed any text."""
         readers = self._forms.readers
         unknown = [
             [
@@ -141,14 +141,15 @@ class QueryEncoder:
         return min(unknown, key=len)
 
     def knows(self, text: str) -> bool:
-        """Return whether the model knows words of a text other than stop words, so that a search for it makes sense."""
+        """Return whether the model knows words of a text other than stop words, so that a search for the text makes
+        sense. Raises UsageError if the index cannot embed any text."""
         return any(reader.searches(text) for reader in self._forms.readers)
 
     def count_words(self, sentence: str) -> tuple[int, int]:
         """Return the number of words in a text, and the number of unknown words among them.
 
         If the model has several vocabularies or text encoders, both numbers come from the vocabulary or text encoder
-        with the fewest unknown words.
+        with the fewest unknown words. Raises UsageError if the index cannot embed any text.
         """
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
@@ -156,7 +157,8 @@ class QueryEncoder:
         """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if there is
         none.
 
-        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None.
+        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None. Raises
+        UsageError if the index cannot embed any text.
         """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         for word in list(words)[:MAX_SUGGESTIONS]:

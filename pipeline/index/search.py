@@ -495,8 +495,8 @@ class Searcher(QueryEncoder):
     def is_kept(self, modality: Modality) -> bool:
         """Return whether searches keep the table of the `images` or `sentences` in memory.
 
-        They do if it has at most MAX_ROWS_IN_MEMORY rows, or if some of its rows are hidden (`StoredIndex.hidden`).
-        Otherwise each search reads the rows of its results from the file.
+        They do if the table has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
+        (`StoredIndex.hidden`). Otherwise each search reads the rows of its results from the file.
         """
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
 

@@ -49,7 +49,8 @@ class TextEmbedder(Protocol):
     """The interface of an object that embeds texts with a model, such as a QueryEncoder."""
 
     def knows(self, text: str) -> bool:
-        """Return whether the model knows words of `text`, so that a search for it makes sense."""
+        """Return whether the model knows words of `text`, so that a search for the text makes sense. Raises UsageError
+        if the model cannot embed any text."""
         ...
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:

@@ -206,7 +206,10 @@ async def find_images(
 ) -> answers.ImagesAnswer:
     """Find the photos that match the text `sentence` best.
 
-    If the index has no line between likely matches and others, `remark` says why.
+    Without `sort`, the best match comes first. With `sort`, the likely matches are sorted by the values of a column:
+    dates with the newest first, and other values in ascending order. A minus before the name of the column reverses the
+    order. If the index has no line between likely matches and others, `remark` says why, and the `top` best matches are
+    sorted.
     """
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)

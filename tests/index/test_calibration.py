@@ -34,8 +34,8 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the score of each caption with its image, standardised by the mean and deviation of the caption's scores
-    with all other images."""
+    """Return the score (m,) of each of m captions with its image, standardised by the mean and deviation of the
+    caption's scores with all other images. `owners` (m,) has the row of the image of each caption."""
     scores = []
     for sentence, owner in zip(sentences.astype(float), owners, strict=True):
         others = np.delete(images, owner, axis=0) @ sentence

@@ -559,8 +559,9 @@ def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: C
 
 
 def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) -> None:
-    """The model knows only the first query, "dog". The second query, "rome", is a value of more photos than may share
-    an identifier."""
+    """Results are sorted by a column. The two photos with the identifier "dog" come before all other photos. The query
+    "rome" is a value of 21 photos, which are too many for an identifier, so its photos are only sorted. The model knows
+    the word "dog", but not "rome"."""
     searcher = Searcher(open_index(with_columns(
         run / "bundle", tmp_path / "index", name=["dog", "dog", *["other"] * 22], place=["Rome"] * 21 + [None] * 3,
         count=[*range(24)],
