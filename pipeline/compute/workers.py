@@ -329,9 +329,9 @@ class Worker(Generic[Item, Result]):
             try:
                 process, connection = start_process(serve_items, self._variables, True, self._preload)
             except OSError as error:
-                reason = f"A worker process cannot be started ({error.strerror})"
                 raise JointspaceError(
-                    f"{reason}. Set the number of processes to 0 to work without worker processes."
+                    f"A worker process cannot be started ({error.strerror}). Set the number of processes to 0 to work"
+                    " without worker processes."
                 ) from error
             self._running = process, connection
         try:

@@ -530,7 +530,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
             for ids in found:
                 if not 0 <= ids.min(initial=0) <= ids.max(initial=0) < limit:
                     raise IntegrityError(
-                        f"{path} has ids that are not in 0 to {limit - 1}, the rows of its table. {REBUILD}"
+                        f"{path} has ids that are not in 0 to {limit - 1}, the range of its rows. {REBUILD}"
                     )
                 seen[ids] = True
             if found and seen.sum() < part.ntotal:

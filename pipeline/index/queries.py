@@ -121,7 +121,10 @@ class QueryEncoder:
                 f" {'one' if self.multi_vector else 'several'}. {REBUILD}"
             )
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"The model in {self.index.folder} computes vectors with NaN or infinity. {REBUILD}")
+            raise IntegrityError(
+                f"The model in {self.index.folder} computes vectors with NaN or infinity, or an array that is not a"
+                f" table of vectors. {REBUILD}"
+            )
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
@@ -364,8 +367,9 @@ class OpenedEncoder:
         try:
             return self.encoder.encode(images)
         except MALFORMED as error:
-            reason = f"The encoder in {self.where} cannot encode images ({brief(error)})"
-            raise IntegrityError(f"{reason}. {REBUILD}") from error
+            raise IntegrityError(
+                f"The encoder in {self.where} cannot encode images ({brief(error)}). {REBUILD}"
+            ) from error
 
 
 def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[str, np.ndarray]:

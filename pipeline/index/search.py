@@ -112,8 +112,8 @@ class Searcher(QueryEncoder):
 
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
-    A score is the inner product of unit vectors, the negative squared distance if the metric is euclidean, or the score
-    by the rule of a multi-vector model. A multi-vector model compares an image by its regions, which only the index
+    A score is the inner product of the vectors, which is their cosine for most models, the negative squared distance if
+    the metric is euclidean, or the score by the rule of a multi-vector model. A multi-vector model compares an image by its regions, which only the index
     has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
@@ -124,7 +124,8 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
-        # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos.
+        # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos of the
+        # answers. Without it (None), they show no photos.
         self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}

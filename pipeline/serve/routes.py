@@ -395,7 +395,8 @@ async def give_original(image: OfImage) -> Response:
 
 @router.get("/api/models/{model}/photographs/{image_id}/about")
 async def describe_image(image: OfImage) -> answers.AboutAnswer:
-    """Return the name, the captions and the columns of a photo, and the addresses of its images on this server."""
+    """Return the name, the split, the captions and the columns of a photo, and the addresses of its images on this
+    server. The answer has status 404 if the photo is not in the index or was removed from it."""
     row = await image.ask(image.gallery.row)
     sentences = await image.ask(image.gallery.sentences_of)
     shown = answers.describe_image(image.model, row, next(iter(sentences), None))

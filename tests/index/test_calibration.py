@@ -24,8 +24,9 @@ from stages.index.search import command
 
 
 def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return random vectors of `count` images, the vectors of two captions for each image, which are the image's vector
-    with noise, and the row of each caption's image."""
+    """Return random vectors (count, 12) of `count` images, the vectors (2 * count, 12) of two captions for each image,
+    which are the image's vector with noise, and the row (2 * count,) of each caption's image. The vectors do not have
+    unit length."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((count, 12)).astype(np.float32)
     owners = np.repeat(np.arange(count), 2)

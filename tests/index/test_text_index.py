@@ -287,7 +287,8 @@ def test_build_index_makes_the_full_text_index(run: Path, monkeypatch: pytest.Mo
 def test_only_the_job_that_completes_the_index_makes_its_full_text_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last two of three shards are built at the same time. Afterwards the index is built again with two shards."""
+    """The last two of three shards are built at the same time, and the full-text index is only made with all three.
+    Afterwards the index is built again with two shards, and only the second shard makes the full-text index."""
     run = make_run(tmp_path / "run", images=40)
     made: list[int] = []
     monkeypatch.setattr(text_index, "make_text_index", lambda index: made.append(len(index.shards)))
