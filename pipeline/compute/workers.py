@@ -258,7 +258,8 @@ class Worker(Generic[Item, Result]):
     ) -> None:
         """Set the function, and the environment `variables` that the process gets in addition to those of this process.
 
-        If `variables` is None or empty, the process is limited to one thread. `isolated_map` explains `preload`.
+        If `variables` is None or empty, the process is limited to one thread. `preload` names modules that take long to
+        import. If there are any, the process is forked from one process that has imported them, instead of spawned.
         """
         self._function = function
         self._preload = preload

@@ -55,9 +55,9 @@ class Calibration:
     """The calibration of an index for text queries, as the module explains it.
 
     `background` (b, c) are the image vectors of the background, which are compared with queries by `metric`. `score` is
-    the smallest normalised score z of a likely match (see the module). `nearness` is the smallest mean of a query's NEIGHBOURS best scores with the
-    background with which the query fits the collection. `coverage` is the share of queries (0 to 1) whose right photo
-    is a likely match.
+    the smallest normalised score z of a likely match (see the module). `nearness` is the smallest mean of a query's
+    NEIGHBOURS best scores with the background with which the query fits the collection. `coverage` is the share of
+    queries (0 to 1) whose right photo is a likely match.
     """
 
     background: np.ndarray
@@ -119,8 +119,8 @@ class Calibration:
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def threshold(self, query: np.ndarray) -> float:
-        """Return the smallest score of a likely match for the vector `query` (1, c) of a text. It is a score as searches
-        return it, and not a normalised score."""
+        """Return the smallest score of a likely match for the vector `query` (1, c) of a text. It is a score as
+        searches return it, and not a normalised score."""
         (mean,), (deviation,), _ = summarise_scores(compare(query, self.background, self.metric))
         return float(mean + self.score * deviation)
 

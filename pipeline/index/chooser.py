@@ -187,10 +187,10 @@ class Round:
 class Bench:
     """The sample of the vectors, the queries, and the centroids that all trials of candidates share.
 
-    A candidate must reach the recall `floor` on the sample. It is higher than the required recall, because a smaller
-    index misses fewer neighbours: the share of the neighbours that may be missed is multiplied by the sampled share of
-    the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of the vectors is sampled, a tenth as many
-    neighbours may be missed.
+    A candidate must reach the recall `floor` on the sample. `floor` is higher than the required recall unless all
+    vectors are in the sample, because a smaller index misses fewer neighbours: the share of the neighbours that may be
+    missed is multiplied by the sampled share of the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of
+    the vectors is sampled, a tenth as many neighbours may be missed.
     """
 
     def __init__(

@@ -113,8 +113,8 @@ class Searcher(QueryEncoder):
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
     A score is the inner product of the vectors, which is their cosine for most models, the negative squared distance if
-    the metric is euclidean, or the score by the rule of a multi-vector model. A multi-vector model compares an image by its regions, which only the index
-    has. An image in a query must therefore be one of the images of the index.
+    the metric is euclidean, or the score by the rule of a multi-vector model. A multi-vector model compares an image by
+    its regions, which only the index has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
     images for which it is true, or their captions, are found. The `hidden_columns` are not in the results, and neither
@@ -133,7 +133,8 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def text_index(self) -> TextIndex:
-        """The full-text index of the captions, file names and columns. It is opened, or made, when it is first used."""
+        """The full-text index of the captions, file names and columns. It is opened, or made, when it is first used.
+        Raises UsageError if SQLite cannot make it."""
         return TextIndex(self.index, self._hidden)
 
     def images(
