@@ -116,8 +116,8 @@ class MultiVectors(Ragged):
         return self.vectors
 
     def without(self, rows: np.ndarray) -> Self:
-        """Return all n items, in which the items with the numbers `rows` (k,) have no vectors and boxes any more. Their
-        global vectors become zero."""
+        """Return a copy of all n items, in which the items with the numbers `rows` (k,) have no vectors and boxes any
+        more. The global vectors of these items are zero in the copy, and all other items keep their numbers."""
         kept = np.delete(np.arange(self.offsets[-1]), self.positions(rows))
         lengths = self.lengths
         lengths[rows] = 0

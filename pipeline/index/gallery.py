@@ -359,7 +359,8 @@ class Hits(NamedTuple):
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their inner products."""
+    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their inner products.
+    The metric of `index` must be the inner product. A vector that FAISS does not find is missing in the result."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
     asked, rank = np.nonzero(rows >= 0)
     order = np.argsort(rows[asked, rank], kind="stable")

@@ -160,7 +160,8 @@ async function fileOf(params) {
   return !named || ADDRESS.test(named) ? null : kept(named);
 }
 
-// Returns the parts of the URL that the results depend on: everything except the photo that is viewed.
+// Returns everything that the results depend on, as one text: the parameters of the URL except the photo that is viewed,
+// followed by the chosen generators.
 function questionOf(params) {
   const rest = new URLSearchParams(params);
   rest.delete("image");
