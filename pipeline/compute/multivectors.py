@@ -92,13 +92,13 @@ class MultiVectors(Ragged):
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:
-        """Return the same items with `vectors` and `globals` as tensors on `device`."""
+        """Return the same items with `vectors` and `globals` as tensors on `device`. `vectors` must not be None."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else upload(self.globals, device)
         return replace(self, vectors=upload(self.vectors, device), globals=item_globals)
 
     def arrays(self) -> Self:
-        """Return the same items with `vectors` and `globals` as NumPy arrays."""
+        """Return the same items with `vectors` and `globals` as NumPy arrays. `vectors` must not be None."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else to_numpy(self.globals)
         return replace(self, vectors=to_numpy(self.vectors), globals=item_globals)

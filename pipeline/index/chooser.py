@@ -152,7 +152,8 @@ def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
     """Return the best of the candidates by RULE. There must be at least one.
 
     The cost of a candidate is its size in bytes times its seconds per query. Costs of at most TOLERANCE_FACTOR times
-    the smallest cost count as equal, and so do sizes of at most this multiple of the smallest size. Small differences between measurements therefore do not decide.
+    the smallest cost count as equal, and so do sizes of at most this multiple of the smallest size. Small differences
+    between measurements therefore do not decide.
     """
     least = min(trial.cost for trial in trials)
     near = [trial for trial in trials if trial.cost <= TOLERANCE_FACTOR * least]

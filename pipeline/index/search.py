@@ -151,8 +151,8 @@ class Searcher(QueryEncoder):
 
         Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
         if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
-        UsageError if `where` is not a valid condition, if `sort` is not a column whose values have an order, or if the
-        model cannot add vectors of texts.
+        UsageError if `where` is not a valid condition, if `sort` is not a column whose values have an order, if the
+        model cannot add vectors of texts, or if the index cannot embed any text and no image matches the words.
         """
         if sort is not None:
             # Imported here, because queries without a sort column do not need pyarrow.compute.

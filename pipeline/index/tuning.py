@@ -150,7 +150,8 @@ class Stages:
 
 
 def stages_of(index: faiss.Index) -> Stages:
-    """Find the parts of `index` that have search parameters: `index` itself, or indexes that it wraps."""
+    """Return the parts of `index` that have search parameters: `index` itself, or indexes that it wraps. A part that
+    the index does not have is None."""
     parts = list(parts_of(index))
     return Stages(
         refine=next((part for part in parts if isinstance(part, faiss.IndexRefine)), None),
