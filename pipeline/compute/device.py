@@ -156,7 +156,8 @@ class Arriving:
             self._copied.record(torch.cuda.current_stream(tensor.device))
 
     def numpy(self) -> "np.ndarray":
-        """Wait until the copy is complete, and return the values as an array."""
+        """Wait until the copy of the tensor to the CPU is complete, and return its values as a NumPy array of the same
+        shape. A tensor that was on the CPU shares its memory with the array."""
         if self._copied is not None:
             self._copied.synchronize()
         return self._here.cpu().numpy()
@@ -293,7 +294,8 @@ class OomBatcher:
     """A loop over many rows in batches of at most `size` rows. The size shrinks when a GPU's memory is too small."""
 
     def __init__(self, size: int, row_name: str) -> None:
-        """Set the batch size. `row_name` is the word for one row in messages, such as `image`."""
+        """Set the largest number of rows in a batch, `size`. `row_name` is the word for one row in messages, such as
+        `image`."""
         self.size = size
         self.row_name = row_name
 

@@ -27,8 +27,8 @@ class LazyRows(Protocol):
 
 
 class ChosenRows:
-    """The rows of an array with the numbers `chosen` (n,). They are read when this object is indexed, by their
-    positions in `chosen`."""
+    """The rows of an `array` with the numbers `chosen` (n,), as if they were an array (n, ...) of their own. Row i of
+    this object is the row `chosen[i]` of `array`. Rows are only read when this object is indexed."""
 
     def __init__(self, array: "np.ndarray | Chained", chosen: np.ndarray) -> None:
         self._array = array
@@ -58,7 +58,8 @@ class Chained:
     def __getitem__(self, rows: np.ndarray | Sequence[int] | slice) -> np.ndarray:
         """Read the rows `rows`: whole numbers (k,) from 0 to n - 1 in any order, a mask (n,) bool, or a slice.
 
-        Raises IndexError for other types and shapes, and for numbers below 0 or above n - 1.
+        Returns a new array (k, ...) of the type `dtype`, in the order of `rows`. Raises IndexError for other types and
+        shapes of `rows`, and for numbers below 0 or above n - 1.
         """
         count = self.shape[0]
         rows = np.arange(*rows.indices(count)) if isinstance(rows, slice) else np.asarray(rows)

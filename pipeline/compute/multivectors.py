@@ -66,9 +66,10 @@ or a ScoreRule if each has several vectors."""
 class MultiVectors(Ragged):
     """n images or sentences with several vectors each: one per region of an image, or one per word of a sentence.
 
-    Item i has the rows offsets[i] to offsets[i + 1] - 1 of `vectors` (total, c). `globals` (n, g) has one additional
-    vector for each item, or is None if the model has no global vectors. `boxes` (total, 4) are the boxes of images'
-    regions, x1, y1, x2, y2 in pixels of the original image, and None for sentences. `vectors` and `globals` are tensors
+    `vectors` (total, c) has the vectors of all items, one item after another. With `offsets` (n + 1,) int64, item i has
+    the rows offsets[i] to offsets[i + 1] - 1. `globals` (n, g) has one additional vector for each item, or is None if
+    the model has no global vectors. `boxes` (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of
+    the original image, and None for sentences. `vectors` and `globals` are tensors
     in a network, and arrays when they are read or written. `vectors` is None if the vectors are stored in a FAISS index
     instead.
     """
@@ -91,13 +92,13 @@ class MultiVectors(Ragged):
         return self.between(*rows.indices(len(self))[:2]) if isinstance(rows, slice) else self.take(rows)
 
     def on(self, device: "torch.device") -> Self:
-        """Return the same items with `vectors` and `globals` as tensors on `device`."""
+        """Return the same items with `vectors` and `globals` as tensors on `device`. `vectors` must not be None."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else upload(self.globals, device)
         return replace(self, vectors=upload(self.vectors, device), globals=item_globals)
 
     def arrays(self) -> Self:
-        """Return the same items with `vectors` and `globals` as NumPy arrays."""
+        """Return the same items with `vectors` and `globals` as NumPy arrays. `vectors` must not be None."""
         assert self.vectors is not None
         item_globals = None if self.globals is None else to_numpy(self.globals)
         return replace(self, vectors=to_numpy(self.vectors), globals=item_globals)
@@ -115,8 +116,8 @@ class MultiVectors(Ragged):
         return self.vectors
 
     def without(self, rows: np.ndarray) -> Self:
-        """Return all n items, in which the items with the numbers `rows` (k,) have no vectors and boxes any more. Their
-        global vectors become zero."""
+        """Return a copy of all n items, in which the items with the numbers `rows` (k,) have no vectors and boxes any
+        more. The global vectors of these items are zero in the copy, and all other items keep their numbers."""
         kept = np.delete(np.arange(self.offsets[-1]), self.positions(rows))
         lengths = self.lengths
         lengths[rows] = 0

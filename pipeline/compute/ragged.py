@@ -59,7 +59,8 @@ class Ragged:
         return [self.between(start, min(start + size, len(self))) for start in range(0, max(1, len(self)), size)]
 
     def split(self, name: str) -> list[np.ndarray]:
-        """Return the values of the column `name`, which must be an array, as one array for each row."""
+        """Return the values of the column `name`, which must be an array, as one array for each row. The arrays are
+        views, and the array of a row without values is empty."""
         return np.split(getattr(self, name), self.offsets[1:-1])[: len(self)]
 
     @classmethod

@@ -263,7 +263,8 @@ class Worker(Generic[Item, Result]):
     ) -> None:
         """Set the function, and the environment `variables` that the process gets in addition to those of this process.
 
-        If `variables` is None or empty, the process is limited to one thread. `isolated_map` explains `preload`.
+        If `variables` is None or empty, the process is limited to one thread. `preload` names modules that take long to
+        import. If there are any, the process is forked from one process that has imported them, instead of spawned.
         """
         self._function = function
         self._preload = preload
@@ -382,8 +383,8 @@ def behind(function: Callable[[Item], Result | None], items: Iterable[Item]) -> 
 
 
 def private_folder(folder: Path, remedy: str) -> Path:
-    """Create `folder` with its parents so that only this user can read it, and return it. A folder that exists keeps
-    its permissions.
+    """Create `folder`, which only this user can read, and return it. Missing parents are created with the default
+    permissions. A folder that exists keeps its permissions.
 
     Raises UsageError if it cannot be created, is a link or a file, or belongs to another user. The message ends with
     the `remedy`, which is a clause such as `set TMPDIR to another folder`.

@@ -55,9 +55,9 @@ class Calibration:
     """The calibration of an index for text queries, as the module explains it.
 
     `background` (b, c) are the image vectors of the background, which are compared with queries by `metric`. `score` is
-    the smallest z of a likely match. `nearness` is the smallest mean of a query's NEIGHBOURS best scores with the
-    background with which the query fits the collection. `coverage` is the share of queries (0 to 1) whose right photo
-    is a likely match.
+    the smallest normalised score z of a likely match (see the module). `nearness` is the smallest mean of a query's
+    NEIGHBOURS best scores with the background with which the query fits the collection. `coverage` is the share of
+    queries (0 to 1) whose right photo is a likely match.
     """
 
     background: np.ndarray
@@ -72,8 +72,10 @@ class Calibration:
         captions, of dev or of a user.
 
         The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image in row
-        `owners[j]`, which is left out of the background of this caption. For at most (1 - `coverage`) * (m + 1) of the
-        captions, the z of their image is below the threshold. This number is computed without rounding errors.
+        `owners[j]`, which is left out of the background of this caption. The normalised score z of an image is its
+        score minus the mean of the background's scores, divided by their standard deviation. The threshold `score` is
+        the greatest value for which at most (1 - `coverage`) * (m + 1) captions have an image whose z is below it. This
+        number is computed without rounding errors. With too few captions, the threshold is LOWEST_SCORE.
         """
         scores = []
         nearness = []
@@ -117,8 +119,8 @@ class Calibration:
         return {"version": 1, "coverage": self.coverage, "score": self.score, "nearness": self.nearness}
 
     def threshold(self, query: np.ndarray) -> float:
-        """Return the smallest score, as searches return it, of a likely match for the vector `query` (1, c) of a
-        text."""
+        """Return the smallest score of a likely match for the vector `query` (1, c) of a text. It is a score as
+        searches return it, and not a normalised score."""
         (mean,), (deviation,), _ = summarise_scores(compare(query, self.background, self.metric))
         return float(mean + self.score * deviation)
 

@@ -126,7 +126,8 @@ def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
 
 
 def lists_factory(lists: int) -> str:
-    """Return the part of a factory string that makes an inverted file with this number of lists."""
+    """Return the part of a factory string that makes an inverted file with this number of lists, such as IVF100. From
+    GRAPH_LISTS lists on, the part also makes a graph that finds the nearest lists, such as IVF65536_HNSW32."""
     return f"IVF{lists}_HNSW{GRAPH_LINKS}" if lists >= GRAPH_LISTS else f"IVF{lists}"
 
 

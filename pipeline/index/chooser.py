@@ -151,8 +151,9 @@ class CandidateTrial:
 def best_of(trials: list[CandidateTrial]) -> CandidateTrial:
     """Return the best of the candidates by RULE. There must be at least one.
 
-    Costs of at most TOLERANCE_FACTOR times the smallest cost count as equal, and so do sizes of at most this multiple
-    of the smallest size. Small differences between measurements therefore do not decide.
+    The cost of a candidate is its size in bytes times its seconds per query. Costs of at most TOLERANCE_FACTOR times
+    the smallest cost count as equal, and so do sizes of at most this multiple of the smallest size. Small differences
+    between measurements therefore do not decide.
     """
     least = min(trial.cost for trial in trials)
     near = [trial for trial in trials if trial.cost <= TOLERANCE_FACTOR * least]
@@ -187,10 +188,10 @@ class Round:
 class Bench:
     """The sample of the vectors, the queries, and the centroids that all trials of candidates share.
 
-    A candidate must reach the recall `floor` on the sample. It is higher than the required recall, because a smaller
-    index misses fewer neighbours: the share of the neighbours that may be missed is multiplied by the sampled share of
-    the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of the vectors is sampled, a tenth as many
-    neighbours may be missed.
+    A candidate must reach the recall `floor` on the sample. `floor` is higher than the required recall unless all
+    vectors are in the sample, because a smaller index misses fewer neighbours: the share of the neighbours that may be
+    missed is multiplied by the sampled share of the vectors to the power of SAMPLE_RECALL_EXPONENT. If a thousandth of
+    the vectors is sampled, a tenth as many neighbours may be missed.
     """
 
     def __init__(

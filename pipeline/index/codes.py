@@ -39,7 +39,9 @@ def build_codes(
 
     `metric` is the metric of the vectors (inner_product or euclidean), and `code` is a name in CODES. `corrected` says
     whether the vectors end with the columns of a hubness correction. `dims` is the number of axes of a code, including
-    these columns, or None for the default of the code. Equal arguments give equal codes.
+    these columns, or None for the default of the code. The index compares by inner products if `corrected` is true, and
+    else by squared distances. With `inner_product`, uncorrected vectors are scaled to unit length after the projection,
+    so the order of results is the order by cosine. Equal arguments give equal codes.
     """
     width = vectors.shape[1]
     own = vectors[:, : width - CORRECTION_COLUMNS] if corrected else vectors

@@ -3,8 +3,9 @@
 FAISS skips all other vectors while it searches (`sel` in its SearchParameters). The fewer vectors are allowed, the more
 lists or vertices of an inverted file or a graph are visited, so that about as many vectors are compared as without a
 condition. If at most MAX_BRUTE_FORCE_ROWS vectors are allowed, or if FAISS finds too few, the query is compared with
-all allowed vectors instead. A Flat index gives the exact result, and the recall of any other index is about the same as
-without a condition, or higher.
+all allowed vectors instead. If the index cannot return its vectors, or returns them less exactly than it compares them
+(RaBitQ), FAISS visits all lists instead. A Flat index gives the exact result, and the recall of any other index is
+about the same as without a condition, or higher.
 """
 
 import math
@@ -27,9 +28,9 @@ _mapping = Lock()
 def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray) -> Neighbours:
     """Find the `top` best vectors for each of the `queries` (q, c) among the allowed ids.
 
-    `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. If
-    fewer than `top` ids are allowed, the result has as many columns as there are allowed ids. Raises UsageError if the
-    index can neither skip vectors nor return its vectors.
+    `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. The
+    rows of the result are ids. If fewer than `top` ids are allowed, the result has as many columns as there are allowed
+    ids. Raises UsageError if the index can neither skip vectors nor return its vectors.
     """
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.

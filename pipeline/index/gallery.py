@@ -138,8 +138,8 @@ class MultiVectorGallery(Gallery):
     product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
     with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
     which are searched with the words of a caption, or `sentences`, which are searched with the regions of an image.
-    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, and
-    `owners` has, for each vector, the row of its item.
+    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, in
+    ascending order, and `owners` has, for each vector, the row of its item.
 
     Items without vectors were removed and are never found. The constructor raises IntegrityError if the index has
     another type, or if a Flat index has a shortlist.
@@ -241,8 +241,8 @@ class MultiVectorGallery(Gallery):
             among *= 4
 
     def _estimate(self, query: MultiVectors, nearest: int) -> np.ndarray:
-        """Estimate the scores (n,) of all items for a single query, with the mean of its inverted list in place of each
-        vector.
+        """Estimate the scores (n,) of all n items of the table for a single query. Each vector of an item is replaced
+        by the mean of the inverted list that contains the vector.
 
         If images are searched and the best region for each word counts, the `nearest` regions for each word keep their
         exact products.
@@ -359,7 +359,8 @@ class Hits(NamedTuple):
 
 
 def look_up(index: faiss.Index, query: np.ndarray, nearest: int) -> Hits:
-    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their inner products."""
+    """Find the `nearest` vectors of `index` for each of the vectors `query` (q, c), and return their inner products.
+    The metric of `index` must be the inner product. A vector that FAISS does not find is missing in the result."""
     products, rows = index.search(np.ascontiguousarray(query, np.float32), min(nearest, index.ntotal))
     asked, rank = np.nonzero(rows >= 0)
     order = np.argsort(rows[asked, rank], kind="stable")
@@ -530,7 +531,7 @@ def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> N
             for ids in found:
                 if not 0 <= ids.min(initial=0) <= ids.max(initial=0) < limit:
                     raise IntegrityError(
-                        f"{path} has ids that are not in 0 to {limit - 1}, the rows of its table. {REBUILD}"
+                        f"{path} has ids that are not in 0 to {limit - 1}, the range of its rows. {REBUILD}"
                     )
                 seen[ids] = True
             if found and seen.sum() < part.ntotal:

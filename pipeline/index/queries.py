@@ -66,16 +66,22 @@ class QueryEncoder:
         return self.embed_sentences([sentence])
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
-        """Embed n texts, at least one, in the joint space. Returns (n, c) float32, or MultiVectors with n items for a
-        multi-vector model."""
+        """Embed n texts, at least one, in the joint space. Returns (n, c) float32, which need not have unit length, or
+        MultiVectors with n items for a multi-vector model.
+
+        Raises UsageError if the index cannot embed texts (see QueryForms), and IntegrityError if the model is damaged
+        or if a vector has NaN or infinity.
+        """
         forms = self._forms(sentences)
         return self._computed(lambda: self.model.embed_sentences(forms))
 
     def embed_image(self, features: Mapping[str, np.ndarray]) -> np.ndarray:
         """Embed an image in the joint space. Its `features` map the names of image encoders to arrays (1, dim). Returns
-        (1, c) float32.
+        (1, c) float32, which need not have unit length.
 
-        Raises UsageError if the features of an encoder of the model are missing.
+        The model must have one vector per item. Features of encoders that the model does not use are ignored. Raises
+        UsageError if the features of an encoder of the model are missing, and IntegrityError if the features do not fit
+        the model, or if the result has NaN or infinity.
         """
         self._require_encoders(features)
         return one_vector_each(self._computed(lambda: self.model.embed_images(features)))
@@ -115,12 +121,15 @@ class QueryEncoder:
                 f" {'one' if self.multi_vector else 'several'}. {REBUILD}"
             )
         if vectors.ndim != 2 or not np.isfinite(vectors).all():
-            raise IntegrityError(f"The model in {self.index.folder} computes vectors with NaN or infinity. {REBUILD}")
+            raise IntegrityError(
+                f"The model in {self.index.folder} computes vectors with NaN or infinity, or an array that is not a"
+                f" table of vectors. {REBUILD}"
+            )
         return items
 
     def unknown_words(self, sentence: str) -> list[str]:
         """Return the words of a text that no vocabulary and no text encoder of the model knows, so that the model
-        ignores them."""
+        ignores them. Raises UsageError if the index cannot embed any text."""
         readers = self._forms.readers
         unknown = [
             [
@@ -135,14 +144,15 @@ class QueryEncoder:
         return min(unknown, key=len)
 
     def knows(self, text: str) -> bool:
-        """Return whether the model knows words of a text other than stop words, so that a search for it makes sense."""
+        """Return whether the model knows words of a text other than stop words, so that a search for the text makes
+        sense. Raises UsageError if the index cannot embed any text."""
         return any(reader.searches(text) for reader in self._forms.readers)
 
     def count_words(self, sentence: str) -> tuple[int, int]:
         """Return the number of words in a text, and the number of unknown words among them.
 
         If the model has several vocabularies or text encoders, both numbers come from the vocabulary or text encoder
-        with the fewest unknown words.
+        with the fewest unknown words. Raises UsageError if the index cannot embed any text.
         """
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
@@ -150,7 +160,8 @@ class QueryEncoder:
         """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if there is
         none.
 
-        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None.
+        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None. Raises
+        UsageError if the index cannot embed any text.
         """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         for word in list(words)[:MAX_SUGGESTIONS]:
@@ -356,8 +367,9 @@ class OpenedEncoder:
         try:
             return self.encoder.encode(images)
         except MALFORMED as error:
-            reason = f"The encoder in {self.where} cannot encode images ({brief(error)})"
-            raise IntegrityError(f"{reason}. {REBUILD}") from error
+            raise IntegrityError(
+                f"The encoder in {self.where} cannot encode images ({brief(error)}). {REBUILD}"
+            ) from error
 
 
 def encode_image(image: "Image", encoders: Mapping[str, OpenedEncoder]) -> dict[str, np.ndarray]:

@@ -112,9 +112,9 @@ class Searcher(QueryEncoder):
 
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
-    A score is the inner product of unit vectors, the negative squared distance if the metric is euclidean, or the score
-    by the rule of a multi-vector model. A multi-vector model compares an image by its regions, which only the index
-    has. An image in a query must therefore be one of the images of the index.
+    A score is the inner product of the vectors, which is their cosine for most models, the negative squared distance if
+    the metric is euclidean, or the score by the rule of a multi-vector model. A multi-vector model compares an image by
+    its regions, which only the index has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
     images for which it is true, or their captions, are found. The `hidden_columns` are not in the results, and neither
@@ -124,7 +124,8 @@ class Searcher(QueryEncoder):
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
         super().__init__(index)
         self._hidden = frozenset(hidden_columns)
-        # A caller may set this to a function that draws a hit of an image as HTML, for notebooks.
+        # A caller may set `draw` to a function that returns an image hit as HTML. Notebooks then show the photos of the
+        # answers. Without it (None), they show no photos.
         self.draw: Callable[[Hit], str] | None = None
         self._opened: dict[str, Gallery] = {}
         self._packed: dict[str, RowTable] = {}
@@ -132,7 +133,8 @@ class Searcher(QueryEncoder):
 
     @cached_property
     def text_index(self) -> TextIndex:
-        """The full-text index of the captions, file names and columns. It is opened, or made, when it is first used."""
+        """The full-text index of the captions, file names and columns. It is opened, or made, when it is first used.
+        Raises UsageError if SQLite cannot make it."""
         return TextIndex(self.index, self._hidden)
 
     def images(
@@ -149,8 +151,8 @@ class Searcher(QueryEncoder):
 
         Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
         if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
-        UsageError if `where` is not a valid condition, if `sort` is not a column whose values have an order, or if the
-        model cannot add vectors of texts.
+        UsageError if `where` is not a valid condition, if `sort` is not a column whose values have an order, if the
+        model cannot add vectors of texts, or if the index cannot embed any text and no image matches the words.
         """
         if sort is not None:
             # Imported here, because queries without a sort column do not need pyarrow.compute.
@@ -298,11 +300,13 @@ class Searcher(QueryEncoder):
         return [answer for answer in answers if answer is not None]
 
     def _answer_unknown(self, sentence: str, top: int, where: str | None, match_text: bool) -> Answer | None:
-        """Answer a text that the model cannot embed, with the images that match its words. Return None for other texts.
+        """Answer a text that the model cannot embed, with the `top` images that match its words and satisfy `where`.
+        Return None for a text that the model can embed.
 
-        The hits have the score 0. If no image matches, or if `match_text` is false, the answer is empty and has the
-        message of `require_known` as its `error`. If the model cannot embed any text, the UsageError is raised instead,
-        unless the index has no text encoder and an image matches.
+        Images that have the text as an identifier come first, and the others follow by their rank in the full-text
+        search. All hits have the score 0. If no image matches, or if `match_text` is false, the answer is empty and has
+        the message of `require_known` as its `error`. If the model cannot embed any text, the UsageError of
+        `require_known` is raised instead, unless the index has no text encoder and an image matches.
         """
         try:
             self.require_known(sentence)
@@ -403,7 +407,8 @@ class Searcher(QueryEncoder):
         return with_regions(self.gallery("images")).item(int(rows[0]))
 
     def _require_sums(self) -> None:
-        """Raise UsageError if the model's vectors of texts and images cannot be added."""
+        """Raise UsageError if the model's vectors of texts and images cannot be added, because it has several vectors
+        per item or compares by the Euclidean distance."""
         model = self.index.card.model
         if self.multi_vector:
             raise UsageError(
@@ -492,8 +497,8 @@ class Searcher(QueryEncoder):
     def is_kept(self, modality: Modality) -> bool:
         """Return whether searches keep the table of the `images` or `sentences` in memory.
 
-        They do if it has at most MAX_ROWS_IN_MEMORY rows, or if some of its rows are hidden (`StoredIndex.hidden`).
-        Otherwise each search reads the rows of its results from the file.
+        They do if the table has at most MAX_ROWS_IN_MEMORY rows, or if the index hides any photos
+        (`StoredIndex.hidden`). Otherwise each search reads the rows of its results from the file.
         """
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
 

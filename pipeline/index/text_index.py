@@ -215,9 +215,11 @@ class TextMatches(NamedTuple):
 
 
 class TextIndex:
-    """The full-text index that belongs to an index of photos. The constructor opens it, and makes it if it is missing.
+    """The full-text index that belongs to an index of photos. The constructor opens the file of the full-text index,
+    and makes the file if it is missing. If the file cannot be stored, the full-text index is made in memory.
 
-    The columns `hidden_columns` are not searched.
+    `hidden_columns` are the names of the columns of photos that are not searched. The constructor raises UsageError if
+    SQLite cannot make a full-text index.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Collection[str] = ()) -> None:
@@ -308,7 +310,7 @@ def make_text_index(index: StoredIndex) -> Path | None:
     path = folder / f"{prefix}-{digest}.sqlite"
     if path.exists():
         return path
-    # Imported here, because most searches find the file and should start fast.
+    # Imported here, because most searches find the file of the full-text index and should start fast.
     from pipeline.storage.locks import hold
 
     with hold(folder / digest, wait=True):

@@ -89,8 +89,9 @@ class Questions:
     """Real `queries` (q, c) with the rows that count as right results.
 
     `k` is the number of neighbours that are sought. `right` (q, t) are the rows of the vectors whose score is at least
-    the score of the k-th exact neighbour, so that a vector with an equal score also counts. t is the largest number of
-    right rows of a query, and other queries have the row -1 in the remaining places.
+    the score of the k-th exact neighbour, with a tolerance for rounding, so that a vector with an equal score also
+    counts. A query has at most MAX_TIED_NEIGHBOURS right rows. t is the largest number of right rows of a query, and
+    other queries have the row -1 in the remaining places.
     """
 
     queries: np.ndarray
@@ -149,7 +150,8 @@ class Stages:
 
 
 def stages_of(index: faiss.Index) -> Stages:
-    """Find the parts of `index` that have search parameters: `index` itself, or indexes that it wraps."""
+    """Return the parts of `index` that have search parameters: `index` itself, or indexes that it wraps. A part that
+    the index does not have is None."""
     parts = list(parts_of(index))
     return Stages(
         refine=next((part for part in parts if isinstance(part, faiss.IndexRefine)), None),

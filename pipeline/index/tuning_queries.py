@@ -49,7 +49,8 @@ class TextEmbedder(Protocol):
     """The interface of an object that embeds texts with a model, such as a QueryEncoder."""
 
     def knows(self, text: str) -> bool:
-        """Return whether the model knows words of `text`, so that a search for it makes sense."""
+        """Return whether the model knows words of `text`, so that a search for the text makes sense. Raises UsageError
+        if the model cannot embed any text."""
         ...
 
     def embed_sentences(self, sentences: Sequence[str]) -> Items:
@@ -66,12 +67,13 @@ def choose_queries(
 ) -> TuningQueries:
     """Choose the queries for an index of images: `captions`, or texts, or `images`.
 
-    `images` and `captions` are vectors in the joint space, which are compared by `metric`. If there are no captions,
-    `embedder` embeds a sample of the phrases and of the user's `own_texts`, of which at most one half are own texts if
-    the model knows phrases. The sample has at most QUERIES texts and at most as many texts as there are images, so that
-    a small collection does not wait long for the encoding of texts. Only the phrases that fit the images are used (see
-    `find_fitting`). The queries are `images` if `embedder` is None, if it knows fewer than MIN_TEXTS texts, or if it
-    raises UsageError because it cannot embed texts.
+    `images` and `captions` are vectors in the joint space, which are compared by `metric`. All captions are returned if
+    there are any. If there are none, `embedder` embeds a sample of the phrases and of the user's `own_texts`, of which
+    at most one half are own texts if the model knows phrases. The sample has at most QUERIES texts and at most as many
+    texts as there are images, so that a small collection does not wait long for the encoding of texts. Texts of which
+    the model knows no word are not used, and only the phrases that fit the images are used (see `find_fitting`). The
+    queries are all `images` if `embedder` is None, if it knows fewer than MIN_TEXTS texts, or if it raises UsageError
+    because it cannot embed texts. With an `embedder`, the images must have one vector each.
     """
     if captions is not None and len(captions):
         return TuningQueries(captions, "captions")

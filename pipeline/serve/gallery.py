@@ -118,7 +118,8 @@ class ServedGallery:
         return self.card.inputs.get("manifest", str(self.searcher.index.folder))
 
     def count(self, modality: Modality) -> int:
-        """Return the number of `images` or `sentences` in the index, without removed images and their sentences."""
+        """Return the number of `images` or `sentences` in the index, without removed images and their sentences. It is
+        0 if the index has no items of the modality."""
         if not self.searcher.has(modality):
             return 0
         allowed = self.searcher.allowed(modality, None)
@@ -148,7 +149,7 @@ class ServedGallery:
 
     def warm(self) -> None:
         """Load the image encoders, so that the first uploaded photo does not wait for them. A multi-vector model needs
-        none, because its query photos are in the index."""
+        none, because its query photos are in the index. Nothing happens if the index has no encoders."""
         if not self.searcher.multi_vector:
             with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
                 self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))
@@ -232,16 +233,19 @@ class ServedGallery:
         return count, list(zip(found, self.captions([row["image_id"] for row in found]), strict=True))
 
     def sentences_of(self, image_id: int) -> list[str]:
-        """Return the captions of an image in the order of the table. The list is empty if the image has none."""
+        """Return the captions of an image in the order of the table. The list is empty if the image has no captions or
+        is not in the index."""
         return self._sentences([image_id]).get(image_id, [])
 
     def captions(self, image_ids: Sequence[int]) -> list[str | None]:
-        """Return the first caption of each image, or None for an image without a caption."""
+        """Return the first caption of each image, in the order of `image_ids`. It is None for an image without a
+        caption and for an id that is not in the index."""
         texts = self._sentences(image_ids)
         return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
 
     def _sentences(self, image_ids: Sequence[int]) -> dict[int, list[str]]:
-        """Return the captions of some images, as image_id -> captions. Images without a caption are left out."""
+        """Return the captions of some images, as image_id -> captions in the order of the table. Images without a
+        caption, and ids that are not in the index, are left out."""
         texts: dict[int, list[str]] = {}
         if self.searcher.has("sentences"):
             for record in self.searcher.records("sentences", self._find("sentences", image_ids)):

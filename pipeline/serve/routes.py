@@ -105,9 +105,11 @@ Uploaded = Annotated[bytes | OfGallery, Depends(_photograph)]
 
 
 class Question:
-    """The common part of all searches: the model, its gallery, the number of results, and the condition on the photos.
+    """The common part of the requests for searches: the name of the `model` in the path, its `gallery`, the number of
+    results `top`, and the condition `where` on the photos. FastAPI makes one object for each request.
 
-    If the request has no `top`, the number of results is the default of the server.
+    If the request has no `top`, the number of results is the default of the server. A request for an unknown model is
+    refused with status 404.
     """
 
     def __init__(self, service: Shared, model: str, gallery: Asked, top: GivenTop, where: Where = None) -> None:
@@ -204,7 +206,10 @@ async def find_images(
 ) -> answers.ImagesAnswer:
     """Find the photos that match the text `sentence` best.
 
-    If the index has no line between likely matches and others, `remark` says why.
+    Without `sort`, the best match comes first. With `sort`, the likely matches are sorted by the values of a column:
+    dates with the newest first, and other values in ascending order. A minus before the name of the column reverses the
+    order. If the index has no line between likely matches and others, `remark` says why, and the `top` best matches are
+    sorted.
     """
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
@@ -225,7 +230,7 @@ async def find_regions(question: Asking, snippet: Annotated[str, Query()]) -> an
 
 @router.post("/api/models/{model}/sentences")
 async def find_sentences(question: Asking, photograph: Uploaded) -> answers.SentencesAnswer:
-    """Find the captions that match a photo best.
+    """Find the captions that match a photo best. The request is refused if the index of the model has no captions.
 
     The photo is an uploaded file (form field `photograph`) or a photo of an index (`image_id` and `of`).
     """
@@ -246,9 +251,11 @@ async def find_similar(
     sentence: Annotated[str | None, Form()] = None,
     weight: Annotated[float, Form(ge=0, le=1)] = 0.5,
 ) -> answers.ImagesAnswer:
-    """Find the photos that are most similar to a photo, or to the weighted sum of a photo and a text.
+    """Find the photos that are most similar to a photo, or to the weighted sum of a photo and the text `sentence`.
 
-    `weight` is the weight of the text, from 0 to 1. The weight of the photo is 1 - `weight`.
+    The photo is an uploaded file (form field `photograph`) or a photo of an index (`image_id` and `of`). `weight` is
+    the weight of the text, from 0 to 1. The weight of the photo is 1 - `weight`. A text is refused if the model has
+    several vectors per photo or compares by the Euclidean distance.
     """
     words = [] if sentence is None else [sentence]
     question.require_short(*words)
@@ -360,13 +367,15 @@ OfImage = Annotated[Pictured, Depends()]
 
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
-    """Return a thumbnail (JPEG) of a photo."""
+    """Return a thumbnail (JPEG) of a photo, without the metadata of its file. The answer has status 404 if the photo is
+    not in the index or its file cannot be read."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
 async def show_large_photograph(image: OfImage) -> Response:
-    """Return a large JPEG of a photo, without the metadata of its file."""
+    """Return a large JPEG of a photo, without the metadata of its file. The answer has status 404 if the photo is not
+    in the index or its file cannot be read."""
     return _jpeg(await image.ask(image.gallery.large))
 
 
@@ -386,7 +395,8 @@ async def give_original(image: OfImage) -> Response:
 
 @router.get("/api/models/{model}/photographs/{image_id}/about")
 async def describe_image(image: OfImage) -> answers.AboutAnswer:
-    """Return the name, the captions and the columns of a photo, and the addresses of its images on this server."""
+    """Return the name, the split, the captions and the columns of a photo, and the addresses of its images on this
+    server. The answer has status 404 if the photo is not in the index or was removed from it."""
     row = await image.ask(image.gallery.row)
     sentences = await image.ask(image.gallery.sentences_of)
     shown = answers.describe_image(image.model, row, next(iter(sentences), None))

@@ -75,8 +75,8 @@ def query_in_every_way(asked: tuple[Path, dict[str, np.ndarray], Path]) -> dict[
     """Run every kind of query, and every command that uses the vectors, on an index.
 
     `asked` is the folder of the index, the features of a photo, and a folder for output. Return name -> outcome: for a
-    query, the image ids that it finds, sorted, or the message of its error. For a command, the outcome is a text with
-    the type and message of its error, which is `NoneType: None` if it succeeds.
+    query, the image ids that it finds, in ascending order, or the message of its error. For a command, the outcome is a
+    text with the type and message of its error, which is `NoneType: None` if it succeeds.
     """
     from click.testing import CliRunner
 

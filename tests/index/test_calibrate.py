@@ -1,4 +1,5 @@
-"""`calibrate`: the line of likely matches by captions of a user, its errors, and changes of the photos."""
+"""Tests of the command `calibrate`: the line of likely matches that it sets with captions of a user, its errors for
+unusable captions, and changes of the photos after a calibration."""
 
 import csv
 import json
@@ -74,9 +75,11 @@ def write(path: Path, rows: Rows, header: Sequence[str] = ("file", "caption")) -
 
 
 def expected_scores(folder: Path, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score of the photo and the caption of each pair, standardised by the scores of the caption with all
-    other photos, and the scores of all photos with "a dog", standardised by each other.
+    """Return two arrays: for each of the k pairs `rows`, the score (k,) of its photo with its caption, and the score
+    (n,) of each photo of the index with the caption "a dog".
 
+    The scores of a pair are standardised by the mean and deviation of the scores of its caption with all other photos.
+    The scores with "a dog" are standardised by the mean and deviation of all n of them.
     The scores are computed from the vectors that the index in `folder` exports.
     """
     run_command("export", folder, "--to", "parquet", "--output", folder.parent / "vectors")

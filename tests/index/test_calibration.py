@@ -24,8 +24,9 @@ from stages.index.search import command
 
 
 def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return random vectors of `count` images, the vectors of two captions for each image, which are the image's vector
-    with noise, and the row of each caption's image."""
+    """Return random vectors (count, 12) of `count` images, the vectors (2 * count, 12) of two captions for each image,
+    which are the image's vector with noise, and the row (2 * count,) of each caption's image. The vectors do not have
+    unit length."""
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((count, 12)).astype(np.float32)
     owners = np.repeat(np.arange(count), 2)
@@ -34,8 +35,8 @@ def pairs(count: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def standard_scores(images: np.ndarray, sentences: np.ndarray, owners: np.ndarray) -> np.ndarray:
-    """Return the score of each caption with its image, standardised by the mean and deviation of the caption's scores
-    with all other images."""
+    """Return the score (m,) of each of m captions with its image, standardised by the mean and deviation of the
+    caption's scores with all other images. `owners` (m,) has the row of the image of each caption."""
     scores = []
     for sentence, owner in zip(sentences.astype(float), owners, strict=True):
         others = np.delete(images, owner, axis=0) @ sentence

@@ -27,7 +27,8 @@ COUNT = 3000
 
 
 def draw(count: int = COUNT, dim: int = 8) -> tuple[np.ndarray, np.ndarray]:
-    """Draw vectors (count, dim) in 20 clusters, and 100 queries in the same clusters."""
+    """Return random float32 vectors (count, dim) in 20 clusters, and 100 queries (100, dim) in the same clusters. They
+    do not have unit length, and each call with the same arguments returns the same vectors and queries."""
     rng = np.random.default_rng(5)
     centres = 2 * rng.standard_normal((20, dim))
     vectors = centres[rng.integers(20, size=count)] + rng.standard_normal((count, dim))

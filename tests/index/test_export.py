@@ -77,8 +77,8 @@ def test_more_dimensions_than_the_vectors_have_are_refused(bundle: Path, tmp_pat
 
 
 def draw_vectors(count: int, metric: str, width: int = 40) -> np.ndarray:
-    """Draw `count` vectors whose variance decreases from column to column. They have unit length if `metric` is
-    inner_product."""
+    """Return `count` random vectors (count, width) float32 whose variance decreases from column to column. They have
+    unit length if `metric` is inner_product. Equal arguments give equal vectors."""
     vectors = np.random.default_rng(count).standard_normal((count, width)) * 0.9 ** np.arange(width)
     if metric == "inner_product":
         vectors /= np.linalg.norm(vectors, axis=1, keepdims=True)

@@ -59,8 +59,8 @@ def test_queries_have_the_vectors_of_equal_captions(run: Path, tmp_path: Path) -
 
 
 def test_parser_is_only_loaded_from_a_run_that_the_user_has_named(run: Path) -> None:
-    """The parser is not loaded from the folder around the index either, because this folder may come from an untrusted
-    source."""
+    """The index is in the folder of its run, but the user has not named this run. The parser is therefore not loaded
+    from it, because the folder may come from an untrusted source."""
     bundle = build_bundle(run, model="dtrnn").rename(run / "index/dtrnn")
     with pytest.raises(UsageError, match="dtrnn reads dependency trees.*Name the run that parsed"):
         Searcher(open_index(bundle)).embed_sentence("a dog")

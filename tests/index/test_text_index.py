@@ -287,7 +287,8 @@ def test_build_index_makes_the_full_text_index(run: Path, monkeypatch: pytest.Mo
 def test_only_the_job_that_completes_the_index_makes_its_full_text_index(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The last two of three shards are built at the same time. Afterwards the index is built again with two shards."""
+    """The last two of three shards are built at the same time, and the full-text index is only made with all three.
+    Afterwards the index is built again with two shards, and only the second shard makes the full-text index."""
     run = make_run(tmp_path / "run", images=40)
     made: list[int] = []
     monkeypatch.setattr(text_index, "make_text_index", lambda index: made.append(len(index.shards)))
@@ -559,8 +560,9 @@ def test_likely_matches_are_sorted_by_a_column(museum: Path, column: str, key: C
 
 
 def test_an_identifier_stays_first_in_sorted_results(run: Path, tmp_path: Path) -> None:
-    """The model knows only the first query, "dog". The second query, "rome", is a value of more photos than may share
-    an identifier."""
+    """Results are sorted by a column. The two photos with the identifier "dog" come before all other photos. The query
+    "rome" is a value of 21 photos, which are too many for an identifier, so its photos are only sorted. The model knows
+    the word "dog", but not "rome"."""
     searcher = Searcher(open_index(with_columns(
         run / "bundle", tmp_path / "index", name=["dog", "dog", *["other"] * 22], place=["Rome"] * 21 + [None] * 3,
         count=[*range(24)],

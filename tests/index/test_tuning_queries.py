@@ -60,7 +60,8 @@ class CountingEmbedder:
 
 
 class ForeignEmbedder(CountingEmbedder):
-    """A model whose text vectors were precomputed, so that it cannot embed texts and raises UsageError."""
+    """A model whose text vectors were precomputed, so that it cannot embed texts. Its method `knows` already raises
+    UsageError, like a QueryEncoder of such a model."""
 
     def knows(self, text: str) -> bool:
         raise UsageError("this index cannot be searched with text")

@@ -77,14 +77,14 @@ def audited_run(run: Path, folder: Path) -> Path:
 
 
 def serve_generators(run: Path, *names: str) -> FastAPI:
-    """Return the application that the command `serve` starts for the index `bundle` of a run and the generators
-    `names`."""
+    """Return the application that the command `serve` would serve for the index `bundle` of a run and the generators
+    `names`. No server is started."""
     return serve(run, "--trusted-run", run, *(part for name in names for part in ("--generator", name)))
 
 
 def serve(run: Path, *arguments: object, index: str = "bundle") -> FastAPI:
-    """Return the application that the command `serve` starts for an index of a run with further `arguments`. Photos are
-    encoded by `see`."""
+    """Run the command `serve` for the folder `index` of a run with further command-line `arguments`, and return the
+    application that the command would serve. No server is started, and photos are encoded by `see`."""
     started: list[FastAPI] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("stages.index.serve._encoder_of", lambda bundle, decode: see)

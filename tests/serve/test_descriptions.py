@@ -37,7 +37,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture
 def app(run: Path) -> FastAPI:
-    """Return the application that `serve` starts with the three generators."""
+    """Return the application that `serve` would serve with the generators mrnn, nearest and joint of the run."""
     return serve_generators(run, "mrnn", "nearest", "joint")
 
 

@@ -125,7 +125,8 @@ def test_several_index_shards_are_one_gallery(run: Path) -> None:
 
 
 def test_removed_photos_are_no_longer_shown(run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The running server notices that its index has changed."""
+    """A photo is removed from the index of a running server. The next requests neither find nor show the photo, and
+    count one photo less."""
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     index = shutil.copytree(run / "bundle", tmp_path / "bundle")
     client = TestClient(serve(tmp_path), base_url="http://localhost")

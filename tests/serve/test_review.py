@@ -129,7 +129,8 @@ def test_a_request_that_the_page_did_not_send_writes_nothing(
 
 
 def headers_of(client: TestClient) -> dict[str, str]:
-    """Return the headers that the review page of this client sends with a decision, with its present token."""
+    """Open the review page with `client`, and return the headers that this page sends with a decision: the origin, the
+    content type and the present token of the page."""
     (token,) = re.findall('name="token" content="([^"]+)"', client.get("/review").text)
     return {**ORIGIN, "X-Review-Token": token, "Content-Type": "application/json"}
 

@@ -14,7 +14,7 @@ function words(params, name) {
   return (params.get(name) || "").split(/[\s,]+/).filter(Boolean);
 }
 
-// Returns the route of the API that answers the search in the URL with this model.
+// Returns the last part of the API route that answers the search in the URL with this model, such as "images".
 function kindOf(params, model) {
   if (params.get("q")) return params.has("regions") && model.regions ? "regions" : "images";
   if (!params.get("photograph")) return "photographs";
@@ -64,7 +64,7 @@ function shownMost() {
   return Math.max(0, ...columns.map((column) => column.shown));
 }
 
-// Explains how words changed the photo of the query, and how the results are sorted.
+// Returns a text that explains how words changed the vector of the query photo, and how the results are sorted.
 function explain(params) {
   const signed = (name) => words(params, name).map((word) => ` ${name} “${word}”`.replace("minus", "without")).join("");
   const order = about.among > 1
@@ -79,7 +79,7 @@ function emptyOf(params, kind) {
   return element("p", { className: "nothing" }, text, " ", ...(filtered ? [button("Clear the filter", clearFilters, { className: "text" })] : []));
 }
 
-// The results of one model. `fill` requests them again with a larger number and adds the new results.
+// The results of one model or generator. `fill` requests the first `top` results and adds those that are not yet shown.
 class Answer {
   constructor(title, model, kind, request, most, heading) {
     Object.assign(this, { title, model, kind, request, most, shown: 0, list: null });
@@ -160,7 +160,8 @@ async function fileOf(params) {
   return !named || ADDRESS.test(named) ? null : kept(named);
 }
 
-// Returns the parts of the URL that the results depend on: everything except the photo that is viewed.
+// Returns everything that the results depend on, as one text: the parameters of the URL except the photo that is viewed,
+// followed by the chosen generators.
 function questionOf(params) {
   const rest = new URLSearchParams(params);
   rest.delete("image");

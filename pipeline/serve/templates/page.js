@@ -45,7 +45,7 @@ async function render() {
   look(params.get("image"));
 }
 
-// Names of the two orders of a column, by the kind of its values.
+// Names of the two orders of a column, by the kind of its values. The second order has a minus before the column.
 const ORDERS = { dates: ["newest first", "oldest first"], numbers: ["smallest first", "largest first"], text: ["A to Z", "Z to A"], truth: ["false first", "true first"] };
 
 // Offers to exclude words, to sort the likely matches by a column, and to search by meaning alone. The offers are shown

@@ -24,7 +24,7 @@ function fileNameOf(result) {
   return result.name.split(/\/|::/).pop();
 }
 
-// Shown in place of a photo that the server cannot read.
+// Returns the element that is shown in place of a photo that the server cannot read, and shows a message for the user.
 function missingPhoto() {
   note("Some photos cannot be read. If their folder was moved, stop the server and start it again with jointspace serve INDEX --data-root FOLDER.");
   return element("span", { className: "missing" }, "Cannot be read");
@@ -47,7 +47,7 @@ function photographOf(result) {
   return item;
 }
 
-// Shows the photo of the query before its results.
+// Returns the list item that shows the photo of the query before its results.
 function givenTile() {
   const image = element("img", { src: at("preview").src, alt: "The photo you are searching with" });
   const caption = element("figcaption", {}, element("span", { className: "own" }, "Your photo"));

@@ -54,7 +54,7 @@ async function take(step) {
     const answer = await fetchJson("/api/review/decisions", { method: "POST", headers, body });
     review.decisions = answer.decisions;
     show(step === "undo" ? answer.pair ?? here : firstOpen(here) ?? here);
-    if (step === "undo" && answer.pair === null) note("The last decision is undone. It was about a pair that the audit no longer lists");
+    if (step === "undo" && answer.pair === null) note("The last decision is undone. It was about a pair that the audit no longer lists.");
   } catch (error) {
     forget();
     note(error.message);

@@ -1,5 +1,6 @@
 "use strict";
-// The state of the page is stored in its URL only. Every search can be linked to, and Back returns to the previous search.
+// The search of the page is stored in its URL, so that every search can be linked to, and Back returns to the previous
+// search. The chosen generators are stored in their checkboxes only, and the scroll position in the browser history.
 const at = (id) => document.getElementById(id);
 const FILTER = "f.";
 const QUESTION = ["q", "photograph", "like", "weight", "minus", "plus"];
@@ -48,7 +49,8 @@ function go(changes, replace) {
   render();
 }
 
-// Starts a new search. The previous query is removed from the URL, but filters and chosen models are kept.
+// Starts a new search with the parameters `parts`. The parameters of the previous query (QUESTION) and the photo that is
+// viewed are removed from the URL. All others are kept, such as the filters, the chosen models and the sort order.
 function question(parts) {
   const none = Object.fromEntries(QUESTION.map((name) => [name, null]));
   go({ ...none, image: null, ...parts });
@@ -100,7 +102,8 @@ function asSentence(text) {
   return `${text[0].toUpperCase()}${text.slice(1)}${/[.!?]$/.test(text) ? "" : "."}`;
 }
 
-// Shows a message once, with the names of the models that it concerns unless it concerns all models.
+// Shows a message. If several models have the same message, it is shown once, after the titles of these models unless
+// it concerns all models. Without a `title`, the message concerns no single model.
 function note(text, title) {
   notes.set(text, [...(notes.get(text) || []), ...(title ? [title] : [])]);
   at("notes").replaceChildren(...[...notes].map(([told, of]) => {
@@ -115,7 +118,7 @@ function forget() {
   at("notes").replaceChildren();
 }
 
-// Shows why a search is not possible. The previous results stay.
+// Shows why a search is not possible, and puts the cursor into the field with the id `field`. The previous results stay.
 function refuse(text, field) {
   forget();
   note(text);

@@ -42,7 +42,7 @@ async function keep(file) {
   return name;
 }
 
-// Returns the stored file with this name, or null if the browser no longer has it.
+// Returns the stored file with this name, or null if the browser no longer has the file or cannot read its storage.
 async function kept(name) {
   if (given.has(name)) return given.get(name);
   try {
