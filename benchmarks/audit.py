@@ -194,7 +194,8 @@ class Reduction:
 def make_pairs(count: int = 300) -> Pairs:
     """Draw `count` synthetic photos with two captions each, for --tiny. `encode` of the result returns the vectors of
     the first captions, whatever the new captions are."""
-    rng, owners = np.random.default_rng(0), np.repeat(np.arange(count), 2)
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(count), 2)
     shown = rng.standard_normal((count, 6))
     x = (shown @ rng.standard_normal((6, 20)) + 0.3 * rng.standard_normal((count, 20))).astype(np.float32)
     y = (shown[owners] @ rng.standard_normal((6, 15)) + 0.3 * rng.standard_normal((2 * count, 15))).astype(np.float32)
@@ -276,7 +277,8 @@ def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple
 def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
     """Divide the photos into folds, which `seed` draws, and embed the pairs of each fold as the audit does: by a model
     of the other folds. The text `vectors` (m, d) replace the text vectors of `pairs`. Return one Rivals per fold."""
-    features, owners = pairs.rows.features["reduced"], pairs.rows.owners
+    features = pairs.rows.features["reduced"]
+    owners = pairs.rows.owners
     folds = draw_folds(np.empty((0, 2), int), len(features), seed)
 
     def blocks(fold: int) -> Iterator[SplitRows]:
@@ -285,7 +287,8 @@ def embed(pairs: Pairs, vectors: np.ndarray, seed: int) -> list[Rivals]:
         own = np.searchsorted(images, owners[captions])
         yield SplitRows(images, {"reduced": features[images]}, {"reduced": vectors[captions]}, captions, own)
 
-    view, text = ImageView(("reduced",), (features.shape[1],), ()), TextView.of({"reduced": vectors})
+    view = ImageView(("reduced",), (features.shape[1],), ())
+    text = TextView.of({"reduced": vectors})
     return list(embed_rivals(blocks, view, text, runtime.threads(), ridges=pairs.ridges))
 
 
@@ -297,9 +300,11 @@ def score_lemon(rivals: Rivals) -> np.ndarray:
     captions exchanged. Pairs of the same photo are not among these pairs. A neighbour has a higher weight if it is
     near, and if its own photo and caption are near each other.
     """
-    x, y = rivals.x[rivals.owners], rivals.y
+    x = rivals.x[rivals.owners]
+    y = rivals.y
     rows = np.arange(len(y))[:, None]
-    of_images, of_captions = 1 - x @ x.T, 1 - y @ y.T
+    of_images = 1 - x @ x.T
+    of_captions = 1 - y @ y.T
     own = 1 - np.einsum("ij,ij->i", x, y)
     is_sibling = rivals.owners[:, None] == rivals.owners
     score = own.copy()

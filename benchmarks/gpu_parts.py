@@ -120,7 +120,8 @@ def guarded(function: Callable, *arguments: Any) -> dict[str, Any]:
 def agreement(found: np.ndarray, expected: np.ndarray, allowed: float = 1e-4) -> dict[str, Any]:
     """Compare two arrays (n, dim). Return their relative `difference`, whether it is at most `allowed` (`agrees`), and
     the median `cosine` of their rows."""
-    found, expected = found.astype(float), expected.astype(float)
+    found = found.astype(float)
+    expected = expected.astype(float)
     difference = float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
     cosines = (found * expected).sum(1) / np.linalg.norm(found, axis=1) / np.linalg.norm(expected, axis=1)
     return {"difference": difference, "agrees": difference <= allowed, "cosine": float(np.median(cosines))}

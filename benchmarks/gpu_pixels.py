@@ -242,7 +242,8 @@ def decoders(bench: Bench) -> None:
     for kind in KINDS:
         bench.measure(kind, "cosine to now", "", "float32", lambda kind=kind: compare(decoded(kind)))
     for processes in bench.size((8, 14, 16), (2,)):
-        under_way, images = CHUNKS_AHEAD * CHUNK_ITEMS * processes, bench.size(768, 16) * processes
+        under_way = CHUNKS_AHEAD * CHUNK_ITEMS * processes
+        images = bench.size(768, 16) * processes
         items = ((kind, number) for kind in (*KINDS, TRANSPORT) for number in range(under_way + images))
         outcomes = shared_map(partial(decode_item, count, side), items, processes, 3 * side**2)
         for kind in (*KINDS, TRANSPORT):

@@ -118,7 +118,8 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
     gains = [f"{get('detector', name) / base:.2f} times as fast in {name}" for name in ("tf32", "bfloat16")]
     said.append(f"The detector is {' and '.join(gains)} as in float32.")
     key = "moments of a shard", "5 captions per photo"
-    sums, storing = get(*key), get(key[0], "storing")
+    sums = get(*key)
+    storing = get(key[0], "storing")
     limit = "storing limits it" if storing > sums else "the sums limit it"
     share = f"{sums:.0f} ms per shard ({get(*key, 'of_floor'):.2f} of the floor)"
     said.append(f"Accumulation takes {share} and {storing:.0f} ms to store the result: {limit}.")

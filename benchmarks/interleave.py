@@ -93,7 +93,8 @@ def _cpu_seconds() -> float:
 
 def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
     """Return the wall seconds and the CPU seconds of a call."""
-    start, cpu = time.perf_counter(), _cpu_seconds()
+    start = time.perf_counter()
+    cpu = _cpu_seconds()
     function()
     return time.perf_counter() - start, _cpu_seconds() - cpu
 

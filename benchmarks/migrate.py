@@ -66,7 +66,8 @@ def main() -> None:
     )
     stored = run.layout.sentences(arguments.text)
     sentences = np.concatenate([VectorShard(stored.shard(number)).matrix for number in shards])
-    train, test = run.pairs("train"), run.pairs(arguments.split)
+    train = run.pairs("train")
+    test = run.pairs(arguments.split)
     words, queries = (sentences[side.sentence_id].astype(np.float32) for side in (train, test))
 
     def fit(features: np.ndarray) -> jointspace.FittedSpace:
@@ -75,10 +76,12 @@ def main() -> None:
     def measure(space: jointspace.FittedSpace, features: np.ndarray) -> float:
         return recall(space.embed_images(features[test.image_id]), space.embed_texts(queries), test.owners)
 
-    old_space, new_space = fit(old), fit(new)
+    old_space = fit(old)
+    new_space = fit(new)
     reference = measure(new_space, new)
     about = {"old": measure(old_space, old), "reference": reference}
-    texts, asked = new_space.embed_texts(words), new_space.embed_texts(queries)
+    texts = new_space.embed_texts(words)
+    asked = new_space.embed_texts(queries)
     vectors = new_space.embed_images(new)
     galleries = {"index": old_space.embed_images(old), "features": normalise(old.copy(), STEPS)}
     captions = {"": {}, " with captions": {"texts": texts, "owners": train.image_id[train.owners]}}

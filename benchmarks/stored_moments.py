@@ -72,7 +72,8 @@ def accumulate(folder: Path, chunks: list[range], out: Path) -> None:
     none = np.empty(0, np.int64)
     for number, shards in enumerate(chunks):
         moments = sum_blocks(read_blocks(folder, shards), view, text, runtime.threads())
-        path, provenance = chunk_path(out, number), Provenance(out, "accumulate", 1)
+        path = chunk_path(out, number)
+        provenance = Provenance(out, "accumulate", 1)
         write_moments(path, {0: moments.to_arrays()}, none, none, details={}, provenance=provenance)
     if len(chunks) > 1:
         write_sum(out, range(len(chunks)), lambda readers: sum_stored(readers, "local").to_arrays())
@@ -92,7 +93,8 @@ def main() -> None:
     parser.add_argument("--pairs", type=int, default=3)
     given = parse_options(parser, globals(), images=160, shard_size=64)
     if given.tiny:
-        pairs.DIM_X, pairs.DIM_Y = 64, 48
+        pairs.DIM_X = 64
+        pairs.DIM_Y = 48
     with tempfile.TemporaryDirectory(dir=given.folder) as made:
         folder = Path(made)
         shards = make_shards(folder, given.images, given.shard_size)
@@ -107,7 +109,8 @@ def main() -> None:
 
         label = "stored moments of chunks of shards over stored moments of each shard"
         result = compare(label, ours, reference, given.pairs, runtime.threads(), warm_up=False)
-        one, other = read_sum(folder / "chunks", chunks), read_sum(folder / "each", each)
+        one = read_sum(folder / "chunks", chunks)
+        other = read_sum(folder / "each", each)
         values = [(getattr(one, name), getattr(other, name)) for name in BLOCKS]
         difference = max(float(np.abs(a - b).max() / np.abs(a).max()) for a, b in values)
         sizes = {side: sum(path.stat().st_size for path in (folder / side).iterdir()) for side in ("chunks", "each")}

@@ -77,7 +77,8 @@ class Collection:
     def rows_of(self, images: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return the row numbers (k,) of all captions of some images, and the position (k,) in `images` of the image of
         each caption."""
-        first, last = np.searchsorted(self.owners, images), np.searchsorted(self.owners, images, "right")
+        first = np.searchsorted(self.owners, images)
+        last = np.searchsorted(self.owners, images, "right")
         rows = np.concatenate([np.arange(*ends) for ends in zip(first, last, strict=True)])
         return rows, np.repeat(np.arange(len(images)), last - first)
 
@@ -102,7 +103,8 @@ def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captio
     manifest = run.manifest
     ids = np.arange(manifest.n_images)
     features = {name: FeatureRows(run.features, name, ids)[:].astype(np.float32) for name in encoders}
-    texts, owners = manifest.sentences["text"].to_pylist(), manifest.sentence_images
+    texts = manifest.sentences["text"].to_pylist()
+    owners = manifest.sentence_images
     entries = [run.config.text_encoder(name) for name in text_encoders]
     vectors = {}
     for entry in entries:
@@ -114,7 +116,8 @@ def read(run: Run, encoders: Sequence[str], text_encoders: Sequence[str], captio
         image_of = {Path(path).name: row for row, path in enumerate(manifest.images["path"].to_pylist())}
         lines = [line.split("\t") for line in captions.read_text("utf-8").splitlines()]
         known = sorted((image_of[name], text) for name, _, text in lines if name in image_of)
-        owners, texts = np.array([image for image, _ in known]), [text for _, text in known]
+        owners = np.array([image for image, _ in known])
+        texts = [text for _, text in known]
     steps = {TFIDF if entry.kind == TFIDF else entry.name: entry.normalise for entry in entries}
     return Collection(
         features, run.config.image_steps(encoders), manifest.splits.astype(str), texts, owners, vectors, steps,

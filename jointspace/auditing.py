@@ -103,7 +103,8 @@ def audit(
         )
     if image_vectors is None or text_vectors is None:
         return _audit_run(Run(Path(str(run))))
-    x, y = to_dense_views(image_vectors, "image", None), to_views(text_vectors, "text", None)
+    x = to_dense_views(image_vectors, "image", None)
+    y = to_views(text_vectors, "text", None)
     n, m = (row_count(next(iter(blocks.values()))) for blocks in (x, y))
     distinct = Distinct.of(x)
     owners = distinct.first[distinct.groups][to_owners(owners, n, m)]
@@ -116,7 +117,8 @@ def audit(
         )
     findings = Findings(worst_captions(*_score(x, y, owners, to_count(seed, "seed", least=0))))
     for finding in findings:
-        image_id, text_id = finding["image_id"], finding["sentence_id"]
+        image_id = finding["image_id"]
+        text_id = finding["sentence_id"]
         own = np.flatnonzero(owners == image_id).tolist() if text_id < 0 else [text_id]
         about = {"image": names[image_id], "captions": [texts[row] for row in own], "rather": texts[finding["rather"]]}
         finding.update(about)

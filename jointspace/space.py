@@ -174,7 +174,8 @@ class FittedSpace:
         if text_vectors is None and (owners is not None or texts is not None):
             raise UsageError("owners and texts describe text_vectors. Pass text_vectors as well.")
         x = to_dense_views(image_vectors, IMAGE, _dims(self.model.view))
-        n, distinct = _count(x), Distinct.of(x)
+        n = _count(x)
+        distinct = Distinct.of(x)
         names = [relative_name(name) for name in to_strings(map(str, range(n)) if names is None else names, "names", n)]
         kept = [names[row] for row in distinct.first]
         if (number := first_unplain(kept)) is not None:
@@ -215,7 +216,8 @@ class FittedSpace:
         A space that was saved in the folder before is replaced. Raises JointspaceError if a file cannot be written.
         """
         details = {"registered": NAME, "choice": self.choice, "held_out": self.held_out}
-        tensors, settings = self.model.tensors(), self.model.settings()
+        tensors = self.model.tensors()
+        settings = self.model.settings()
         write_parameters(Path(folder) / FILE, MODEL, tensors, settings=settings, details=details)
 
     @classmethod

@@ -91,7 +91,8 @@ def replace_former_options(args: Sequence[str], former: Mapping[str, str], usage
     `former` maps the former name of an option to its new name, or to "" if the value of the option is the first
     argument now. Each former name causes a warning. `usage` is the usage line of the command, for these warnings.
     """
-    first, rest = [], []
+    first = []
+    rest = []
     words = iter(args)
     for word in words:
         name, equals, value = word.partition("=")

@@ -136,7 +136,8 @@ class FullOnce(TorchDispatchMode):
 
     def __init__(self, at: int | None = None) -> None:
         super().__init__()
-        self.at, self.count = at, 0
+        self.at = at
+        self.count = 0
 
     def __torch_dispatch__(self, function, types, arguments=(), named=None):
         if not returns_an_argument(function) or "mm" in function.name() or "addr" in function.name():

@@ -44,9 +44,13 @@ def make_blocks(folder: Path) -> Path:
     boxes.
     """
     (folder / "data/images").mkdir(parents=True)
-    rng, boxes, captions, splits = np.random.default_rng(0), ["file\tx1\ty1\tx2\ty2\tscore\tlabel"], [], []
+    rng = np.random.default_rng(0)
+    boxes = ["file\tx1\ty1\tx2\ty2\tscore\tlabel"]
+    captions = []
+    splits = []
     for i in range(COUNT):
-        name, colour = f"{i:02d}.png", list(COLOURS)[i % 2]
+        name = f"{i:02d}.png"
+        colour = list(COLOURS)[i % 2]
         image = Image.new("RGB", (80 + i, 60), (128, 128, 128))
         x, y = rng.integers(0, 30, 2).tolist()
         ImageDraw.Draw(image).rectangle((x, y, x + 35, y + 25), COLOURS[colour])

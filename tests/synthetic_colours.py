@@ -23,7 +23,8 @@ CONFIG = {
 def draw(folder: Path, count: int, seed: int) -> list[str]:
     """Draw images of one colour each, with a little noise, and return their file names."""
     folder.mkdir(parents=True)
-    rng, names = np.random.default_rng(seed), []
+    rng = np.random.default_rng(seed)
+    names = []
     for number in range(count):
         name = list(COLOURS)[number % 4]
         pixels = (np.array(COLOURS[name]) + rng.normal(0, 9, (48, 48, 3))).clip(0, 255).astype(np.uint8)

@@ -35,7 +35,8 @@ def add_fragments(run: Path, row: str, score: dict) -> None:
 
     The model reads words with the vocabulary of the terms, unless the run has tokens.
     """
-    layout, manifest = Layout(run), Manifest(run / "manifest")
+    layout = Layout(run)
+    manifest = Manifest(run / "manifest")
     if not layout.token_vocabulary.path.exists():
         write_tokens_of_terms(run)
     value = json.loads(layout.token_vocabulary.path.read_text())
@@ -90,7 +91,8 @@ def write_region_shard(
         "scores": np.ones(sum(map(len, boxes)), np.float32), "offsets": np.cumsum([0, *map(len, boxes)]),
         "image_id": np.arange(first, first + len(boxes)),
     }  # fmt: skip
-    path, details = shard_path(run / "regions" / encoder, number), {"dim": arrays["features"].shape[1]}
+    path = shard_path(run / "regions" / encoder, number)
+    details = {"dim": arrays["features"].shape[1]}
     write_shard(path, REGIONS, arrays, rows=len(boxes), provenance=by_colour(run), details=details)
 
 
@@ -112,7 +114,8 @@ def _images(manifest: Manifest, ids: np.ndarray) -> MultiVectors:
     smaller length.
     """
     axes = np.eye(len(THINGS), dtype=np.float32)
-    own, following = axes[ids % 8], axes[(ids + 1) % 8]
+    own = axes[ids % 8]
+    following = axes[(ids + 1) % 8]
     vectors = np.stack([whole_length(ids)[:, None] * own, own, 0.6 * following], axis=1).reshape(-1, 8)
     widths = manifest.images["width"].to_numpy()[ids]
     boxes = np.array([box for width in widths for box in ([0, 0, width, 40], THING, OTHER)], np.float32)

@@ -61,7 +61,8 @@ def make_run(
     from `first_held_out` on, belongs to the split `held_out`, which may be several splits in turn (`dev+test`). With
     `titled`, images with an even number have a title.
     """
-    layout, manifest = Layout(folder), _make_manifest(folder, images, held_out, titled, first_held_out)
+    layout = Layout(folder)
+    manifest = _make_manifest(folder, images, held_out, titled, first_held_out)
     write_config(folder)
     vocabulary = build_vocabulary(
         manifest.sentences["text"].to_pylist(),

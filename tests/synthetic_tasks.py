@@ -107,7 +107,8 @@ def make_fit_task(
         x = view.stack({**stored, "one": change(stored["one"])})
         return ViewBlock(x, sparse.csr_array(words.astype(np.float32)), owners[rows] - first)
 
-    target, weak = block(0, 250, 0, change), block(250, 400, 1)
+    target = block(0, 250, 0, change)
+    weak = block(250, 400, 1)
     unseen = rows_of(400, 460)
     held_out = PairArrays(
         {name: part[400:] for name, part in features.items()}, {"tfidf": sentences["tfidf"][unseen]},
@@ -143,7 +144,8 @@ class SyntheticRegions:
     boxes."""
 
     def __init__(self, images: list[np.ndarray], draw: Callable[[int], np.ndarray] = draw_boxes) -> None:
-        self.images, self.draw = images, draw
+        self.images = images
+        self.draw = draw
 
     def __len__(self) -> int:
         return len(self.images)
@@ -174,7 +176,8 @@ def grow(view: str, tokens: Tokens) -> Trees:
 def make_fitted_ncca() -> NormalizedCCA:
     """Make a fitted ncca whose directions contain the signal with a bad scale."""
     rng = np.random.default_rng(5)
-    w, u = rng.standard_normal((16, 16)), 7 * rng.standard_normal((WORDS, 16))
+    w = rng.standard_normal((16, 16))
+    u = 7 * rng.standard_normal((WORDS, 16))
     values = np.linspace(1, 0.1, 16, dtype=np.float32)
     directions = Directions(w.astype(np.float32), u.astype(np.float32), values)
     means = np.full(16, 0.2, np.float32), np.full(WORDS, 0.1, np.float32)
@@ -191,7 +194,8 @@ def make_task(view: str, train: int = 300, dev: int = 60, seed: int = 0, **setti
     looks = rng.random((WORDS - 1, 16)) ** 3
     things = np.stack([rng.permutation(WORDS - 1)[:4] for _ in range(train + dev)])
     ids = np.concatenate([rng.permutation(row) for row in np.repeat(things, 2, axis=0)]).astype(np.int32)
-    tokens, owners = Tokens(ids, np.arange(0, len(ids) + 1, 4)), np.repeat(np.arange(train + dev), 2)
+    tokens = Tokens(ids, np.arange(0, len(ids) + 1, 4))
+    owners = np.repeat(np.arange(train + dev), 2)
     matrix = sparse.csr_array((np.full(len(ids), 0.5, np.float32), ids, tokens.offsets), shape=(len(owners), WORDS))
     sentences = {"tokens": lambda: tokens, "vectors": lambda: None}.get(view, lambda: grow(view, tokens))()
     whole = looks[things].sum(axis=1)
@@ -262,7 +266,8 @@ def draw_phrases(rng: np.random.Generator, lengths: list[int], words: int, label
     numbers from 0 to `words`, and labels are numbers from 0 to `labels`."""
     trees = []
     for length in lengths:
-        above, inner = [-1] * length, list(range(length))
+        above = [-1] * length
+        inner = list(range(length))
         while len(inner) > 1 or (length and len(above) == length):
             first = int(rng.integers(len(inner)))
             parts = inner[first : first + int(rng.integers(1, 5))]

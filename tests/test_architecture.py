@@ -124,7 +124,8 @@ def test_every_allowed_import_is_used() -> None:
     imported: dict[str, set[str]] = {room: set() for room in ALLOWED_IMPORTS}
     annotated: dict[str, set[str]] = {room: set() for room in ALLOWED_IMPORTS}
     for path in (ROOT / "pipeline").rglob("*.py"):
-        source, room = _source(path), _room(_module(path))
+        source = _source(path)
+        room = _room(_module(path))
         if room in ALLOWED_IMPORTS:
             imported[room] |= {_room(name) for name in source.executed if name.startswith("pipeline.")}
             annotated[room] |= {_room(name) for name in source.imports if name.startswith("pipeline.")}

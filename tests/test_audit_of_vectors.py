@@ -55,7 +55,8 @@ def test_wrong_texts_of_images_with_several_texts_are_found(pairs: Pairs) -> Non
     assert len(wrong & listed(findings)) >= 0.8 * len(listed(findings))
     assert {finding["kind"] for finding in findings} == {"caption", "captions"}
     for finding in findings:
-        row, image = finding["sentence_id"], finding["image_id"]
+        row = finding["sentence_id"]
+        image = finding["image_id"]
         own = [row] if finding["kind"] == "caption" else np.flatnonzero(owners == image).tolist()
         assert finding["image"] == names[image] and finding["captions"] == [words[number] for number in own]
         assert {int(owners[number]) for number in own} == {image} and words.index(finding["rather"]) not in own

@@ -108,7 +108,9 @@ def deciding_settings(stage: Stage, config: Config) -> str:
 def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) -> None:
     everything = {**EVERYTHING, "data_root": str(tmp_path)}
     config = validate(everything)
-    stages, idle, tried = list(declared().values()), set(), 0
+    stages = list(declared().values())
+    idle = set()
+    tried = 0
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:

@@ -112,7 +112,8 @@ def check_jointspace(words: list[str], whole: bool) -> None:
     while words[0] == "--allow":
         words = words[2:]
     if words[0] == "stage":
-        group, words = stage, words[1:]
+        group = stage
+        words = words[1:]
     if words in ([], ["--help"]):
         return
     name, *rest = words

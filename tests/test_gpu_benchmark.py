@@ -60,7 +60,8 @@ def line(name: str, variant: str, value: float, unit: str = "images/s", **more: 
 
 
 def test_verdict_names_the_limit_and_the_decoder() -> None:
-    now, torchs = PRESENT, "torchvision, resized by torch"
+    now = PRESENT
+    torchs = "torchvision, resized by torch"
     lines = [
         line("pytest -m gpu", "", 90, "passed", failed=["tests/test_a.py::test_b"], not_run=[]),
         line("extract resnet50", "shards 3 to 12", 3000.0, decode=0.7, forward=0.3, busy=0.4, agrees=True),
@@ -106,7 +107,8 @@ def test_a_failed_test_with_nan_in_its_name_is_named() -> None:
 
 
 def test_a_decoder_without_a_rate_does_not_hide_the_others() -> None:
-    now, failed = PRESENT, "A decoder"
+    now = PRESENT
+    failed = "A decoder"
     lines = [line(kind, "cosine to now", 1.0, "") for kind in (failed, now)]
     assert conclude([*lines, line(now, "14 processes", 3000.0)])[3].startswith("The fastest CPU decoder that agrees is")
 

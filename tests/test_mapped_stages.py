@@ -51,7 +51,8 @@ def killing(run: Path, count: int) -> Iterator[None]:
                 killed.append(victims[0])
                 return
 
-    stopped, killed = threading.Event(), []
+    stopped = threading.Event()
+    killed = []
     killer = threading.Thread(target=kill)
     killer.start()
     try:
@@ -124,7 +125,8 @@ def test_a_lost_worker_of_ingest_leaves_no_incomplete_file(tmp_path: Path, monke
     monkeypatch.setattr(inspection, "BLOCK_IMAGES", 4)
     draw(tmp_path / "data", 40, 0)
     (tmp_path / "data/red-00.png").write_bytes(b"no photograph")
-    alone, shared = tmp_path / "alone/manifest", tmp_path / "shared/manifest"
+    alone = tmp_path / "alone/manifest"
+    shared = tmp_path / "shared/manifest"
     settings = {"collection": {"reject_limit": 0.1}}
     ingest(alone.parent, tmp_path / "data", settings)
     parts = shared.parent / "manifest.parts"

@@ -44,7 +44,8 @@ def test_every_papers_configuration_is_valid_and_trains_each_network_thrice(path
 def public_changes(path: Path) -> dict[str, Any]:
     """Return the documented changes for the public archives, with the encoders of the paper's configuration `path`."""
     block = (DOCS / "papers.md").read_text().partition("```yaml\n")[2].partition("```")[0]
-    public, names = yaml.safe_load(block), {encoder["name"] for encoder in read_mapping(path)["encoders"]}
+    public = yaml.safe_load(block)
+    names = {encoder["name"] for encoder in read_mapping(path)["encoders"]}
     return {**public, "encoders": [encoder for encoder in public["encoders"] if encoder["name"] in names]}
 
 
@@ -98,7 +99,8 @@ def test_a_papers_systems_are_planned_for_another_archive(
 
 def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
     values = merge(read_mapping(default_path()), read_mapping(FOLDER / "socher.yaml"))
-    flickr, pascal = validate(values), validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))
+    flickr = validate(values)
+    pascal = validate(merge(values, read_mapping(FOLDER / "pascal1k.yaml")))
     assert pascal.collection.format == "pascal1k" and pascal.reproduce.collection == "pascal1k"
     assert pascal.models == flickr.models and pascal.variants == flickr.variants
     assert pascal.evaluate.folds == 1 and flickr.evaluate.folds == 10
@@ -178,7 +180,8 @@ def test_every_measured_number_in_the_text_of_a_page_is_stored(path: Path) -> No
 
 def is_known(number: str, known: set[float]) -> bool:
     """Return whether a stored number rounds to `number`."""
-    value, digits = float(number.replace(",", "")), len(number.partition(".")[2])
+    value = float(number.replace(",", ""))
+    digits = len(number.partition(".")[2])
     return any(abs(one - value) <= 0.5 * 10**-digits + 1e-9 for one in known)
 
 
@@ -202,7 +205,8 @@ DEMO = {"data_root": "demo", "demo": {**TINY["demo"], "weak": 0, "generate": Tru
 def smoke(path: Path) -> dict[str, Any]:
     """Return the configuration of a paper for a public archive, with untrained networks, one seed per system and one
     epoch."""
-    paper, config = read_mapping(path), load(path)
+    paper = read_mapping(path)
+    config = load(path)
     short = {"epochs": 1, "patience": 1}
     variants = {
         name: {"seeds": [0], **(short if config.model(f"{name}-seed0").spec.made_by == "train" else {})}
@@ -224,7 +228,8 @@ def archive_demo(folder: Path) -> None:
 
     The trees and the boxes of the demo are copied too.
     """
-    demo, archive = folder / "demo", folder / "flickr8k"
+    demo = folder / "demo"
+    archive = folder / "flickr8k"
     rows = {name: (demo / name).read_text().splitlines() for name in ("splits.tsv", "captions.tsv")}
     photos = {
         name: ("val" if split == "dev" else split, [])

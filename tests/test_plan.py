@@ -36,7 +36,8 @@ def test_plan_estimates_the_hours_and_bytes_of_a_collection_that_does_not_exist(
     speed = plan["speeds"]["net"]
     assert speed["dim"] == 512 and speed["images_per_second"] > 0
     assert plan["hours"]["net"] == pytest.approx(1e6 / speed["images_per_second"] / 3600)
-    width, chunks = 512 + 300, 8
+    width = 512 + 300
+    chunks = 8
     assert plan["disk"]["features"] == 2 * 1_000_000 * 512
     assert plan["disk"]["embeddings"] == plan["disk"]["indexes"] == 4 * 64 * 3_000_000
     assert plan["disk"]["moments"] == 2 * width**2 * (chunks + 1)

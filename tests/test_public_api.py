@@ -66,7 +66,8 @@ def test_the_notebook_runs(bundle: Path, tmp_path: Path, monkeypatch: pytest.Mon
 
 
 def test_searches_of_the_api_equal_those_of_the_searcher(bundle: Path) -> None:
-    index, searcher = jointspace.load(str(bundle)), Searcher(open_index(bundle))
+    index = jointspace.load(str(bundle))
+    searcher = Searcher(open_index(bundle))
     assert index.search("a red picture", k=5) == searcher.images("a red picture", 5)
     path = bundle.parent / "data" / "blue-02.png"
     (nearest, *_), like = index.search(image=path, k=3), index.search(image=Image.open(path), k=3)
@@ -119,7 +120,8 @@ def test_captions_in_scripts_without_spaces_are_found_from_ingest_on(
 
 
 def test_invalid_queries_are_refused(bundle: Path, tmp_path: Path) -> None:
-    index, photograph = jointspace.load(bundle), bundle.parent / "data/blue-02.png"
+    index = jointspace.load(bundle)
+    photograph = bundle.parent / "data/blue-02.png"
     vector = index.embed_text("a red picture")
     tensor = torch.nn.Parameter(torch.from_numpy(vector)[None])
     assert index.search(vector=tensor, k=1) == index.search(vector=vector, k=1)
@@ -169,7 +171,8 @@ def test_an_index_can_be_copied_after_a_search(bundle: Path, monkeypatch: pytest
 
 def correlated(n: int, seed: int = 0) -> tuple[np.ndarray, np.ndarray]:
     """Draw n images (n, 20) and n texts (n, 15) that share four directions."""
-    rng, fixed = np.random.default_rng(seed), np.random.default_rng(99)
+    rng = np.random.default_rng(seed)
+    fixed = np.random.default_rng(99)
     shared = rng.normal(size=(n, 4))
     x = shared @ fixed.normal(size=(4, 20)) + 0.3 * rng.normal(size=(n, 20))
     return x.astype(np.float32), (shared @ fixed.normal(size=(4, 15)) + 0.3 * rng.normal(size=(n, 15))).astype(
@@ -181,7 +184,8 @@ def test_rows_with_equal_vectors_are_one_image() -> None:
     """There are five rows per image and no owners, which is the usual form of pairs."""
     x, y = correlated(240)
     y = np.repeat(y, 5, axis=0) + np.random.default_rng(3).normal(size=(1200, 15)).astype(np.float32)
-    order, owners = np.random.default_rng(4).permutation(1200), np.repeat(np.arange(240), 5)
+    order = np.random.default_rng(4).permutation(1200)
+    owners = np.repeat(np.arange(240), 5)
     grid = {"dimensions": [4], "image_ridge": [0.1], "text_ridge": [0.1], "eigenvalue_power": [1], "normalise": ()}
     expected = jointspace.fit(x, y, owners, **grid)
     for images in (x[owners], {"a": x[owners][:, :9], "b": sparse.csr_array(x[owners][:, 9:])}):
@@ -199,7 +203,8 @@ def test_the_same_pairs_in_any_form_give_the_same_joint_space() -> None:
     whole = jointspace.fit(x, y, **grid)
     expected = whole.embed_images(x) @ whole.embed_texts(y).T
     owners = np.random.default_rng(1).permutation(np.repeat(np.arange(300), 2))
-    images, texts = {"a": x[:, :7], "b": x[:, 7:]}, {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
+    images = {"a": x[:, :7], "b": x[:, 7:]}
+    texts = {"dense": y[:, :5], "sparse": sparse.csr_array(y[:, 5:])}
     column = np.empty(300, object)  # data frames have such columns
     column[:] = list(x)
     for pairs, asked in (

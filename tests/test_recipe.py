@@ -156,7 +156,8 @@ def case_of(name: str) -> Case:
 @pytest.mark.parametrize("name", [name for name in CASES if name not in REFUSED])
 def test_recipe_of_each_linear_model_gives_the_scores_of_a_search(name: str, tmp_path: Path) -> None:
     plain = case_of(name)
-    recipes, expected = [], []
+    recipes = []
+    expected = []
     for number, case in enumerate([plain, correct(plain)] if plain.model.metric == "inner_product" else [plain]):
         index = write_index_of(tmp_path / f"index-{number}", name.partition(",")[0], case)
         run_command("export", tmp_path / f"index-{number}", "--recipe", tmp_path / f"recipe-{number}")
@@ -249,7 +250,8 @@ def test_recipe_centres_the_vectors_of_a_text_encoder(tmp_path: Path) -> None:
     rng = np.random.default_rng(1)
     case = make_case("zero-shot")
     index = write_index_of(tmp_path / "index", "zero-shot", case)
-    mean, matrix = rng.standard_normal(6).astype(np.float32), rng.standard_normal((6, 6)).astype(np.float32)
+    mean = rng.standard_normal(6).astype(np.float32)
+    matrix = rng.standard_normal((6, 6)).astype(np.float32)
     side = RecipeSide(["tfidf"])
     side.add_centring({"tfidf": Parameters({f"{CENTRED}/mean": mean, f"{CENTRED}/matrix": matrix}, {}, "", {})})
     run_command("export", tmp_path / "index", "--recipe", tmp_path / "recipe")

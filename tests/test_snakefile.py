@@ -22,7 +22,8 @@ def test_a_key_that_is_given_twice_is_one_sentence(tmp_path: Path) -> None:
 
 def test_a_separate_rule_extracts_for_the_study(tmp_path: Path) -> None:
     """If all encoders of a run are precomputed, only the rule for further encoders remains."""
-    given, other = {"name": "given", "kind": "imported", "path": "given.npy"}, {"name": "other", **NETWORK}
+    given = {"name": "given", "kind": "imported", "path": "given.npy"}
+    other = {"name": "other", **NETWORK}
     values = TINY | {"encoders": [given], "study": {**TINY["study"], "encoders": [other]}}
     (tmp_path / "given.yaml").write_text(yaml.safe_dump(values))
     made = f"{RESULTS}/features/other/part-00000.json"
@@ -33,7 +34,8 @@ def test_a_separate_rule_extracts_for_the_study(tmp_path: Path) -> None:
 def test_the_checkout_may_be_in_a_folder_of_any_name(tmp_path: Path) -> None:
     """The folder has the Snakefile, and the environment with the programs that the rules call."""
     (tmp_path / "a b'c {x}").mkdir()
-    checkout, venv = tmp_path / "a b'c {x}/checkout", tmp_path / "a b'c {x}/venv"
+    checkout = tmp_path / "a b'c {x}/checkout"
+    venv = tmp_path / "a b'c {x}/venv"
     checkout.symlink_to(ROOT)
     venv.symlink_to(sys.prefix)
     values = TINY | {"demo": {"train": 2, "dev": 1, "test": 1, "weak": 0}}

@@ -134,7 +134,8 @@ def test_a_folder_of_vectors_becomes_an_index(planted: SimpleNamespace, tmp_path
 @pytest.mark.parametrize("form", ["file", "name", "npy"])
 def test_a_table_of_texts_names_its_captions_and_images(planted: SimpleNamespace, tmp_path: Path, form: str) -> None:
     """Each image has two captions, in another order than the images."""
-    data, rows = tmp_path / "data", np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))
+    data = tmp_path / "data"
+    rows = np.random.default_rng(2).permutation(np.repeat(np.arange(PAIRS), 2))
     words = [f"caption {number} of {planted.words[row]}" for number, row in enumerate(rows)]
     owners = [planted.names[row] + f"#{number}" * (form == "name") for number, row in enumerate(rows)]
     write_npy(data, planted)
@@ -226,7 +227,8 @@ def test_a_fitted_joint_space_is_an_index(
     found = [index.search(text_vector=vector, k=1)[0].row["path"] for vector in planted.texts[held]]
     assert found == planted.paths[held]
     assert index.card["images"]["count"] == PAIRS and index.card["sentences"]["count"] == 2 * PAIRS
-    images, texts = index.embed(image_vectors=planted.images), index.embed(text_vectors=planted.texts)
+    images = index.embed(image_vectors=planted.images)
+    texts = index.embed(text_vectors=planted.texts)
     np.testing.assert_array_equal(images, space.embed_images(planted.images))
     np.testing.assert_array_equal(texts, space.embed_texts(planted.texts))
     alone = space.index(tmp_path / "alone", planted.images, names=pa.chunked_array([list(map(str, range(PAIRS)))]))

@@ -123,7 +123,8 @@ def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> N
     """An item of 70 MB fits into a new process, but not into a process that still holds the 45 MB of an earlier item.
     An item of 130 MB never fits.
     """
-    log, items = tmp_path / "log", [130, 1, 2, 45, 70, 3]
+    log = tmp_path / "log"
+    items = [130, 1, 2, 45, 70, 3]
     results = list(isolated_map(partial(keep_megabytes, log), items, 2, chunk=1))
     assert [item for item, result in zip(items, results, strict=True) if result != item] == [130]
     assert isinstance(results[0], Failure) and results[0].reason.startswith(f"{OUT_OF_MEMORY}: ")
@@ -155,7 +156,8 @@ def paint_or_die(number: int) -> dict[str, object]:
 
 
 def test_shared_results_equal_pickled_results_when_slots_are_reused() -> None:
-    numbers, room = range(3 * 2 * CHUNKS_AHEAD * 4 + 5), 4 * MIN_SHARED_BYTES
+    numbers = range(3 * 2 * CHUNKS_AHEAD * 4 + 5)
+    room = 4 * MIN_SHARED_BYTES
     expected = list(isolated_map(paint, numbers, 0))
     # All results are kept: a result in a slot, without a copy, would change when the slot is reused.
     found = list(shared_map(paint_or_die, numbers, 2, room, chunk=4))

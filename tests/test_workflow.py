@@ -134,7 +134,8 @@ def test_a_variants_own_key_reruns_only_the_variant_and_its_dependents(run: Path
 
 
 def test_a_deleted_artefact_is_made_again(run: Path) -> None:
-    artefact, aside = run / RESULTS / "index/ncca", run / "aside"
+    artefact = run / RESULTS / "index/ncca"
+    aside = run / "aside"
     artefact.rename(aside)
     assert planned(run) == {"build_index", "report"}
     aside.rename(artefact)
@@ -162,7 +163,8 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     killed.
     """
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))
-    rng, quiet = Random(6), {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
+    rng = Random(6)
+    quiet = {"stdout": subprocess.DEVNULL, "stderr": subprocess.DEVNULL}
     count = int((run / "count").read_text())
     for number, files in enumerate(sorted(rng.sample(range(int(0.9 * count)), KILLS))):
         whole = command("all", "--cores", "2", "--configfile", "tiny.yaml")

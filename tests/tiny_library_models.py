@@ -69,7 +69,8 @@ def save_dual(kind: str, folder: Path, side: int, words: tuple[str, ...] = WORDS
     config = getattr(transformers, f"{kind}Config")(text_config=text, vision_config=vision, **more)
     with torch.random.fork_rng(devices=[]):
         torch.default_generator.manual_seed(0)
-        model, tokenizer = getattr(transformers, f"{kind}Model")(config).eval(), make_tokenizer(words)
+        model = getattr(transformers, f"{kind}Model")(config).eval()
+        tokenizer = make_tokenizer(words)
     geometry = {"size": {"shortest_edge": side + 8}, "crop_size": {"height": side, "width": side}}
     images = transformers.CLIPImageProcessor(**geometry, image_mean=CLIP_MEAN, image_std=CLIP_STD)
     for part in (model, tokenizer, images):

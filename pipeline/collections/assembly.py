@@ -80,7 +80,8 @@ class Collection:
         not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
-        images, sentences = self.counts["images"], self.counts["sentences"]
+        images = self.counts["images"]
+        sentences = self.counts["sentences"]
         if not images["given"]:
             raise InputError(f"No photo was found.{reasons} Set data_root to the folder of your collection.")
         if not images["kept"]:
@@ -104,7 +105,8 @@ class Collection:
                 )
 
     def _require_pairs(self, reasons: str) -> None:
-        images, sentences = self.counts["images"], self.counts["sentences"]
+        images = self.counts["images"]
+        sentences = self.counts["sentences"]
         if not sentences["kept"]:
             raise InputError(
                 f"None of the {images['kept']} photos has a usable caption. {sentences['given']} captions were read."

@@ -330,7 +330,8 @@ class CollectionFolder:
     def _other_disks(self) -> list[str]:
         """Return the names of the links directly under the root to folders that are neither below nor above the root,
         sorted. Ignored links are not returned."""
-        root, targets = self.root.resolve(), {name: (self.root / name).resolve() for name in self._linked()}
+        root = self.root.resolve()
+        targets = {name: (self.root / name).resolve() for name in self._linked()}
         return [
             name
             for name, target in sorted(targets.items())

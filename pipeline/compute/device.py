@@ -222,7 +222,8 @@ def tf32() -> AbstractContextManager[None]:
 def _float32_products(precision: str) -> Iterator[None]:
     import torch
 
-    before, convolutions = torch.get_float32_matmul_precision(), torch.backends.cudnn.allow_tf32
+    before = torch.get_float32_matmul_precision()
+    convolutions = torch.backends.cudnn.allow_tf32
     torch.set_float32_matmul_precision(precision)
     torch.backends.cudnn.allow_tf32 = precision == "high"
     try:
@@ -285,7 +286,8 @@ def grow_batch(describe: "Callable[[int], np.ndarray]", size: int, most: int) ->
             break
         if after < MIN_SPEEDUP * before:
             break
-        size, before = 2 * size, after
+        size = 2 * size
+        before = after
     torch.cuda.empty_cache()
     return size
 

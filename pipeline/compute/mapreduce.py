@@ -73,7 +73,8 @@ def map_reduce(
     if scheduler == LOCAL:
         return _in_order((function(item, *shared) for item in items), len(items), absorb or combine)
     delayed = import_extra("dask", "cluster").delayed
-    mapped, summed = delayed(function, pure=False), delayed(combine, pure=False)
+    mapped = delayed(function, pure=False)
+    summed = delayed(combine, pure=False)
     with connect(scheduler, scheduler) as client:
         placed = [client.scatter(value, broadcast=True, hash=False) for value in shared]
         total = _in_order((mapped(item, *placed) for item in items), len(items), summed)

@@ -50,7 +50,8 @@ class Ragged:
 
     def between(self, start: int, stop: int) -> Self:
         """Return the rows `start` to `stop` - 1. Their columns are views, not copies."""
-        first, last = self.offsets[start], self.offsets[stop]
+        first = self.offsets[start]
+        last = self.offsets[stop]
         return self._select(slice(first, last), slice(start, stop), self.offsets[start : stop + 1] - first)
 
     def blocks(self, size: int) -> list[Self]:

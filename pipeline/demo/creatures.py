@@ -63,7 +63,8 @@ def quadruped(pen: Pen, look: Look, action: str, build: Build) -> None:
 
 
 def _sitting(pen: Pen, look: Look, build: Build) -> None:
-    length, depth = build.length, build.depth
+    length = build.length
+    depth = build.depth
     chest = (0.3 * length, build.leg + 0.9 * depth)
     build.tail(pen, look, -0.75 * length, 0.1)
     pen.line([(chest[0] - 0.04, chest[1]), (chest[0] + 0.02, 0.03)], build.thickness, look.shade)
@@ -72,13 +73,15 @@ def _sitting(pen: Pen, look: Look, build: Build) -> None:
     pen.oval(-0.36 * length, depth, depth * 1.05, depth * 0.92, look.main)
     pen.line([(-0.5 * length, 0.03), (-0.05 * length, 0.03)], build.thickness, look.main)
     pen.line([(chest[0] + 0.04, chest[1]), (chest[0] + 0.1, 0.03)], build.thickness, look.light)
-    x, y = chest[0] + 0.45 * (build.neck[0] - length), chest[1] + build.neck[1] * 0.75
+    x = chest[0] + 0.45 * (build.neck[0] - length)
+    y = chest[1] + build.neck[1] * 0.75
     pen.line([chest, (x, y)], build.collar, look.main)
     build.head(pen, look, x, y, False)
 
 
 def _lying(pen: Pen, look: Look, build: Build) -> None:
-    length, depth = build.length, build.depth
+    length = build.length
+    depth = build.depth
     build.tail(pen, look, -0.9 * length, 0.08)
     pen.oval(0, depth * 0.9, length * 1.05, depth * 0.95, look.main)
     pen.oval(-0.55 * length, depth * 0.75, depth * 1.1, depth * 0.75, look.shade)
@@ -157,7 +160,8 @@ def _sheep_head(pen: Pen, look: Look, x: float, y: float, asleep: bool) -> None:
 def _fleece(pen: Pen, look: Look, x: float, y: float) -> None:
     """Draw curls of wool around the body, whose left end is (x, y), in place of a tail."""
     for degrees in range(-162, 180, 36):
-        dx, dy = 0.3 * math.cos(math.radians(degrees)), 0.16 * math.sin(math.radians(degrees))
+        dx = 0.3 * math.cos(math.radians(degrees))
+        dy = 0.16 * math.sin(math.radians(degrees))
         pen.oval(x + 0.3 + dx, y + dy, 0.12, 0.11, look.light if degrees >= 0 else look.shade)
 
 
@@ -293,7 +297,8 @@ def person(pen: Pen, look: Look, action: str, build: Person) -> None:
 
 def _figure(pen: Pen, look: Look, pose: Pose, build: Person, asleep: bool) -> None:
     drop = pose.drop * (build.hip - 0.1)
-    hip, shoulder = build.hip - drop, build.shoulder - drop
+    hip = build.hip - drop
+    shoulder = build.shoulder - drop
     head = shoulder + 0.95 * build.head
     if build.hair in ("long", "tails"):
         _hair_behind(pen, look, build, head)

@@ -62,7 +62,8 @@ class Pen:
     def tilted(self, degrees: float, about: Point) -> Iterator[None]:
         """Turn everything that is drawn within the `with` block by `degrees` anticlockwise about the point `about`."""
         before = self._turn
-        cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+        cos = math.cos(math.radians(degrees))
+        sin = math.sin(math.radians(degrees))
         x, y = about
         self._turn = (cos, sin, x - cos * x + sin * y, y - sin * x - cos * y)
         yield
@@ -74,7 +75,8 @@ class Pen:
 
     def oval(self, x: float, y: float, rx: float, ry: float, colour: Colour, degrees: float = 0) -> None:
         """Draw a filled ellipse with the centre (x, y) and the radii rx and ry, turned anticlockwise by `degrees`."""
-        cos, sin = math.cos(math.radians(degrees)), math.sin(math.radians(degrees))
+        cos = math.cos(math.radians(degrees))
+        sin = math.sin(math.radians(degrees))
         self.shape(((x + rx * u * cos - ry * v * sin, y + rx * u * sin + ry * v * cos) for u, v in _CIRCLE), colour)
 
     def box(self, left: float, bottom: float, right: float, top: float, colour: Colour) -> None:
@@ -155,7 +157,8 @@ def bicycle(pen: Pen, look: Look, action: str) -> None:
         angles = [math.radians(a) for a in range(0, 361, 20)]
         pen.line([(x + 0.23 * math.cos(a), 0.24 + 0.23 * math.sin(a)) for a in angles], 0.045, INK)
         for a in range(0, 180, 45):
-            dx, dy = 0.2 * math.cos(math.radians(a)), 0.2 * math.sin(math.radians(a))
+            dx = 0.2 * math.cos(math.radians(a))
+            dy = 0.2 * math.sin(math.radians(a))
             pen.line([(x - dx, 0.24 - dy), (x + dx, 0.24 + dy)], 0.012, STEEL)
     pen.line([(-0.36, 0.24), (-0.14, 0.56), (0.26, 0.56), (0.0, 0.24), (-0.36, 0.24)], 0.055, look.main)
     pen.line([(0.0, 0.24), (-0.14, 0.56)], 0.055, look.main)

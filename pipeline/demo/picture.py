@@ -51,7 +51,8 @@ def draw_picture(scene: Scene, rng: np.random.Generator) -> tuple[bytes, list[Ou
     background = paint_place(scene.place, scene.light, scene.height, scene.width, scene.horizon, rng)
     image = Image.fromarray(background.clip(0, 255).astype(np.uint8))
     cover = Image.new("L", image.size)  # number of the nearest figure at each pixel, from 1, or 0 for none
-    extents, areas = [], []
+    extents = []
+    areas = []
     for number, figure in enumerate(scene.figures, start=1):
         extents.append(_add_figure(image, cover, scene, figure, number, rng))
         areas.append(cover.histogram()[number])
@@ -101,7 +102,8 @@ def _add_shadow(image: Image.Image, figure: Figure, girth: float, afloat: bool) 
 def _outline(mask: np.ndarray, extent: Box, area: int) -> Outline:
     """Return the outline of a figure. `mask` (h, w) is true at its visible pixels. `area` is the number of its pixels
     in the image before nearer figures covered it."""
-    rows, columns = np.flatnonzero(mask.any(axis=1)), np.flatnonzero(mask.any(axis=0))
+    rows = np.flatnonzero(mask.any(axis=1))
+    columns = np.flatnonzero(mask.any(axis=0))
     if not len(rows):
         return Outline(extent, None, 0.0)
     box = (int(columns[0]), int(rows[0]), int(columns[-1]) + 1, int(rows[-1]) + 1)

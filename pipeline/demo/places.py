@@ -37,7 +37,8 @@ def _sky(canvas: np.ndarray, light: str, horizon: int, rng: np.random.Generator)
     rows = min(height, horizon + 4)
     choices = SKIES[light]
     canvas[:rows] = gradient(rows, width, *choices[rng.integers(len(choices))])
-    x, y = width * rng.uniform(0.1, 0.9), horizon * rng.uniform(0.15, 0.5)
+    x = width * rng.uniform(0.1, 0.9)
+    y = horizon * rng.uniform(0.15, 0.5)
     if light == "night":
         scatter(rng, canvas[: max(2, horizon // 2)], 25, [(230, 230, 240), (180, 180, 210)])
         _disc(canvas[:rows], x, y, 0.06 * height, (246, 242, 214))
@@ -156,7 +157,8 @@ def _forest(canvas: np.ndarray, horizon: int, rng: np.random.Generator) -> None:
     wood[:] = gradient(wood.shape[0], width, (40, 78, 44), (112, 146, 92))
     roughen(wood, rng, (3, 4), 15)
     for _ in range(int(rng.integers(9, 16))):
-        x, half = int(rng.integers(0, width)), int(rng.integers(1, 5))
+        x = int(rng.integers(0, width))
+        half = int(rng.integers(1, 5))
         tone = np.multiply((88, 66, 50), rng.uniform(0.6, 1.15))
         canvas[: horizon + half, max(0, x - half) : x + half] = tone
         canvas[: horizon + half, max(0, x - half) : x - half + 1] *= 1.25

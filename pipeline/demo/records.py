@@ -92,7 +92,10 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
 
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
     """Return the content of each text file of the collection by its file name. Rows are in the order of `records`."""
-    captions, splits, conllu, brackets = [], [], [], []
+    captions = []
+    splits = []
+    conllu = []
+    brackets = []
     weak = ["file\ttitle\ttags\tdescription\n"]
     boxes = ["file\tx1\ty1\tx2\ty2\tscore\tlabel\n"]
     for record in records:

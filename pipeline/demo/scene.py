@@ -234,7 +234,8 @@ def _sample_things(place: str, rng: np.random.Generator) -> list[Thing]:
 
 
 def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generator) -> Thing:
-    kind, media = KINDS[name], PLACES[place].media
+    kind = KINDS[name]
+    media = PLACES[place].media
     actions = [action for action in kind.actions if MEDIUM.get(action, "ground") in media]
     colours = [colour for colour in kind.colours if colour not in PLACES[place].hides]
     several = kind.group and mentioned and rng.random() < 0.18
@@ -304,8 +305,10 @@ def _first_figure(scene: Scene, thing: Thing, number: int, rng: np.random.Genera
 def _ground_spot(scene: Scene, thing: Thing, anchor: Figure | None, rng: np.random.Generator) -> tuple[float, float]:
     """Choose the `depth` and the `x` of a figure of `thing`, in pixels. The spot is anywhere, or next to, behind, in
     front of, above or below the first figure of the scene (`anchor`). It is anywhere if `anchor` is None."""
-    near, far = scene.height - 3, scene.horizon + 0.25 * (scene.height - scene.horizon)
-    depth, x = rng.uniform(far, near), scene.width * rng.uniform(0.12, 0.88)
+    near = scene.height - 3
+    far = scene.horizon + 0.25 * (scene.height - scene.horizon)
+    depth = rng.uniform(far, near)
+    x = scene.width * rng.uniform(0.12, 0.88)
     if anchor is None or rng.random() < 0.25:
         return depth, x
     if thing.airborne or scene.things[0].airborne:

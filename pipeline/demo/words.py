@@ -272,11 +272,16 @@ RELATION_WORDS = {
     "on": ("on", "on top of"),
 }
 
-A, AN, THE = Word("a", "a", "DET", "DT"), Word("an", "a", "DET", "DT"), Word("the", "the", "DET", "DT")
-IS, ARE = Word("is", "be", "AUX", "VBZ"), Word("are", "be", "AUX", "VBP")
+A = Word("a", "a", "DET", "DT")
+AN = Word("an", "a", "DET", "DT")
+THE = Word("the", "the", "DET", "DT")
+IS = Word("is", "be", "AUX", "VBZ")
+ARE = Word("are", "be", "AUX", "VBP")
 THERE = Word("there", "there", "PRON", "EX")
-AND, WHILE = Word("and", "and", "CCONJ", "CC"), Word("while", "while", "SCONJ", "IN")
-COMMA, STOP = Word(",", ",", "PUNCT", ","), Word(".", ".", "PUNCT", ".")
+AND = Word("and", "and", "CCONJ", "CC")
+WHILE = Word("while", "while", "SCONJ", "IN")
+COMMA = Word(",", ",", "PUNCT", ",")
+STOP = Word(".", ".", "PUNCT", ".")
 NUMBERS = {2: Word("two", "two", "NUM", "CD"), 3: Word("three", "three", "NUM", "CD")}
 
 

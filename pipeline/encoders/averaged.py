@@ -90,7 +90,8 @@ def inverse_frequencies(texts: Iterable[str], encoder: WordsEncoder) -> np.ndarr
 
     The frequency is ln((1 + n) / (1 + df)) + 1, where df is the number of texts with the word.
     """
-    n, counts = 0, Counter()
+    n = 0
+    counts = Counter()
     for text in texts:
         n += 1
         counts.update(set(encoder.rows(text)))

@@ -52,7 +52,9 @@ class Centred(TextEncoder):
         `texts` have the identity as covariance. Directions with hardly any variance become zero (see
         MIN_RELATIVE_VARIANCE). Texts that the encoder does not know are ignored.
         """
-        n, total, square = 0, np.zeros(encoder.dim), np.zeros((encoder.dim, encoder.dim) if whiten else 0)
+        n = 0
+        total = np.zeros(encoder.dim)
+        square = np.zeros((encoder.dim, encoder.dim) if whiten else 0)
         known = filter(encoder.knows, texts)
         while block := list(islice(known, BLOCK_TEXTS)):
             n += len(block)
@@ -60,7 +62,8 @@ class Centred(TextEncoder):
             total += rows.sum(axis=0)
             if whiten:
                 square += rows.T @ rows
-        mean, matrix = total / max(n, 1), None
+        mean = total / max(n, 1)
+        matrix = None
         if whiten:
             values, vectors = np.linalg.eigh(square / max(n, 1) - np.outer(mean, mean))
             kept = values > MIN_RELATIVE_VARIANCE * values[-1]

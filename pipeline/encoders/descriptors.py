@@ -97,7 +97,8 @@ def hog(pixels: np.ndarray, grid: PatchGrid) -> np.ndarray:
     Each square of the grid has 2 x 2 cells with histograms of 9 orientations. At each pixel, the channel with the
     strongest gradient counts.
     """
-    block, cell = (grid.patch,) * 2, (grid.patch // 2,) * 2
+    block = (grid.patch,) * 2
+    cell = (grid.patch // 2,) * 2
     descriptor = cv2.HOGDescriptor(block, block, cell, cell, HOG_ORIENTATIONS)
     return np.asarray(descriptor.compute(pixels, (grid.step,) * 2)).reshape(-1, 4 * HOG_ORIENTATIONS)
 

@@ -38,7 +38,8 @@ def build_detector(architecture: str, state: State, source: str) -> FasterRCNN:
             f"{source} lacks the tensor {missing[0]}, so it is not a Faster R-CNN of torchvision. Give the weights of"
             " such a detector."
         )
-    classes, corners = len(state[CLASSES]), len(state[CORNERS])
+    classes = len(state[CLASSES])
+    corners = len(state[CORNERS])
     if corners != 4 * classes:
         raise InputError(
             f"{source} has scores for {classes} classes, but boxes for {corners / 4:g} classes. Download the file"
@@ -73,7 +74,8 @@ def detect(
     results near the edges. If `in_tf32` is true, a GPU rounds the factors of products to TF32.
     """
     network = network.to(device)
-    batcher, waiting = OomBatcher(most, "image"), iter(images)
+    batcher = OomBatcher(most, "image")
+    waiting = iter(images)
     while block := list(islice(waiting, most)):
         proposals = [NONE] * len(block)
         shapes: dict[tuple[int, ...], list[tuple[int, np.ndarray]]] = defaultdict(list)
@@ -96,7 +98,8 @@ def detect(
 def _is_seen(network: FasterRCNN, pixels: np.ndarray) -> bool:
     """Return whether the shorter side of an image remains at least one pixel when the network resizes the image."""
     transform: Any = network.transform  # torchvision declares only a Module, without these attributes
-    longest, shortest = transform.max_size, transform.min_size[-1]
+    longest = transform.max_size
+    shortest = transform.min_size[-1]
     return min(shortest, min(pixels.shape[:2]) * longest / max(pixels.shape[:2])) >= 1 + 1e-3
 
 

@@ -97,7 +97,8 @@ class Extractor:
         The output may still be on its way from a GPU, and its method `numpy` waits for it. Before this method returns,
         it waits for the output of the previous batch.
         """
-        batcher, device = OomBatcher(self.plan.batch_size, "image"), self.plan.device
+        batcher = OomBatcher(self.plan.batch_size, "image")
+        device = self.plan.device
 
         def encode(rows: slice) -> torch.Tensor:
             return self.encode(*(upload(tensor[rows], device) for tensor in batch))
@@ -157,7 +158,8 @@ def extract_in_step(
     each group. For each group, yield the features (n, dim) float32 by each extractor. A batch has only images of one
     group. A GPU gets the first batch of a group before the features of the group before it are awaited.
     """
-    pictures, before = iter(pictures), None
+    pictures = iter(pictures)
+    before = None
     for length in lengths:
         group = [_Batches(extractor, length) for extractor in extractors]
         for views in islice(pictures, length):
@@ -259,7 +261,8 @@ class Stopwatch:
 
     @contextmanager
     def measure(self, task: str) -> Iterator[None]:
-        start, counted = time.perf_counter(), sum(self._seconds.values())
+        start = time.perf_counter()
+        counted = sum(self._seconds.values())
         try:
             yield
         finally:

@@ -194,6 +194,7 @@ class Finetuning:
         The names of the tensors are `weight` and `bias` after the prefix CLASSIFIER. W includes the scale of the head.
         Row 0 of both is the background.
         """
-        weight, bias = self.head.scale * self.head.weight, self.head.bias
+        weight = self.head.scale * self.head.weight
+        bias = self.head.bias
         named = {"weight": weight, "bias": bias}
         return {f"{CLASSIFIER}{name}": tensor.detach().cpu().numpy().copy() for name, tensor in named.items()}

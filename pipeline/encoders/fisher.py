@@ -45,7 +45,9 @@ class FisherEncoder(WordsEncoder):
                 f" {variances.shape}"
             )
         self.mixture = GaussianMixture(shape[0], covariance_type="diag")
-        self.mixture.weights_, self.mixture.means_, self.mixture.covariances_ = weights, means, variances
+        self.mixture.weights_ = weights
+        self.mixture.means_ = means
+        self.mixture.covariances_ = variances
         self.mixture.precisions_cholesky_ = 1 / np.sqrt(variances)
         self.dim = shape[0] * (2 * shape[1] + 1)
 

@@ -117,7 +117,8 @@ class ModuleEncoder(ImageEncoder):
 
     def __init__(self, preprocessing: Preprocessing, body: nn.Module, flip: bool) -> None:
         super().__init__(preprocessing)
-        self.body, self.flip = body, flip
+        self.body = body
+        self.flip = flip
         self.dtype = next(body.parameters()).dtype
         for name in ("mean", "std"):
             values = torch.tensor(getattr(preprocessing, name)).reshape(3, 1, 1) * 255

@@ -42,9 +42,11 @@ class Crops:
         """Return a crop (side, side, 3) uint8 of a box (x1, y1, x2, y2) in pixels of an RGB image, with its context."""
         from pipeline.images.resize import resize  # The import of torch takes seconds.
 
-        low, high = box[:2].astype(float), box[2:].astype(float)
+        low = box[:2].astype(float)
+        high = box[2:].astype(float)
         margin = (high - low) * self.context / (self.side - 2 * self.context)
-        low, high = low - margin, high + margin
+        low = low - margin
+        high = high + margin
         inside = np.clip(low, 0, image.size), np.clip(high, 0, image.size)
         # The position in the square of the part that is inside the image. It has at least one pixel.
         scale = self.side / (high - low)
@@ -281,7 +283,8 @@ def schedule_images(images: int, per_batch: int, iterations: int, seed: int) -> 
 
     They are shuffled epochs, each with every image once, of which the last is cut off.
     """
-    wanted, rng = iterations * per_batch, np.random.default_rng(seed)
+    wanted = iterations * per_batch
+    rng = np.random.default_rng(seed)
     epochs = [rng.permutation(images) for _ in range(-(-wanted // images))]
     return np.concatenate(epochs)[:wanted]
 

@@ -213,7 +213,8 @@ def describe(
     features = extract(usable())
     if classifier is not None:
         kept = [classifier.keep_best(*pair) for pair in zip(regions, features, strict=True)]
-        regions, features = [part for part, _ in kept], [rows for _, rows in kept]
+        regions = [part for part, _ in kept]
+        features = [rows for _, rows in kept]
     lengths = np.zeros(len(usable_numbers) + len(faults), np.int64)
     lengths[usable_numbers] = [len(part.scores) for part in regions]
     arrays = {

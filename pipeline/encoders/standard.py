@@ -185,7 +185,8 @@ def learn_projection(
     for each kind. n images give at most n - 1 components, and a warning is logged if they are fewer than wanted. Each
     kind is scaled to a total variance of 1, so that all kinds have the same weight.
     """
-    parts, short = {}, []
+    parts = {}
+    short = []
     for part in (*GLOBAL, *LOCAL):
         stacked = np.stack([picture[part] for picture in described]).astype(np.float64)
         n, size = stacked.shape

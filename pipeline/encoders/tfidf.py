@@ -73,7 +73,8 @@ class TfidfEncoder(KnownTerms, TextEncoder):
         The function `encode` returns the same vectors as a sparse matrix, whose import would take a third of the time
         of a search.
         """
-        rows, idf = np.zeros((len(texts), self.dim), np.float32), np.asarray(self.vocabulary.idf, np.float32)
+        rows = np.zeros((len(texts), self.dim), np.float32)
+        idf = np.asarray(self.vocabulary.idf, np.float32)
         for row, columns in zip(rows, map(self.vocabulary.rows, texts), strict=True):
             np.add.at(row, columns, idf[columns])
         return scale_to_unit_length(rows) if self.vocabulary.normalise else rows

@@ -113,7 +113,8 @@ def each_line(file: BinaryIO, source: Path | str) -> Iterator[bytes]:
     chunks = chain([first], chunks)
     if first.startswith(UTF16_MARKS):
         chunks = _from_utf16(chunks, source)
-    rest, number = b"", 0
+    rest = b""
+    number = 0
     for chunk in chain(chunks, [b""]):
         lines = (rest + chunk).splitlines(keepends=True)
         # The last line of a chunk may be incomplete, or end between CR and LF.

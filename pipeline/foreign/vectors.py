@@ -229,7 +229,8 @@ def owner_names(source: Source) -> list[str] | None:
     """
     owners: list[str] = []
     for path in (path for path in foreign_files(source) if path.suffix.lower() == ".parquet"):
-        words, present = names_column(source, path), pq.read_schema(path).names
+        words = names_column(source, path)
+        present = pq.read_schema(path).names
         column = next((name for name in OWNER_COLUMNS if name in present and name != words), None)
         if column is None:
             return None

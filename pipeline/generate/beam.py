@@ -68,17 +68,21 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
     logits[:, boundary] = -torch.inf
     nothing = torch.zeros(n, 1, device=logits.device)
     first = _extend(_mask(logits, boundary), nothing, nothing + 1, nothing.bool(), beam, 0, boundary)
-    history, total = first.words[:, :, None], first.total
+    history = first.words[:, :, None]
+    total = first.total
     length = torch.ones_like(history[:, :, 0])
     ended = torch.zeros_like(length, dtype=torch.bool)
     state = tuple(part.repeat_interleave(beam, dim=0) for part in state)
-    live, found = list(range(n)), [[] for _ in range(n)]
+    live = list(range(n))
+    found = [[] for _ in range(n)]
     for position in range(1, search.longest):
         logits, state = decoder.step(history[:, :, -1].reshape(-1), state)
         length = torch.where(ended, length, position + 1)
         best = _extend(_mask(logits, boundary), total, length, ended, beam, search.length_power, boundary)
-        parent, total = best.parent, best.total
-        length, ended = length.gather(1, parent), best.words == boundary
+        parent = best.parent
+        total = best.total
+        length = length.gather(1, parent)
+        ended = best.words == boundary
         before = history.gather(1, parent[:, :, None].expand(-1, -1, position))
         history = torch.cat([before, best.words[:, :, None]], dim=2)
         rows = torch.arange(len(parent), device=parent.device)[:, None] * beam + parent
@@ -89,7 +93,10 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
                 found[image] = _hypotheses(history[row], total[row], boundary)
         state = tuple(part[rows[going].flatten()] for part in state)
         live = list(itertools.compress(live, goes))
-        history, total, length, ended = history[going], total[going], length[going], ended[going]
+        history = history[going]
+        total = total[going]
+        length = length[going]
+        ended = ended[going]
         if not live:
             break
     for image, rows, values in zip(live, history, total, strict=True):
@@ -110,7 +117,8 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
     so the numbers that the other images get depend on its length.
     """
     logits, state = decoder.begin()
-    boundary, device = decoder.boundary, logits.device
+    boundary = decoder.boundary
+    device = logits.device
     logits[:, boundary] = -torch.inf
     live = torch.arange(len(logits), device=device)
     history = torch.full((len(logits), longest), boundary, device=device)
@@ -120,7 +128,8 @@ def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.
         total[live] += (logits.gather(1, words[:, None]) - logits.logsumexp(dim=1, keepdim=True)).flatten()
         history[live, position] = words
         going = words != boundary
-        live, words = live[going], words[going]
+        live = live[going]
+        words = words[going]
         if not len(live) or position + 1 == longest:
             break
         logits, state = decoder.step(words, tuple(part[going] for part in state))

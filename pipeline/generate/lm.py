@@ -95,7 +95,8 @@ class LanguageModel:
     network_type: ClassVar[type[LogBilinear]]
 
     def __init__(self, encoders: tuple[str, ...], network: LogBilinear, structures: Tokens | None) -> None:
-        self.encoders, self.structures = encoders, structures
+        self.encoders = encoders
+        self.structures = structures
         self.network = network.eval()
 
     @classmethod
@@ -103,7 +104,8 @@ class LanguageModel:
         """Train the network on the training and extra sentences. Each sentence is conditioned on its own embedding in
         the joint space, and images are not used. Return the generator of the epoch with the lowest perplexity on dev,
         and the log of the training."""
-        settings, vocabulary = material.settings, material.vocabulary
+        settings = material.settings
+        vocabulary = material.vocabulary
         tagger = material.tagger if cls.network_type.structured else None
         texts = {"train": [*material.texts["train"], *material.extra], "dev": material.texts["dev"]}
         space = required(material.space)
@@ -143,7 +145,8 @@ class LanguageModel:
         """Compute the perplexity of held-out sentences, once for each of two conditioning vectors. `given_sentence` is
         the perplexity given the embedding of the sentence itself, as in training. `given_image` is the perplexity given
         the embedding of the image of the sentence."""
-        space, pairs = required(held_out.space), held_out.pairs
+        space = required(held_out.space)
+        pairs = held_out.pairs
         tagger = held_out.tagger if self.network.structured else None
         text = LanguageText.of(held_out.texts, held_out.vocabulary, space, tagger)
         images = space.images(pairs.images(np.arange(pairs.n_images)))[pairs.owners[text.names]]
@@ -153,7 +156,8 @@ class LanguageModel:
         """Return the natural log probability (n, m) float32 of each of the m held-out sentences `given`, END included,
         given each of n images, whose `features` are encoder -> (n, dim). The conditioning vectors are the embeddings of
         the images, in place of the embeddings of sentences with which the network was trained."""
-        sentences, network = given.pairs.sentences, self.network
+        sentences = given.pairs.sentences
+        network = self.network
         device = network.bias.device
         images = upload(required(given.space).images(features), device)
         tags = required(given.tagger).tag(sentences, given.vocabulary.terms) if network.structured else None
@@ -237,9 +241,11 @@ def rank_candidates(
     `structures` are the sequences of parts of speech from which the candidates are made, or None. An image has fewer
     results if fewer than `count` of its candidates are different.
     """
-    conditions, device = conditioning(images, sources), network.bias.device
+    conditions = conditioning(images, sources)
+    device = network.bias.device
     random = sources.generator(device)
-    described, terms = [], sources.corpus.vocabulary.terms
+    described = []
+    terms = sources.corpus.vocabulary.terms
     for image, u in zip(images, conditions, strict=True):
         found = propose(network, structures, upload(u, device), sources.candidates, random)
         texts = [" ".join(terms[i] for i in ids) for ids in found]

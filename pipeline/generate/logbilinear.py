@@ -68,7 +68,8 @@ class LogBilinear(nn.Module):
         frequencies of the classes (V words, the unknown word and the boundary) in the training sentences. The other
         parameters are random: the context matrices are near I / (n - 1)."""
         super().__init__()
-        self.sizes, self.precision = sizes, torch.float32
+        self.sizes = sizes
+        self.precision = torch.float32
         self.bias = nn.Parameter(frequencies)
         identity = torch.eye(sizes.dimensions).repeat(sizes.context, 1) / sizes.context
         self.contexts = nn.Parameter(identity + torch.randn_like(identity) * 0.01)
@@ -183,7 +184,8 @@ class StructureContent(Multiplicative):
 
     def make_words(self, classes: int) -> None:
         super().make_words(classes)
-        sizes, g = self.sizes, self.attribute_size
+        sizes = self.sizes
+        g = self.attribute_size
         self.tags = _uniform(sizes.tags + 1, g, scale=0.5)
         self.structure = _uniform((1 + sizes.ahead) * g, g, scale=((1 + sizes.ahead) * g) ** -0.5)
         self.content = _uniform(g, sizes.condition, scale=sizes.condition**-0.5)
@@ -210,14 +212,16 @@ class WindowDecoder:
         self.boundary = len(network.bias) - 1
         self.tags = None
         if structures is not None:
-            sizes, longest = network.sizes, int(structures.lengths.max())
+            sizes = network.sizes
+            longest = int(structures.lengths.max())
             tags = np.full((len(structures), longest + 2 + sizes.ahead), sizes.tags)
             for row, kinds in zip(tags, structures, strict=True):
                 row[: len(kinds)] = kinds
             self.tags = upload(tags, u.device)
 
     def begin(self) -> tuple[Tensor, State]:
-        k, device = len(self.u), self.u.device
+        k = len(self.u)
+        device = self.u.device
         context = torch.full((k, self.network.sizes.context), self.boundary, device=device)
         return self._logits((context, context.new_zeros(k), torch.arange(k, device=device)))
 

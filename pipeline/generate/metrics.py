@@ -101,7 +101,8 @@ def judge(
         scorer += (text, given[i])
     bleu = scorer.compute_score(option="closest")[0]
     (rouge, rouges), (cider, ciders) = (one.compute_score(given, made) for one in (Rouge(), Cider()))
-    scores, without = [*bleu, rouge, cider], {}
+    scores = [*bleu, rouge, cider]
+    without = {}
     if not meteor:
         without["meteor"] = "describe.meteor is false"
     elif not shutil.which("java"):

@@ -138,7 +138,9 @@ class MultimodalRNN:
     def learn(cls, material: Material) -> Learned:
         """Train a model on the training pairs of `material`: images with sentences, or regions with snippets. Return
         the model of the epoch with the lowest perplexity on dev, and the log of the training."""
-        view, pairs, settings = material.view, material.train, material.settings
+        view = material.view
+        pairs = material.train
+        settings = material.settings
         mean, length = mean_and_spread(pairs.stacked(view))
         scale = length / view.dim**0.5
         frequencies = log_frequencies(pairs.sentences, len(material.vocabulary.terms) + 2)
@@ -177,7 +179,8 @@ class MultimodalRNN:
         """Return the natural log probability (n, m) float32 of each of the m held-out sentences
         `given.pairs.sentences`, END included, given each of n images, whose `features` are encoder -> (n, dim). Images
         need not be those of `given`."""
-        sentences, network = given.pairs.sentences, self.network
+        sentences = given.pairs.sentences
+        network = self.network
         with torch.inference_mode():
             biases = network.image_bias(self._stack(features))
 
@@ -199,7 +202,8 @@ class MultimodalRNN:
         the score is ln P / L ** length_power, where P is the probability of the sentence and L counts its words and
         END. Otherwise `count` sentences are sampled, which may be equal, and the score is ln P.
         """
-        decoder, search = self.decoder(features), sources.search
+        decoder = self.decoder(features)
+        search = sources.search
         if sources.temperature is None:
             power = search.length_power
             best = [hypotheses[:count] for hypotheses in beam_search(decoder, search)]

@@ -40,14 +40,20 @@ class Nearest:
     def __init__(
         self, by: str, distance: str, view: ImageView, mean: np.ndarray, gallery: np.ndarray, rows: np.ndarray
     ) -> None:
-        self.by, self.unit, self.view, self.mean = by, distance == "cosine" or by != "features", view, mean
-        self.gallery, self.rows = gallery, rows
+        self.by = by
+        self.unit = distance == "cosine" or by != "features"
+        self.view = view
+        self.mean = mean
+        self.gallery = gallery
+        self.rows = rows
 
     @classmethod
     def learn(cls, material: Material) -> Learned:
         """Build the gallery from the training images, or from the training sentences for `by: joint-sentence`. Nothing
         is trained, and the log counts the sentences and the rows of the gallery."""
-        by, pairs, view = material.settings.by, material.train, material.view
+        by = material.settings.by
+        pairs = material.train
+        view = material.view
         if by == "features" and material.settings.distance == "euclidean":
             view = replace(view, steps=())
         rows = np.unique(pairs.owners, return_index=True)[1]
@@ -103,6 +109,7 @@ class Nearest:
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "Nearest":
-        by, distance = read_setting(settings, "by", str), read_setting(settings, "distance", str)
+        by = read_setting(settings, "by", str)
+        distance = read_setting(settings, "distance", str)
         view = ImageView.from_dict(settings)
         return cls(by, distance, view, tensors["mean"], tensors["gallery"], tensors["rows"])

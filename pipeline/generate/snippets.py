@@ -162,7 +162,8 @@ class RankedSnippets:
         """Build the gallery from the training snippets that have at least one word of the vocabulary. Snippets with the
         same words become one row, which is the mean of the sums of their word vectors. Nothing is trained, and the log
         counts the snippets (`sentences`) and the rows."""
-        ranker, tokens = required(material.ranker), material.train.sentences
+        ranker = required(material.ranker)
+        tokens = material.train.sentences
         unknown = len(material.vocabulary.terms)
         rows = np.array([row for row, ids in enumerate(tokens) if (ids < unknown).any()], np.int64)
         texts = [tuple(ids.tolist()) for ids in tokens.take(rows)]

@@ -137,7 +137,8 @@ def perplexity_of(network: nn.Module, batch: Batches, tokens: Tokens) -> float:
     -log P, at most e ** 700. `batch` makes the arguments of `network` from row numbers of sentences. `network` is not
     changed."""
     device = next(network.parameters()).device
-    losses, words = [], []
+    losses = []
+    words = []
     with torch.inference_mode():
         for rows in _blocks(tokens):
             losses.append(network(*move_tensors(batch(rows), device)).item())

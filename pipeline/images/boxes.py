@@ -51,7 +51,8 @@ def tidy(candidates: Candidates, size: tuple[int, int], min_side: float) -> tupl
         "outside": apart,
         "too-small": (sides < min_side) | (sides <= 0),
     }
-    kept, counts = np.ones(len(boxes), bool), Counter()
+    kept = np.ones(len(boxes), bool)
+    counts = Counter()
     for reason, bad in faults.items():
         counts[reason] = int((kept & bad).sum())
         kept &= ~bad
@@ -80,7 +81,8 @@ def suppress(candidates: Candidates, iou: float, limit: int) -> np.ndarray:
     order = np.argsort(-candidates.scores, kind="stable")
     kept: list[int] = []
     while len(order) and len(kept) < limit:
-        best, order = order[:1], order[1:]
+        best = order[:1]
+        order = order[1:]
         kept.append(best[0])
         order = order[overlaps(candidates.boxes[best], candidates.boxes[order])[0] <= iou]
     return np.array(kept, np.int64)

@@ -88,13 +88,15 @@ def scale_samples(image: Image.Image, nodata: float | None = None) -> tuple[Imag
         raise UnreadableImage("not-finite", "some pixels of the photo are NaN or infinite. Save it with finite values")
     usual = next((top for top in USUAL_RANGES[image.mode[:4]] if low >= 0 and high <= top), None)
     if usual:
-        low, high = 0.0, float(usual)
+        low = 0.0
+        high = float(usual)
     grey = samples.astype(np.float64)
     grey -= low
     grey *= 255 / (high - low or 1)
     grey[ignored] = 255
     scaled = Image.fromarray(np.rint(grey, out=grey).astype(np.uint8))
-    scaled.info, scaled.format = dict(image.info), image.format
+    scaled.info = dict(image.info)
+    scaled.format = image.format
     return scaled, NOTES.get(usual)
 
 
@@ -135,7 +137,8 @@ def scale_colours(upper: Image.Image, lower: Image.Image) -> tuple[Image.Image, 
             top = next(top for top in USUAL_RANGES["I;16"] if channels.max() <= top)
             channels[...] = np.rint(channels * (255 / top))
     image = Image.fromarray(samples.astype(np.uint8), upper.mode)
-    image.info, image.format = dict(upper.info), upper.format
+    image.info = dict(upper.info)
+    image.format = upper.format
     return image, NOTES.get(top)
 
 

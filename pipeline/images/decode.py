@@ -233,7 +233,9 @@ def _read_header(data: bytes, limits: ImageLimits) -> tuple[tuple[int, int], str
     The time and the camera are None if the photo does not state them. Nothing is raised for a damaged header, but the
     size is then (0, 0).
     """
-    size, taken, camera = (0, 0), None, None
+    size = (0, 0)
+    taken = None
+    camera = None
     # Damaged EXIF does not affect the pixels, so all errors of the header are ignored here.
     in_time = processor_limit(limits.seconds, str(opening.too_slow(limits.seconds)))
     with suppress(Exception), in_time, opening.pillow_limits(limits.max_pixels):

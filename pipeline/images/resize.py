@@ -40,7 +40,8 @@ def resize(
     function, reach = KERNELS[interpolation]
     width, height = image.size if isinstance(image, Image.Image) else (image.shape[1], image.shape[0])
     left, upper, right, lower = box or (0, 0, width, height)
-    x, y = Axis.choose(left, right, width, size[0], reach), Axis.choose(upper, lower, height, size[1], reach)
+    x = Axis.choose(left, right, width, size[0], reach)
+    y = Axis.choose(upper, lower, height, size[1], reach)
     if isinstance(image, Image.Image):
         pixels = np.asarray(image if box is None else image.crop((x.start, y.start, x.stop, y.stop)))
     else:
@@ -75,7 +76,8 @@ class Axis(NamedTuple):
         exact = low - scale * np.arange(MIN_STARTS + min(math.ceil(2 / scale), size) if low else 1)
         exact = exact[np.rint(exact) >= 0]
         skipped = int(np.abs(exact - np.rint(exact)).argmin())
-        start, stop = round(float(exact[skipped])), min(length, math.ceil(high + reach * max(scale, 1)))
+        start = round(float(exact[skipped]))
+        stop = min(length, math.ceil(high + reach * max(scale, 1)))
         # torch ignores the scale of an axis that keeps its number of pixels, so one more pixel is computed.
         computed = skipped + size + (scale != 1 and stop - start == skipped + size)
         return cls(start, stop, scale, skipped, computed)

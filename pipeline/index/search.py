@@ -650,7 +650,8 @@ def sort_likely(answer: Answer, column: str, top: int) -> Answer:
     """
     every = len(answer) if all(hit.matches for hit in answer) else top
     likely = answer.judgement.likely if answer.judgement else every
-    first, others = answer[: answer.identified], answer[answer.identified : likely]
+    first = answer[: answer.identified]
+    others = answer[answer.identified : likely]
     hits = [*_sort_hits(first, column), *_sort_hits(others, column), *answer[len(first) + len(others) :]][:top]
     ordered = Answer(replace(hit, rank=rank) for rank, hit in enumerate(hits, 1))
     ordered.identified = answer.identified

@@ -154,7 +154,8 @@ def score(images: Items, sentences: Items, comparison: Comparison) -> np.ndarray
         from pipeline.metrics.multivector_scores import multivector_scores  # It imports torch, which takes long.
 
         return multivector_scores(several_vectors_each(images), several_vectors_each(sentences), comparison).numpy()
-    x, y = one_vector_each(images), one_vector_each(sentences)
+    x = one_vector_each(images)
+    y = one_vector_each(sentences)
     if comparison == "inner_product":
         return x @ y.T
     from scipy.spatial.distance import cdist  # Other scores do not need this import.

@@ -219,7 +219,8 @@ def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tu
 
     Return `none` and `auto` -> the ranks and the chosen settings of the correction, which are empty for `none`.
     """
-    test, dev = bench.splits["test"], bench.splits["dev"]
+    test = bench.splits["test"]
+    dev = bench.splits["dev"]
     rows = slice(0, MAX_BANK_ROWS)
     bank = Bank(
         model.embed_images({name: block[rows] for name, block in pairs.features.items()}),
@@ -228,7 +229,8 @@ def _measure(bench: Bench, model: JointModel, pairs: PairArrays) -> dict[str, tu
     dev_items = model.embed_images(dev.features), model.embed_sentences(dev.sentences)
     terms, log = choose_correction("auto", bank, *dev_items, dev.owners, HubnessSettings())
     correction = HubnessCorrection(bank, terms)
-    images, sentences = model.embed_images(test.features), model.embed_sentences(test.sentences)
+    images = model.embed_images(test.features)
+    sentences = model.embed_sentences(test.sentences)
     scores = score(images, sentences, "inner_product")
     biases = correction.bias("images", images)[:, None] + correction.bias("sentences", sentences)
     return {

@@ -123,7 +123,8 @@ def _table(
     study = config.study
     folds = {"smallest": study.transfer_sizes[:1], "none": (0,)}.get(sizes) or getattr(study, sizes)
     weak_images = [size * facts.weak_fold_images for size in study.weak_sizes]
-    labels, paper_rows = {}, []
+    labels = {}
+    paper_rows = []
     for cells in map(split_line, rows.splitlines()):
         label, system, numbers, improved = [*cells, "", ""][:4]
         if not study.encoders and "encoders" in _describe(system):
@@ -162,7 +163,8 @@ def _cells(
     of the paper or, for an `improved` system, of the configuration. The values `betas` and `weights` in `transfer`
     stand for the values of the keys transfer.beta and study.weights.
     """
-    study, paper = config.study, _read()
+    study = config.study
+    paper = _read()
     grids = {"betas": config.transfer.beta, "weights": study.weights}
     overlap = "train" in config.auxiliary.splits
     weak = None
@@ -265,7 +267,8 @@ def _differences(table: Table, draws: Measured, bootstrap: Bootstrap) -> Iterato
     rows = {row.label: row for row in table.rows}
     for pair in table.differences:
         above, below = (rows[label] for label in pair)
-        found, published = [], []
+        found = []
+        published = []
         for column, cells in enumerate(zip(above.reproduced, below.reproduced, strict=True)):
             count = min(len(draws(cell)) for cell in cells)
             measured = [draws(cell)[:count] for cell in cells]

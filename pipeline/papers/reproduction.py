@@ -193,7 +193,8 @@ class Reproduction:
             pair = [systems[name]["reproduced"][:1] for name in (above, below)]
             if not all(pair):
                 continue
-            published, found = [], []
+            published = []
+            found = []
             for columns in table.compared:
                 above_draws, below_draws = ([self.measure(name, columns) for name in one.names] for (one,) in pair)
                 found.append(compare(above_draws, below_draws, self.bootstrap))

@@ -53,7 +53,8 @@ def pair_tables(
     pairs = pairs[tagged]
     having = verbs[pairs].sum(axis=1)
     apart = np.digitize(np.abs(np.diff(lengths[pairs], axis=1)).ravel(), LENGTH_BOUNDS)
-    by_verbs, by_lengths = [], []
+    by_verbs = []
+    by_lengths = []
     for label, trainings in systems.items():
         ranks = [training[tagged] for training in trainings]
         worst = [np.argsort(-rank, kind="stable")[: max(1, int(WORST_SHARE * len(rank)))] for rank in ranks]
@@ -61,7 +62,8 @@ def pair_tables(
         means = [_means(ranks, having == kind) for kind in range(len(VERBS))]
         by_verbs.append(_row(label, reproduced, [*means, *shares]))
         means = [_means(ranks, (having == 2) & (apart == kind)) for kind in range(len(LENGTHS))]
-        first, last = means[0], means[-1]
+        first = means[0]
+        last = means[-1]
         ratio = first and last and [100 * end / begin for begin, end in zip(first, last, strict=True)]
         by_lengths.append(_row(label, reproduced, [*means, ratio]))
     verb_columns = [

@@ -91,14 +91,16 @@ class Chart:
 
 def _scale(values: Sequence[float], start: float, end: float):
     """Return the linear function that maps the smallest of `values` to `start` and the largest to `end`."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     span = high - low or 1.0
     return lambda value: start + (value - low) / span * (end - start)
 
 
 def _ticks(values: Sequence[float]) -> list[float]:
     """Return round numbers that span `values`. Their step is 1, 2 or 5 times a power of ten."""
-    low, high = min(values), max(values)
+    low = min(values)
+    high = max(values)
     rough = (high - low or abs(high) or 1.0) / TICKS
     power = 10.0 ** math.floor(math.log10(rough))
     step = next(power * factor for factor in (1, 2, 5, 10) if power * factor >= rough * 0.999)
@@ -107,7 +109,8 @@ def _ticks(values: Sequence[float]) -> list[float]:
 
 def _decades(values: Sequence[float]) -> list[float]:
     """Return the powers of ten that span `values`."""
-    low, high = math.floor(math.log10(min(values))), math.ceil(math.log10(max(values)))
+    low = math.floor(math.log10(min(values)))
+    high = math.ceil(math.log10(max(values)))
     return [10.0**power for power in range(low, high + 1)]
 
 
@@ -118,7 +121,9 @@ def draw_logs(logs: Mapping[str, JsonObject]) -> list[Chart]:
     and held-out pairs (one chart per model), and the recall sum on dev after each epoch. A chart without data in the
     logs is left out.
     """
-    charts, ridges, curves = [], [], []
+    charts = []
+    ridges = []
+    curves = []
     for name, log in logs.items():
         best: dict[float, float] = {}
         for trial in log.get("trials", ()):

@@ -99,7 +99,10 @@ class SplitGallery:
     def __init__(
         self, stored: Embeddings, pairs: SplitPairs, split: str, picture: Callable[[Row], ReportPicture]
     ) -> None:
-        self.model, self.comparison, self.split, self.picture = stored.name, stored.comparison, split, picture
+        self.model = stored.name
+        self.comparison = stored.comparison
+        self.split = split
+        self.picture = picture
         self.images = stored.manifest.rows("images", pairs.image_id)
         self.sentences = stored.manifest.rows("sentences", pairs.sentence_id)
         self.image_vectors = stored.read("images", pairs.image_id)
@@ -109,7 +112,8 @@ class SplitGallery:
     def examples(self) -> Examples:
         """Choose QUERIES evenly spaced queries for each direction, FAILURES captions that find their photo best, and
         FAILURES captions that fail most, or fewer if there are fewer. Without captions, there are no examples."""
-        n, m = self.images.num_rows, len(self.owners)
+        n = self.images.num_rows
+        m = len(self.owners)
         if not m:
             return Examples(self.model, self.split, n, 0, (), (), (), ())
         ranks = rank(self.image_vectors, self.sentence_vectors, self.owners, self.comparison).sentence_to_image

@@ -72,7 +72,10 @@ class Photographs:
         moved: bool = False,
         caption: Callable[[int], str | None] = lambda _: None,
     ) -> None:
-        self._read, self._limits, self._moved, self._caption = read, limits, moved, caption
+        self._read = read
+        self._limits = limits
+        self._moved = moved
+        self._caption = caption
         self.shown: dict[int, bool] = {}
 
     def __call__(self, row: Row, box: Sequence[float] | None = None) -> ReportPicture:
@@ -81,7 +84,8 @@ class Photographs:
 
         The address of the picture is None if the photo cannot be read, or if it was moved and has another content.
         """
-        photograph, address = Photograph.from_row(row), None
+        photograph = Photograph.from_row(row)
+        address = None
         with suppress(InputError):
             data = self._read(*photograph.location)
             if not self._moved or hashlib.sha256(data).hexdigest() == photograph.sha256:
@@ -222,7 +226,8 @@ def _draw(picture: SheetPicture) -> Image.Image:
         width, height = picture.image.size
         scale = CELL / max(width, height)
         size = (max(1, round(width * scale)), max(1, round(height * scale)))
-        left, top = (CELL - size[0]) // 2, (CELL - size[1]) // 2
+        left = (CELL - size[0]) // 2
+        top = (CELL - size[1]) // 2
         cell.paste(picture.image.resize(size), (left, top))
         for number in range(len(picture.boxes) - 1, -1, -1):
             x1, y1, x2, y2 = picture.boxes[number] * np.tile(np.divide(size, (width, height)), 2)

@@ -158,7 +158,8 @@ def describe_models(models: Mapping[str, JsonObject], kinds: Mapping[str, str]) 
     """
     notes = []
     for name, details in models.items():
-        log, registered = details.get("training_log", {}), details.get("registered", name)
+        log = details.get("training_log", {})
+        registered = details.get("registered", name)
         if "chosen" not in log:
             continue
         notes.append(
@@ -337,7 +338,8 @@ def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem
             continue
         values = np.array([[*system.recalls, system.sum] for system in group], float)
         draws = [draw for system in group for draw in system.draws]
-        recalls, deviations = values.mean(axis=0)[:-1].tolist(), values.std(axis=0, ddof=1).tolist()
+        recalls = values.mean(axis=0)[:-1].tolist()
+        deviations = values.std(axis=0, ddof=1).tolist()
         named = f"{name}, {len(group)} seeds"
         merged.append(ComparedSystem(named, source, recalls, draws, group[0].photos, deviations))
     return merged

@@ -43,7 +43,8 @@ class Jobs:
         Raises IntegrityError, with the name of the input, if an input is missing or not valid, and InputError if a file
         that the user supplied cannot be read.
         """
-        manifest, outputs = self.run.manifest, stage.outputs(self.run.layout, *names)
+        manifest = self.run.manifest
+        outputs = stage.outputs(self.run.layout, *names)
         first = outputs[0]
         assert isinstance(first, Shards)
         shards = manifest.chunks[number] if first.chunked else range(number, number + 1)
@@ -53,7 +54,8 @@ class Jobs:
             for column in stage.columns
         }
         provenance, digests = self._trace(stage, names, shards, columns)
-        path, rows = first.shard(number), manifest.span(shards)
+        path = first.shard(number)
+        rows = manifest.span(shards)
         return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
@@ -120,9 +122,11 @@ class Jobs:
         if isinstance(source, Outside):
             return []
         if isinstance(source, Shards):
-            commits, key = [source.every_commit] if shards is None else [source.commit(n) for n in shards], ""
+            commits = [source.every_commit] if shards is None else [source.commit(n) for n in shards]
+            key = ""
         else:
-            commits, key = [source.commit], source.key
+            commits = [source.commit]
+            key = source.key
         if commits[0] == self._demo.commit or not commits[0].is_relative_to(self.run.root):
             return []
         return [commit.relative_to(self.run.root).as_posix() + (f"#{key}" if key else "") for commit in commits]

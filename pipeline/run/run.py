@@ -105,7 +105,8 @@ class Run:
         """
         from pipeline.storage.sources import ImageSource
 
-        root, data_root = self.manifest.root, Path(self.config.data_root)
+        root = self.manifest.root
+        data_root = Path(self.config.data_root)
         if not os.path.isdir(root) and os.path.isdir(data_root):
             log.warning("%s no longer exists. The photos are read from data_root, %s.", root, data_root)
             root = data_root
@@ -195,7 +196,8 @@ class Run:
         """
         from pipeline.storage.parameters import MODEL, write_parameters
 
-        path, settings = job.path / "model.safetensors", model.settings()
+        path = job.path / "model.safetensors"
+        settings = model.settings()
         about = {"settings": settings, "provenance": job.provenance, "details": details}
         write_parameters(path, MODEL, model.tensors(), **about, batch=batch)
 

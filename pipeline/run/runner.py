@@ -184,7 +184,8 @@ def make_shards(run: Run, stage: Stage, every: Sequence[Names], part: int | None
     """
     kept = 0
     outputs = [_shards_of(stage, run, names) for names in every]
-    jobs, chunked = Jobs(run), outputs[0].chunked
+    jobs = Jobs(run)
+    chunked = outputs[0].chunked
     count = len(run.manifest.chunks) if chunked else run.manifest.n_shards
     n_parts = 1 if chunked else run.config.parts
     parts = [shards_of_part(count, n, n_parts) for n in range(n_parts)]
@@ -391,7 +392,9 @@ def _cluster(scheduler: str, settings: ClusterSettings) -> Iterator[Any]:  # Any
         yield scheduler
         return
     module, name, extra = NAMED_CLUSTERS[scheduler]
-    dask, workers, options = import_extra("dask", "cluster"), settings.workers, settings.options
+    dask = import_extra("dask", "cluster")
+    workers = settings.workers
+    options = settings.options
     threads = max(1, runtime.threads() // workers) if scheduler == "local" else 1
     variables = dict.fromkeys(runtime.THREAD_VARIABLES, str(threads))
     if scheduler == "local":

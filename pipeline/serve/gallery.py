@@ -201,7 +201,8 @@ class ServedGallery:
             return self.searcher.embed_photograph(self.see(image.read()))
         except JointspaceError:
             row = image.gallery.row(image.image_id)  # Raises InputError if the image was removed.
-            rows, index = self._find("images", [image.image_id]), self.searcher.gallery("images")
+            rows = self._find("images", [image.image_id])
+            index = self.searcher.gallery("images")
             # Images that were added to two indexes separately may have the same id in both.
             same = [
                 all(record[key] == row[key] for key in IDENTITY_COLUMNS)
@@ -352,7 +353,8 @@ def _facet(values: set[Any], kind: str) -> dict[str, Any]:
     """
     if kind in ("text", "truth"):
         return {"values": sorted(values) if len(values) <= MAX_CHOICES else []}
-    least, most = min(values), max(values)
+    least = min(values)
+    most = max(values)
     if kind == "dates":
         return {"least": least.isoformat()[:10], "most": most.isoformat()[:10]}
     return {"least": least, "most": most} if math.isfinite(least) and math.isfinite(most) else {}

@@ -324,7 +324,8 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 
     The sample for a larger `top` begins with the same photos.
     """
-    service, model = question.service, question.model
+    service = question.service
+    model = question.model
     (count, rows), _ = await service.run(service.searching, question.gallery.browse, question.top, question.where)
     results = [answers.PhotographAnswer(**answers.describe_image(model, row, caption)) for row, caption in rows]
     return answers.BrowseAnswer(model=model, count=count, results=results)

@@ -263,7 +263,8 @@ class Manifest:
 
     def span(self, shards: range) -> ShardRows:
         """Return the rows of consecutive shards as if they were one, with the number and fingerprints of the first."""
-        first, last = self.shard(shards[0]), self.shard(shards[-1])
+        first = self.shard(shards[0])
+        last = self.shard(shards[-1])
         return replace(first, last_image=last.last_image, last_sentence=last.last_sentence)
 
     def _record(self, number: int) -> Mapping[str, Any]:

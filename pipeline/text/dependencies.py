@@ -80,7 +80,8 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
             spaces = tuple("SpaceAfter=No" not in value.split("|") for value in misc)
             if rows or comments:
                 yield Entry(comments, Parse(words, upos, xpos, tuple(heads), relations, spaces))
-            comments, rows = {}, []
+            comments = {}
+            rows = []
         elif line.startswith("#"):
             key, equals, value = line[1:].partition("=")
             if equals:
@@ -99,7 +100,9 @@ def _row(line: str, expected: int, where: str) -> list[list[str]]:
             f"{where}: the line has {len(columns)} tab-separated columns instead of {CONLLU_COLUMNS}. Export the parses"
             " as CoNLL-U."
         )
-    number, word, head = columns[0], columns[1], columns[6]
+    number = columns[0]
+    word = columns[1]
+    head = columns[6]
     first, dash, _ = number.partition("-")
     if first.isdigit() and dash or "." in number:
         return []
@@ -162,7 +165,9 @@ def projective_heads(heads: Sequence[int]) -> list[int]:
 
 def _is_projective(heads: Sequence[int]) -> bool:
     """Return whether every word and its descendants are contiguous."""
-    count, first, last = [1] * len(heads), list(range(len(heads))), list(range(len(heads)))
+    count = [1] * len(heads)
+    first = list(range(len(heads)))
+    last = list(range(len(heads)))
     for word in sorted(range(len(heads)), key=depths(heads).__getitem__, reverse=True):
         if last[word] - first[word] >= count[word]:
             return False

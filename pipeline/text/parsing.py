@@ -63,7 +63,8 @@ def _to_parse(doc: "Doc") -> Parse:
         heads[other], relations[other] = heads.index(ROOT), FURTHER_ROOT
     xpos = [token.tag_ or "_" for token in doc]
     upos = [token.pos_ or universal(tag) for token, tag in zip(doc, xpos, strict=True)]
-    words, spaces = [token.text for token in doc], [bool(token.whitespace_) for token in doc]
+    words = [token.text for token in doc]
+    spaces = [bool(token.whitespace_) for token in doc]
     return Parse(tuple(words), tuple(upos), tuple(xpos), tuple(heads), tuple(relations), tuple(spaces))
 
 
@@ -80,7 +81,9 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
     sentence k of the image, counted from 0, with and without the folders in the name, and the number of the sentence,
     counted from `first`.
     """
-    keys, before, k = [], None, 0
+    keys = []
+    before = None
+    k = 0
     for number, name in enumerate(names, start=first):
         k = k + 1 if name == before else 0
         before = name
@@ -111,7 +114,8 @@ def index_trees(
 
 
 def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], name: str) -> dict:
-    index, seen = {}, set()
+    index = {}
+    seen = set()
     for number, (key, value) in enumerate(pairs, start=1):
         if key is None:
             raise InputError(f"{name}: sentence {number} has no comment `# {ID_COMMENT} = ...`. Add the comment.")
@@ -173,13 +177,16 @@ def write_corpus(parses: Sequence[Parse], path: Path) -> int:
     from spacy.tokens import Doc, DocBin
     from spacy.vocab import Vocab
 
-    vocab, corpus = Vocab(), DocBin()
+    vocab = Vocab()
+    corpus = DocBin()
     for parse in parses:
         heads = [number if head == ROOT else head for number, head in enumerate(parse.heads)]
         arcs = zip(parse.heads, parse.relations, strict=True)
         relations = ["ROOT" if head == ROOT else relation for head, relation in arcs]
         if len(parse):
-            words, spaces, tags = list(parse.words), list(parse.spaces), list(parse.xpos)
+            words = list(parse.words)
+            spaces = list(parse.spaces)
+            tags = list(parse.xpos)
             corpus.add(Doc(vocab, words=words, spaces=spaces, tags=tags, heads=heads, deps=relations))
     if not len(corpus):
         raise InputError(

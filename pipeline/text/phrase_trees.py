@@ -68,7 +68,8 @@ class PhraseTree:
     def extents(self) -> tuple[list[int], list[int]]:
         """Return the number of the first word, and of the last word, of every node."""
         m = len(self.words)
-        first, last = list(range(m)) + [m] * (len(self) - m), list(range(m)) + [-1] * (len(self) - m)
+        first = list(range(m)) + [m] * (len(self) - m)
+        last = list(range(m)) + [-1] * (len(self) - m)
         for node, parent in enumerate(self.parents):
             if parent >= 0:
                 first[parent], last[parent] = min(first[parent], first[node]), max(last[parent], last[node])
@@ -91,7 +92,8 @@ class PhraseTree:
         `sources` must be ascending, and may repeat a leaf. Leaves that are not in `sources` are dropped, and so are
         phrases without any remaining leaf.
         """
-        m, n = len(self.words), len(words)
+        m = len(self.words)
+        n = len(words)
         used = [False] * len(self)
         for source in sources:
             used[source] = True
@@ -135,7 +137,8 @@ def rooted(words: Sequence[str], labels: list[str], parents: list[int]) -> Phras
     if len(roots) > 1:
         for root in roots:
             parents[root] = len(labels)
-        labels, parents = [*labels, FRAGMENT], [*parents, -1]
+        labels = [*labels, FRAGMENT]
+        parents = [*parents, -1]
     return PhraseTree(tuple(words), tuple(labels), tuple(parents))
 
 
@@ -171,7 +174,10 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
     the file and the line, for a missing or extra bracket, for text outside brackets, and for brackets that contain
     neither a tag and a word nor a label and phrases.
     """
-    identity, tokens, depth, first_line = None, [], 0, 0
+    identity = None
+    tokens = []
+    depth = 0
+    first_line = 0
     for number, line in enumerate(lines, start=1):
         if not depth and line.strip() and not line.lstrip().startswith("("):
             identity, tab, line = line.rstrip("\r\n").partition("\t")
@@ -191,7 +197,8 @@ def read_brackets(lines: Iterable[str], name: str) -> Iterator[tuple[str | None,
             tokens.append(token)
             if not depth:
                 yield identity, _read_tree(tokens, f"{name}, line {number}")
-                identity, tokens = None, []
+                identity = None
+                tokens = []
     if depth:
         raise InputError(f"{name}, line {first_line}: {depth} brackets of the tree are not closed. Close the brackets.")
 
@@ -220,7 +227,8 @@ def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
                     f"{where}: brackets contain {content}, but must contain a tag and a word, or a label and phrases."
                     " Correct the brackets."
                 )
-            above, children = stack[-1][1], [node for node in nodes if node is not None]
+            above = stack[-1][1]
+            children = [node for node in nodes if node is not None]
             if len(texts) == 2 and texts[0] != TRACE:
                 above.append(len(words))
                 words.append(ESCAPES.get(texts[1], texts[1]).replace("\\/", "/"))

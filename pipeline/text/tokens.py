@@ -78,7 +78,8 @@ def _patterns() -> Patterns:
 
     word = rf"{_LETTERS}(?:'{_LETTERS})*"
     spaceless = rf"(?V1)[[{_SPACELESS}]&&[\p{{L}}\p{{N}}\p{{M}}]]+"
-    han, non_joiner = r"\p{scx=Han}+", r"(?<=\p{M})\u200c"
+    han = r"\p{scx=Han}+"
+    non_joiner = r"(?<=\p{M})\u200c"
     return Patterns(*map(regex.compile, (word, spaceless, han, r"\X", r"\P{M}\p{M}*", non_joiner)))
 
 

@@ -160,14 +160,17 @@ class _Derivation:
         """
         before = [d for d in reversed(self.dependents[word]) if d < word]
         after = [d for d in self.dependents[word] if d > word]
-        left, right = self._layers(word, before), self._layers(word, after)
-        nodes, bare = [word], True
+        left = self._layers(word, before)
+        right = self._layers(word, after)
+        nodes = [word]
+        bare = True
         for layer in sorted({*left.values(), *right.values()}):
             first = [node for d in reversed(before) if left[d] == layer for node in built[d]]
             rest = [node for d in after if right[d] == layer for node in built[d]]
             if bare and self._begins(word, layer, before + after):
                 nodes = self._phrase(self._label(word), nodes)
-            nodes, bare = [*first, *nodes, *rest], False
+            nodes = [*first, *nodes, *rest]
+            bare = False
             if layer < Layer.OUTSIDE:
                 nodes = self._phrase(self._layer_label(word, layer, left, right), nodes)
         if bare and self._is_phrase(word) and not self._bare_conjunct(word):
@@ -320,7 +323,8 @@ def list_noun_phrases(tree: PhraseTree) -> list[NounPhrase]:
     """
     tree = tree.under_one_root()
     first, last = tree.extents()
-    words, heads = tree.words, head_words(tree)
+    words = tree.words
+    heads = head_words(tree)
     return [
         NounPhrase(" ".join(words[first[node] : last[node] + 1]), words[heads[node]])
         for node in range(len(words), len(tree))
@@ -339,8 +343,11 @@ def head_words(tree: PhraseTree) -> list[int]:
 
 def derive_dependencies(tree: PhraseTree) -> Parse:
     """Derive the dependency parse of a phrase tree. HEADS decides the heads, and RELATIONS decides the relations."""
-    m, children, word_of = len(tree.words), _children(tree), head_words(tree)
-    heads, relations = [ROOT] * m, [ROOT_RELATION] * m
+    m = len(tree.words)
+    children = _children(tree)
+    word_of = head_words(tree)
+    heads = [ROOT] * m
+    relations = [ROOT_RELATION] * m
     for phrase in range(m, len(tree)):
         kinds = [tree.labels[child] for child in children[phrase]]
         chosen = [word_of[child] for child in children[phrase]].index(word_of[phrase])

@@ -72,7 +72,8 @@ def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
     owner = [number for number, word in enumerate(parser_letters) for _ in word]
     if "".join(parser_letters) != "".join(word_letters) or not all(word_letters):
         return None
-    spans, end = [], 0
+    spans = []
+    end = 0
     for word in word_letters:
         end += len(word)
         spans.append((owner[end - len(word)], owner[end - 1]))
@@ -93,7 +94,8 @@ def project_parse(parse: Parse, words: Sequence[str], spans: Spans) -> Parse:
         for word in range(first, last + 1):
             owner[word] = number  # If several of `words` share a parser's word, the last of them owns it.
     highest = [min(range(first, last + 1), key=lambda word: (word not in owner, depth[word])) for first, last in spans]
-    heads, relations = [ROOT] * len(words), [ROOT_RELATION] * len(words)
+    heads = [ROOT] * len(words)
+    relations = [ROOT_RELATION] * len(words)
     for number, word in enumerate(highest):
         if owner[word] != number:
             heads[number], relations[number] = owner[word], INSIDE
@@ -155,7 +157,8 @@ def fit_trees(
     words of a parser cannot be aligned, the substitutes in SentenceTrees are yielded."""
     for parse, tree, text in zip(parses, trees, texts, strict=True):
         words = analyze(text)
-        spans, tree_spans = align(parse.words, words), align(tree.words, words)
+        spans = align(parse.words, words)
+        tree_spans = align(tree.words, words)
         if spans is None or tree_spans is None:
             yield SentenceTrees(chain(words), right_branching(words), False)
         else:
@@ -185,9 +188,11 @@ def pack_trees(sentences: Iterable[SentenceTrees], vocabulary: Vocabulary, table
     """
     word_id = vocabulary.index
     relation_id, label_id = ({label: i for i, label in enumerate(part)} for part in (table.relations, table.phrases))
-    dependency, phrase = [], []
+    dependency = []
+    phrase = []
     for sentence in sentences:
-        parse, tree = sentence.parse, sentence.tree
+        parse = sentence.parse
+        tree = sentence.tree
         words = [word_id.get(word, len(vocabulary.terms)) for word in parse.words]
         relations = [relation_id.get(relation, len(relation_id)) for relation in parse.relations]
         labels = [label_id.get(label, len(label_id)) for label in tree.labels]

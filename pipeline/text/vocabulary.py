@@ -138,7 +138,8 @@ class KnownTerms:
         The letters may be in another order. The suggested word begins with the first letter of `word`, or with its
         first two letters in reversed order.
         """
-        starts, most = (word[:1], word[1::-1]), min(MAX_EDITS, (len(word) - 2) // 3)
+        starts = (word[:1], word[1::-1])
+        most = min(MAX_EDITS, (len(word) - 2) // 3)
         known = {other for term in self.terms for other in term.split(" ") if other.startswith(starts)}
         similar_length = sorted(other for other in known if abs(len(other) - len(word)) <= MAX_EDITS)
         near = get_close_matches(word, similar_length, SUGGESTION_CANDIDATES)
@@ -243,7 +244,8 @@ class Vocabulary(KnownTerms):
         writes.
         """
         settings = TermSettings.from_dict(value["settings"])
-        terms, idf = tuple(value["terms"]), tuple(value["idf"])
+        terms = tuple(value["terms"])
+        idf = tuple(value["idf"])
         if not all(isinstance(term, str) for term in terms) or not isinstance(value["normalise"], bool):
             raise ValueError(
                 "the stored vocabulary is damaged: every term must be a text, and normalise must be true or false"
@@ -333,7 +335,9 @@ class Tokens(Ragged):
 def encode_tokens(texts: Iterable[str], vocabulary: Vocabulary) -> Tokens:
     """Encode texts as ids of words in a vocabulary of single words. Unknown words have the id V. A text without words
     has length 0."""
-    analyze, index, unknown = make_analyzer(vocabulary.settings), vocabulary.index, len(vocabulary.terms)
+    analyze = make_analyzer(vocabulary.settings)
+    index = vocabulary.index
+    unknown = len(vocabulary.terms)
     sentences = [[index.get(word, unknown) for word in analyze(text)] for text in texts]
     offsets = offsets_of(list(map(len, sentences)))
     return Tokens(np.fromiter(chain.from_iterable(sentences), np.int32, offsets[-1]), offsets)

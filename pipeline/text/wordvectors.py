@@ -60,7 +60,9 @@ def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[st
     or not UTF-8. Raises InputError too if the first line announces another number of vectors or an impossible
     dimension, or if no vector is returned.
     """
-    reader, count, dim = _VectorReader(source, "line", wanted, first), None, None
+    reader = _VectorReader(source, "line", wanted, first)
+    count = None
+    dim = None
     for number, line in enumerate(lines, 1):
         parts = line.rstrip().split(b" ") if dim is None else line.rstrip().rsplit(b" ", dim)
         if number == 1 and len(parts) == 2 and all(part.isdigit() for part in parts):
@@ -95,7 +97,8 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], 
         )
     count, dim = _sizes(header, source)
     for number in range(1, count + 1):
-        word, data = _read_word(stream), stream.read(4 * dim)
+        word = _read_word(stream)
+        data = stream.read(4 * dim)
         if word is None or len(data) < 4 * dim:
             raise reader.error(number, f"is truncated (the first line announces {count} entries)")
         reader.add(number, word, np.frombuffer(data, "<f4").astype(np.float32))

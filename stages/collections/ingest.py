@@ -34,7 +34,8 @@ def _keys(config: "Config") -> dict[str, object]:
     """
     from pipeline.collections.formats import describe_state
 
-    chosen, state = config.collection, ""
+    chosen = config.collection
+    state = ""
     if not config.demo.generate:
         state = describe_state(Path(config.data_root), chosen.format, chosen.files, chosen.exclude)
     collection = chosen.model_dump(exclude={"memory_gb"})
@@ -46,7 +47,8 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
     captions, and the lists of photos that `remove` has removed from an index."""
     from pipeline.collections.formats import list_files
 
-    chosen, lists = config.collection, []
+    chosen = config.collection
+    lists = []
     if not config.demo.generate:
         paths = list_files(layout.data_root, chosen.format, chosen.files)
         lists = [Outside(str(path), path) for path in paths]
@@ -102,7 +104,8 @@ def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: 
     from pipeline.storage.index_changes import parse_removed
     from pipeline.storage.manifest import write_manifest
 
-    root, settings = run.layout.data_root, run.config.collection
+    root = run.layout.data_root
+    settings = run.config.collection
     options = Options.from_settings(settings)
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
     folder = None if settings.format == FORMAT else CollectionFolder(root, options)
@@ -181,7 +184,8 @@ def _inspect(
     from pipeline.run.runner import on_cluster
     from pipeline.storage.sources import ImageSource
 
-    settings, cluster = run.config.collection, None
+    settings = run.config.collection
+    cluster = None
     limits = ImageLimits.from_settings(settings)
     look = partial(inspect, ImageSource(run.layout.data_root, settings.follow_links).read, limits)
     if run.config.scheduler:

@@ -197,7 +197,8 @@ def _lines(
     yield from (f"  {note}" for note in seen["notes"])
     if seen["filters"]:
         yield "  a page that others can reach shows only the columns that serve.columns names"
-    splits, rejects = seen["splits"], seen["rejects"]
+    splits = seen["splits"]
+    rejects = seen["rejects"]
     yield "  splits: " + ", ".join(f"{split} {count:,}" for split, count in splits.items())
     yield from (f"  rejected: {_describe(**one)}" for one in rejects[:MAX_SHOWN])
     if len(rejects) > MAX_SHOWN:
@@ -299,7 +300,8 @@ def _refusals(intake: "Intake") -> Iterator[str]:
     from pipeline.config import loading
     from pipeline.errors import too_many
 
-    limit, left_out = loading.load().collection.reject_limit, intake.rejects.summarise(False)
+    limit = loading.load().collection.reject_limit
+    left_out = intake.rejects.summarise(False)
     faulty = "SELECT seq FROM images WHERE fault IS NOT NULL"
     for what, called, owner in (("images", "photos", "seq"), ("sentences", "captions", "owner")):
         rejected = left_out.of(what, "") - left_out.of(what, *HARMLESS_REASONS)
@@ -386,7 +388,8 @@ def _described_inside(found: "Detected", intake: "Intake") -> Iterator[str]:
 
     if found.format == VECTORS or intake.tables.value("SELECT count(*) FROM sentences"):
         return
-    limits, read = ImageLimits.from_settings(loading.load().collection), ImageSource(found.root).read
+    limits = ImageLimits.from_settings(loading.load().collection)
+    read = ImageSource(found.root).read
     sample = f'SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY hash(path) LIMIT {MAX_OPENED}'
     texts = []
     for location in intake.tables.rows(sample):

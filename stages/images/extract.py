@@ -94,7 +94,8 @@ def fit_map(run: StageRun, job: Job, encoder: str) -> None:
     from pipeline.storage.features import FeatureRows
     from pipeline.storage.parameters import FEATURE_MAP, write_parameters
 
-    settings, manifest = run.config.extract, run.manifest
+    settings = run.config.extract
+    manifest = run.manifest
     opened = open_encoder(run, encoder)
     count = min(settings.mapping_images, manifest.n_images)
     image_id = np.sort(np.random.default_rng(run.config.seed).choice(manifest.n_images, count, replace=False))
@@ -147,7 +148,8 @@ def map_features(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Itera
     from pipeline.storage.parameters import FEATURE_MAP, read_parameters
 
     fitted = read_parameters(run.inputs.artefact("map").path, FEATURE_MAP)
-    arrays, about = fitted.tensors, fitted.details
+    arrays = fitted.tensors
+    about = fitted.details
     sampled = arrays["image_id"]
     mapping = EncoderMap(
         arrays["weight"], arrays["mean_x"], arrays["mean_y"], fitted.settings["roots"], about["ridge"], about["loss"]

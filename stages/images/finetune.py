@@ -60,8 +60,10 @@ def finetune(run: StageRun, job: Job, encoder: str) -> None:
     from pipeline.run.reading.photos import photograph_reader
     from pipeline.storage.parameters import ENCODER, Checkpoints, digest_tensors, write_parameters
 
-    settings, manifest = run.config, run.manifest
-    chosen, tuning = settings.encoder(encoder), settings.finetune
+    settings = run.config
+    manifest = run.manifest
+    chosen = settings.encoder(encoder)
+    tuning = settings.finetune
     labels, training = _labelled(manifest, tuning)
     start = prepare_start(run, chosen, tuning)
 
@@ -107,7 +109,8 @@ def _labelled(manifest: "Manifest", tuning: "FinetuneSettings") -> "tuple[list[s
     from pipeline.encoders.preparation import LabelledImage
     from pipeline.images.preprocess import Photograph
 
-    table, splits = manifest.boxes, manifest.splits
+    table = manifest.boxes
+    splits = manifest.splits
     owners = table["image_id"].to_numpy()
     corners = np.stack([table[side].to_numpy() for side in ("x1", "y1", "x2", "y2")], axis=1)
     names = np.asarray([label or "" for label in table["label"].to_pylist()], dtype=object)

@@ -21,7 +21,9 @@ def _keys(config: "Config", encoder: str) -> Mapping[str, object]:
 
 
 def _reads(config: "Config", layout: Layout, encoder: str) -> Inputs:
-    regions, detector, boxes = config.regions, None, []
+    regions = config.regions
+    detector = None
+    boxes = []
     if regions.proposals == "faster-rcnn" and regions.detector.file is not None:
         detector = Outside("detector", Path(config.weights_root) / regions.detector.file)
     if regions.proposals == "boxes" and regions.boxes is not None:
@@ -86,8 +88,10 @@ def pool_regions(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Itera
     from pipeline.storage.json_files import require_same
     from pipeline.storage.regions import RegionShard
 
-    stored, folder = run.encoder(encoder), run.layout.encoder(encoder).path
-    cut, pooling = stored.settings["regions"], stored.settings["pooling"]
+    stored = run.encoder(encoder)
+    folder = run.layout.encoder(encoder).path
+    cut = stored.settings["regions"]
+    pooling = stored.settings["pooling"]
     details = {"encoder": {"name": encoder, "sha256": stored.sha256, **stored.settings}}
     for job in jobs:
         regions = RegionShard(run.inputs.shards("regions").shard(job.number))

@@ -45,7 +45,8 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     from pipeline.storage.index_changes import changing, removed_photos
     from pipeline.storage.index_folder import indexes_of_run, is_index
 
-    log, of_run = logging.getLogger(__name__), Layout(source).config.is_file() and not (source / RECORD).exists()
+    log = logging.getLogger(__name__)
+    of_run = Layout(source).config.is_file() and not (source / RECORD).exists()
     with ExitStack() as stack:
         folders = [index] if output else indexes_of_run(index)
         changes = [stack.enter_context(changing(folder, output)) for folder in folders]
@@ -124,7 +125,8 @@ def _report_left_out(change: "Change", shards: "Sequence[IndexShard]", manifest:
     from pipeline.storage.index_changes import photo_digests, photos_of
     from pipeline.storage.stored_index import StoredIndex
 
-    log, digests = logging.getLogger(__name__), dict(enumerate(manifest.images["sha256"].to_pylist()))
+    log = logging.getLogger(__name__)
+    digests = dict(enumerate(manifest.images["sha256"].to_pylist()))
     if gone := len(digests) - total:
         log.info(
             "%s does not get %s, because `jointspace remove` removed them before.",
@@ -169,7 +171,10 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
     from pipeline.storage.index_shard import MODALITIES
     from pipeline.storage.stored_index import StoredIndex, open_index
 
-    log, known, total, new = logging.getLogger(__name__), photo_digests(change.index.shards), 0, 0
+    log = logging.getLogger(__name__)
+    known = photo_digests(change.index.shards)
+    total = 0
+    new = 0
     shards = open_index(source).shards
     # `check_rows` raises an error for an index of another model.
     StoredIndex([*change.index.shards, *shards], change.home).check_rows()
@@ -214,18 +219,22 @@ def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     from pipeline.storage.json_files import require_same
     from pipeline.storage.pairs import split_ids
 
-    first, manifest = change.index.first, run.manifest
+    first = change.index.first
+    manifest = run.manifest
     model = plain(first.card.model, first.folder)
     models = {str(first.folder): first.model_digest, str(run.root): run.model(model).fingerprint}
     require_same("model", models)
-    ids, known = split_ids(manifest, run.config.index.splits), photo_digests(change.index.shards)
+    ids = split_ids(manifest, run.config.index.splits)
+    known = photo_digests(change.index.shards)
     kept = ~were_removed(manifest.images, manifest.root, removed)
     _report_left_out(change, change.index.shards, manifest, int(kept.sum()))
-    rows, wanted = manifest.rows("images", ids["images"]), kept[ids["images"]]
+    rows = manifest.rows("images", ids["images"])
+    wanted = kept[ids["images"]]
     new = ids["images"][wanted & [digest not in known for digest in rows["sha256"].to_pylist()]]
     if len(new):
         sentences = ids["sentences"][np.isin(manifest.sentence_images[ids["sentences"]], new)]
-        folder, before = new_addition(change.root, run.config.name), change.index.card.fingerprint
+        folder = new_addition(change.root, run.config.name)
+        before = change.index.card.fingerprint
         keys = {"settings": run.config.index.model_dump(), "beside": before, "manifest": manifest.fingerprint}
         made_by = Provenance(folder.parent, "add", 1, keys)
         write_index_shard(run, model, {"images": new, "sentences": sentences}, folder, made_by)

@@ -22,7 +22,9 @@ def _keys(config: "Config", index_shard: str) -> dict[str, object]:
 
 def _reads(config: "Config", layout: Layout, index_shard: str) -> Inputs:
     model, number = _split(index_shard)
-    configured, members, queries = config.model(model), config.members(model), config.hubness.queries
+    configured = config.model(model)
+    members = config.members(model)
+    queries = config.hubness.queries
     text_encoders = [
         name
         for member in map(config.model, members or [model])

@@ -68,7 +68,8 @@ def command(
             by_line, reasons = find_stored(lines, partial(photos_of, changes[0].index))
             found = sorted(set(chain.from_iterable(by_line.values())))
         else:
-            found, reasons = _satisfying(changes[0].index, where, yes), {}
+            found = _satisfying(changes[0].index, where, yes)
+            reasons = {}
         if not found and not reasons:
             example = shlex.join(["jointspace", "remove", str(index), next(photos_of(changes[0].index)).whole])
             raise UsageError(f"No photo was named. Give names as `jointspace search` prints them, as in: `{example}`")
@@ -116,7 +117,8 @@ def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto
     from pipeline.index.conditions import Predicate
     from pipeline.storage.index_changes import photos_of
 
-    condition, ids = Predicate(where), set()
+    condition = Predicate(where)
+    ids = set()
     for group in index.packed_table("images").groups():
         ids.update(group["image_id"].to_numpy()[condition.rows(group)].tolist())
     found = [photo for photo in photos_of(index) if photo.image_id in ids]
@@ -140,7 +142,8 @@ def _remove(changes: "Sequence[Change]", found: list[StoredPhoto]) -> list[Path]
     """
     from pipeline.storage.index_changes import photos_of
 
-    paths, chosen = {photo.whole for photo in found}, set(found)
+    paths = {photo.whole for photo in found}
+    chosen = set(found)
     # If the index has a file twice, and only one of the two photos is removed, the other indexes keep the file.
     paths -= {one.whole for one in photos_of(changes[0].index) if one not in chosen}
     photos = [found, *([one for one in photos_of(change.index) if one.whole in paths] for change in changes[1:])]

@@ -163,7 +163,8 @@ def serve(options: ServeOptions) -> None:
         private = is_loopback(bound) and not options.allowed
         columns = options.columns or settings.serve.columns
         shown = () if columns is None and not private else columns
-        encoders, skip_verified = SharedEncoders(uploads), not options.verify
+        encoders = SharedEncoders(uploads)
+        skip_verified = not options.verify
         shared = options.images_root, thumbnails, settings, encoders, options.root, shown, skip_verified
         indexes = {
             name: ServedIndex(name, partial(_open_gallery, folder, *shared), partial(_stamp, folder))
@@ -347,7 +348,8 @@ def _open_describers(
     from pipeline.serve.gallery import Describer
 
     corpus = read_corpus(run)
-    describers, sources = {}, {}
+    describers = {}
+    sources = {}
     for name in names:
         stored = read_generator(run, name)
         features = _gallery_with_encoders(stored, galleries).features

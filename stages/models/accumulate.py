@@ -48,7 +48,8 @@ def _splits(config: "Config", pairs: str) -> list[str]:
 
 
 def _keys(config: "Config", pairs: str) -> dict[str, object]:
-    study, folds = config.study, {"count": 1}
+    study = config.study
+    folds = {"count": 1}
     if pairs.startswith(STUDY):
         folds = {"count": study.folds, "order": study.order, "seed": config.seed}
     return {
@@ -80,7 +81,8 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
     from pipeline.storage.pairs import sum_path, write_sum
     from pipeline.storage.shards import shard_path
 
-    chunks, folder = len(run.manifest.chunks), run.layout.moments(pairs).folder
+    chunks = len(run.manifest.chunks)
+    folder = run.layout.moments(pairs).folder
     # Earlier versions stored moments for each shard. These files are removed.
     remove_from(0, lambda number: commit_path(shard_path(folder, number)))
     commit = commit_path(sum_path(folder))
@@ -119,8 +121,12 @@ def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[
     from pipeline.storage.parameters import origin_of
     from pipeline.storage.texts import open_texts
 
-    config, manifest, features = run.config, run.manifest, run.features
-    texts, encoders, splits = run.inputs.all_shards("texts"), run.inputs.all_shards("features"), _splits(config, pairs)
+    config = run.config
+    manifest = run.manifest
+    features = run.features
+    texts = run.inputs.all_shards("texts")
+    encoders = run.inputs.all_shards("features")
+    splits = _splits(config, pairs)
     keys = _keys(config, pairs)
     fold_of = np.zeros(manifest.n_images, np.int64)
     if pairs.startswith(STUDY) and config.study.folds > 1:

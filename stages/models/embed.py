@@ -62,7 +62,8 @@ def _reads_words(config: "Config", model: str) -> bool:
 
 
 def _combine_reads(config: "Config", layout: Layout, model: str) -> Inputs:
-    members, base = config.members(model), config.refitted(model)
+    members = config.members(model)
+    base = config.refitted(model)
     return {
         "manifest": layout.manifest,
         "members": {name: layout.model(name) for name in members},
@@ -88,7 +89,8 @@ def combine(run: StageRun, job: Job, model: str) -> None:
     from pipeline.storage.batch import FileBatch
     from pipeline.storage.commit import publish_record
 
-    config, base = run.config, run.chosen(model)
+    config = run.config
+    base = run.chosen(model)
     members = config.members(model)
     if base:
         log = base.details["training_log"]

@@ -19,7 +19,8 @@ log = logging.getLogger(__name__)
 
 
 def _fit_reads(config: "Config", layout: Layout, model: str) -> Inputs:
-    configured, base = config.model(model), config.refitted(model)
+    configured = config.model(model)
+    base = config.refitted(model)
     has_weak = configured.training != "target"
     documents = {name: layout.documents(configured.documents, name) for name in configured.text_encoders}
     return {
@@ -57,13 +58,16 @@ def fit(run: StageRun, job: Job, model: str) -> None:
     from pipeline.run.reading.models import describe_model
     from pipeline.storage.pairs import JoinedPairs, read_split
 
-    configured, base = run.config.model(model), run.chosen(model)
+    configured = run.config.model(model)
+    base = run.chosen(model)
     target = _open_pairs(run, "target", "sentences")
-    source, chosen = target, None
+    source = target
+    chosen = None
     if base:
         source = JoinedPairs(target, _open_pairs(run, "dev", "sentences"))
         chosen = GridTrial(**base.details["training_log"]["chosen"])
-    moments, weak = FoldedMoments(source, run.sums), None
+    moments = FoldedMoments(source, run.sums)
+    weak = None
     if configured.training != "target":
         weak = FoldedMoments(_open_pairs(run, "weak", "documents"), run.sums)
     sentences = run.inputs.all_shards("sentences")
@@ -182,10 +186,12 @@ def adopt(run: StageRun, job: Job, model: str) -> None:
     configured = run.config.model(model)
     ((encoder, feature_shards),) = run.inputs.all_shards("features").items()
     ((text_encoder, sentence_shards),) = run.inputs.all_shards("sentences").items()
-    features, sentences = Shard(feature_shards.shard(0), FEATURES), VectorShard(sentence_shards.shard(0))
+    features = Shard(feature_shards.shard(0), FEATURES)
+    sentences = VectorShard(sentence_shards.shard(0))
     text_shape = sentences.matrix.shape
     assert text_shape is not None  # SciPy's type stubs allow None for sparse arrays
-    dim, text_dim = features["features"].shape[1], text_shape[1]
+    dim = features["features"].shape[1]
+    text_dim = text_shape[1]
     if dim != text_dim:
         raise UsageError(
             f"{model}: the image encoder {encoder} has {dim} dimensions, but the text encoder {text_encoder} has"

@@ -33,7 +33,9 @@ def _plain(config: "Config", model: str) -> str:
 
 
 def _reads(config: "Config", layout: Layout, model: str) -> Inputs:
-    plain, base, queries = _plain(config, model), config.refitted(model), config.hubness.queries
+    plain = _plain(config, model)
+    base = config.refitted(model)
+    queries = config.hubness.queries
     reader = config.model(plain)
     encoders = reader.text_encoders if queries is not None and reader.spec.sentences == "vectors" else ()
     return {
@@ -69,8 +71,10 @@ def fit_hubness(run: StageRun, job: Job, model: str) -> None:
     from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
     from pipeline.models.linear.hubness import choose_correction
 
-    config, base = run.config, run.chosen(model)
-    plain, refits = _plain(config, model), config.refitted(model)
+    config = run.config
+    base = run.chosen(model)
+    plain = _plain(config, model)
+    refits = config.refitted(model)
     embeddings = run.embeddings(plain)
     mapping, stored = run.restored(plain)
     bank = _draw_bank(run, embeddings, mapping, ("train", "dev") if refits else ("train",))
@@ -96,14 +100,16 @@ def _draw_bank(run: StageRun, embeddings: "Embeddings", model: "JointModel", spl
 
     from pipeline.models.linear.hubness import Bank
 
-    pairs, rng = run.pairs(*splits), np.random.default_rng(run.config.seed)
+    pairs = run.pairs(*splits)
+    rng = np.random.default_rng(run.config.seed)
     most = MAX_MULTI_VECTOR_BANK if embeddings.multi_vector else run.config.hubness.bank
 
     def draw(modality: str, ids: np.ndarray) -> "Items":
         drawn = np.sort(rng.choice(len(ids), min(most, len(ids)), replace=False))
         return embeddings.read(modality, ids[drawn])
 
-    images, sentences = draw("images", pairs.image_id), draw("sentences", pairs.sentence_id)
+    images = draw("images", pairs.image_id)
+    sentences = draw("sentences", pairs.sentence_id)
     return Bank(images, sentences, embeddings.comparison, queries=_embed_queries(run, model, most, rng))
 
 

@@ -46,14 +46,17 @@ def align(run: StageRun, job: Job, model: str, split: str) -> None:
     from pipeline.run.reading.texts import read_analyzer, read_words
     from pipeline.storage.records import write_alignments
 
-    embeddings, pairs, beta = run.embeddings(model), run.pairs(split), run.config.align.beta
+    embeddings = run.embeddings(model)
+    pairs = run.pairs(split)
+    beta = run.config.align.beta
     analyze = read_analyzer(run)
     lines = []
     for block in tqdm(list(pairs.blocks(ALIGNED_IMAGES)), desc=f"align {split}", unit="block", disable=None):
         images = several_vectors_each(embeddings.read("images", block.image_id))
         sentences = several_vectors_each(embeddings.read("sentences", block.sentence_id))
         spoken = read_words(run, block.sentence_id, analyze)
-        words, regions = sentences.split("vectors"), images.split("vectors")
+        words = sentences.split("vectors")
+        regions = images.split("vectors")
         for number, (sentence_id, owner) in enumerate(zip(block.sentence_id, block.owners, strict=True)):
             lines += [
                 {
@@ -181,7 +184,8 @@ def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     from pipeline.storage.records import write_measured
     from pipeline.storage.regions import PhraseVectors
 
-    log, settings = logging.getLogger(__name__), run.config
+    log = logging.getLogger(__name__)
+    settings = run.config
     stored = PhraseVectors(run.inputs.artefact("phrases").path)
     phrases = PhraseSet(
         [text.lower() for text in stored.phrases["text"].to_pylist()],
@@ -191,7 +195,8 @@ def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     )
     parts = stored.regions["number"].to_numpy() > 0  # region 0 is the whole image
     regions = RegionSet(stored.regions["image_id"].to_numpy()[parts], stored.boxes[parts], stored.region_vectors[parts])
-    bootstrap, least_overlap = Bootstrap(settings.evaluate.bootstrap, settings.seed), settings.phrases.least_overlap
+    bootstrap = Bootstrap(settings.evaluate.bootstrap, settings.seed)
+    least_overlap = settings.phrases.least_overlap
     gold = read_gold(run)
     about = {"model": model, "split": split, "ties": TIES, "least_overlap": least_overlap, "bootstrap": vars(bootstrap)}
     if not gold.labels:

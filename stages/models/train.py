@@ -42,9 +42,12 @@ def _keys(config: "Config", model: str) -> dict[str, object]:
 
 
 def _reads(config: "Config", layout: Layout, model: str) -> Inputs:
-    configured, start, base = config.model(model), config.start(model), config.refitted(model)
+    configured = config.model(model)
+    start = config.start(model)
+    base = config.refitted(model)
     first = config.rate_source(model)
-    spec, words = configured.spec, configured.word_vectors
+    spec = configured.spec
+    words = configured.word_vectors
     source = words.source if spec.words and not start else None
     encoders = configured.text_encoders if spec.starts_from_terms else ()
     return {
@@ -83,7 +86,8 @@ def train(run: StageRun, job: Job, model: str) -> None:
     from pipeline.run.reading.models import describe_model, follow_training
     from pipeline.run.reading.texts import open_sentences
 
-    configured, base = run.config.model(model), run.chosen(model)
+    configured = run.config.model(model)
+    base = run.chosen(model)
     spec = configured.spec
     settings = configured.train_settings
     rates = settings.rates
@@ -134,7 +138,8 @@ def train(run: StageRun, job: Job, model: str) -> None:
             },
         }
         run.write_model(job, trained.model, details)
-    log, count = logging.getLogger(__name__), trained.log["pairs"]
+    log = logging.getLogger(__name__)
+    count = trained.log["pairs"]
     if base:
         log.info(
             "%s was trained on %d pairs for %d epochs, as many as were best for %s",
@@ -170,7 +175,8 @@ def _open_pairs(run: StageRun, model: str, *splits: str) -> OpenedPairs:
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
 
-    rows, region_encoders = run.pairs(*splits), tuple(run.inputs.all_shards("regions"))
+    rows = run.pairs(*splits)
+    region_encoders = tuple(run.inputs.all_shards("regions"))
     features = {name: FeatureRows(run.features, name, rows.image_id) for name in run.config.model(model).encoders}
     regions = open_region_rows(run, region_encoders, rows.image_id) if region_encoders else None
     return OpenedPairs(rows, features, regions)
@@ -181,7 +187,8 @@ def _make_views(run: StageRun, pairs: OpenedPairs) -> "tuple[ImageView, RegionVi
     from pipeline.models.linear.views import ImageView
     from pipeline.models.neural.task import RegionView
 
-    config, encoders = run.config, tuple(pairs.features)
+    config = run.config
+    encoders = tuple(pairs.features)
     dims = tuple(block.shape[1] for block in pairs.features.values())
     view = ImageView(encoders, dims, config.image_steps(encoders))
     if pairs.regions is None:
@@ -214,7 +221,8 @@ def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors
 
-    terms, seed = read_token_vocabulary(run)[0].terms, run.config.seed
+    terms = read_token_vocabulary(run)[0].terms
+    seed = run.config.seed
     if settings.source == "random":
         return random_vectors(len(terms), settings.dim, INITIAL_RANGE, seed)
     if settings.source == "corpus":

@@ -201,8 +201,10 @@ def _find_copies(run: Run) -> "tuple[np.ndarray, np.ndarray]":
     steps = [step for step in run.config.image_steps([encoder]) if isinstance(step, str)]
     features = FeatureRows(run.features, encoder, np.arange(run.manifest.n_images))
     pairs = near_pairs(features, lambda rows: normalise(rows, steps))
-    shown, thumbnails = np.unique(pairs), DiskRows(SIDE**2)
-    reader, squashed = photograph_reader(run, run.photographs), Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
+    shown = np.unique(pairs)
+    thumbnails = DiskRows(SIDE**2)
+    reader = photograph_reader(run, run.photographs)
+    squashed = Preprocessing(SIDE, None, (0, 0, 0), (1, 1, 1))
     blocks = (shown[start : start + BLOCK_ROWS] for start in range(0, len(shown), BLOCK_ROWS))
     photographs = (Photograph.from_row(row) for block in blocks for row in run.manifest.pick(block))
     for pixels in reader.pixels(photographs, squashed):
@@ -227,7 +229,10 @@ def _score_captions(run: StageRun, copies: "np.ndarray") -> "tuple[Scores, Score
     from pipeline.storage.pairs import read_pairs
     from pipeline.storage.texts import open_texts
 
-    config, manifest, features, texts = run.config, run.manifest, run.features, run.inputs.all_shards("texts")
+    config = run.config
+    manifest = run.manifest
+    features = run.features
+    texts = run.inputs.all_shards("texts")
     encoders = tuple(run.inputs.all_shards("features"))
     dims = tuple(features.open(name, 0)["features"].shape[1] for name in encoders)
     view = ImageView(encoders, dims, config.image_steps(encoders))

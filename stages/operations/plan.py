@@ -139,7 +139,8 @@ def _read_collection(config: "Config", sample: int) -> Collection:
     from pipeline.images.preprocess import Photograph
     from pipeline.storage.sources import ImageSource
 
-    root, settings = Path(config.data_root), config.collection
+    root = Path(config.data_root)
+    settings = config.collection
     options = Options.from_settings(settings)
     log.info("counting the photos in %s", root)
     records = tqdm(formats.read(settings.format, root, options), "read", unit=" records", disable=None)
@@ -152,7 +153,8 @@ def _read_collection(config: "Config", sample: int) -> Collection:
             raise InputError(f"{root} has no photo that can be used. Check data_root and the section collection.")
         owned = f"SELECT count(*) FROM sentences WHERE owner IN (SELECT seq FROM images WHERE {usable})"
         sampled = f'SELECT path, "offset", size FROM images WHERE {usable} ORDER BY hash(path) LIMIT {sample}'
-        source, photographs = ImageSource(root, settings.follow_links), []
+        source = ImageSource(root, settings.follow_links)
+        photographs = []
         for location in tables.rows(sampled) if folder else ():
             digest = hashlib.sha256(source.read(*location)).hexdigest()
             photographs.append(Photograph(location[0], digest, location))
@@ -229,7 +231,8 @@ def draw_photographs(count: int) -> Sample:
 
     from pipeline.images.preprocess import Photograph
 
-    rng, drawn = np.random.default_rng(0), {}
+    rng = np.random.default_rng(0)
+    drawn = {}
     for number in range(count):
         noise = Image.fromarray(rng.integers(0, 256, (24, 32, 3), np.uint8))
         smooth = np.asarray(noise.resize(SYNTHETIC_SIZE, Image.Resampling.BICUBIC))

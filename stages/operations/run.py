@@ -332,7 +332,10 @@ class _Progress:
 
         form = "{desc}: {percentage:3.0f}%|{bar:30}|{postfix} [{elapsed}<{remaining}]"
         self._bar = tqdm(desc="starting", total=1, bar_format=form, disable=True if hidden else None)
-        self._benchmarks, self._jobs, self._weights, self._ended = benchmarks, {}, {}, 0
+        self._benchmarks = benchmarks
+        self._jobs = {}
+        self._weights = {}
+        self._ended = 0
 
     def read(self, line: str) -> None:
         """Update the bar after a line of Snakemake's output. An empty line only refreshes the elapsed time."""
@@ -392,7 +395,8 @@ def _explain(log: Path, code: int, again: str) -> RunFailure:
     `code` is the exit code of Snakemake, and `again` is the command that runs the configuration.
     """
     text = log.read_text(encoding="utf-8", errors="replace")
-    stage, said = FAILED.search(text), re.findall(r"^jointspace: (.+)$", text, flags=re.M)
+    stage = FAILED.search(text)
+    said = re.findall(r"^jointspace: (.+)$", text, flags=re.M)
     if LOCKED.search(text):
         return RunFailure(
             "This folder is locked by another run, or by a run that was killed. If no other run is working here, remove"

@@ -157,7 +157,8 @@ def _remedy(run: Run | None, folder: Path, targets: list[Path]) -> str:
     if remade:
         # Snakemake knows the targets by their paths below results_root, relative to the folder where the run started.
         made_as = Path(run.config.results_root) / run.config.name if run else folder
-        start, here = Path.cwd(), Path(os.path.abspath(folder))
+        start = Path.cwd()
+        here = Path(os.path.abspath(folder))
         if os.path.realpath(made_as) != os.path.realpath(folder):
             if made_as.is_absolute() or here.parts[-len(made_as.parts) :] != made_as.parts:
                 return (

@@ -81,7 +81,8 @@ def reproduce(run: Run, job: Job) -> None:
     from pipeline.storage.commit import read_record
     from pipeline.storage.records import read_summary
 
-    config, files = run.config, FileBatch()
+    config = run.config
+    files = FileBatch()
     bootstrap = Bootstrap(config.evaluate.bootstrap, config.seed)
     protocol = _protocol(config)
     systems = group_seeds(_trained(config))
@@ -125,7 +126,8 @@ def describe_run(run: Run, job: Job, systems: "Sequence[System]") -> dict[str, A
         called = subprocess.run(["git", *arguments], cwd=Path(__file__).parent, capture_output=True, text=True)
         return called.stdout.strip() if called.returncode == 0 else None
 
-    config, changes = run.config, git("status", "--porcelain", "--untracked-files=no")
+    config = run.config
+    changes = git("status", "--porcelain", "--untracked-files=no")
     return {
         "configuration": digest_configuration(config),
         "commit": git("rev-parse", "--short", "HEAD"),
@@ -146,7 +148,8 @@ def render_figures(run: Run) -> str:
     from pipeline.report.photographs import Photographs
     from pipeline.storage.commit import read_record
 
-    study, manifest = read_record(run.layout.study.commit), run.manifest
+    study = read_record(run.layout.study.commit)
+    manifest = run.manifest
     show = Photographs(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     return render_page(
         "transfer.html", cases=study["transfer"], picture=lambda image_id: show(manifest.pick([image_id])[0])
@@ -209,7 +212,8 @@ def _measure_relations(run: Run, systems: "Sequence[System]") -> dict[str, list[
     labels = read_record(run.layout.labels.path) if models else {}
     norms = {}
     for name in models:
-        stored, folder = run.model(name), run.layout.model(name).path
+        stored = run.model(name)
+        folder = run.layout.model(name).path
         model = restore(stored.details["registered"], stored.settings, stored.tensors, folder)
         norms[name] = model.network.sentences.norms()
     measured = {}
@@ -283,7 +287,8 @@ def _measure(run: Run, name: str, columns: "Columns") -> "Draw":
     from pipeline.metrics.paired import Draw, draw_of_ranks
     from pipeline.storage.records import read_measured
 
-    layout, subjects = run.layout, _subjects(run.config)
+    layout = run.layout
+    subjects = _subjects(run.config)
     direction, metric = columns[0]
     if direction in subjects:
         path = layout.description_evaluation(name, subjects[direction]).path

@@ -34,7 +34,9 @@ def read_study(run: Run) -> "Study":
     from pipeline.models.linear.study import Study
     from pipeline.storage.pairs import PairSet, read_split
 
-    settings, layout, features = run.config, run.layout, run.features
+    settings = run.config
+    layout = run.layout
+    features = run.features
     names = [encoder.name for encoder in settings.text_encoders]
     sentences = {name: layout.sentences(name) for name in names}
     target = FoldedMoments(PairSet(features, sentences, layout.moments("study/target").folder))
@@ -107,9 +109,12 @@ def study(run: Run, job: Job) -> None:
     from pipeline.storage.commit import Provenance, publish_record, read_record
     from pipeline.storage.json_files import fingerprint
 
-    config, layout = run.config, run.layout
-    chosen, study = config.study, read_study(run)
-    target, count = study.target.source, study.target.source.n_folds
+    config = run.config
+    layout = run.layout
+    chosen = config.study
+    study = read_study(run)
+    target = study.target.source
+    count = study.target.source.n_folds
 
     def recorded(cell: StudyCell, draw: int) -> dict:
         """Return the measurement of a draw from its file, and measure it if the file does not exist."""
@@ -194,7 +199,8 @@ def _find_examples(
     weak = documents.filter(pc.field("image_id").isin(sum(auxiliary, [])))
     texts = join_fields(weak.to_pylist(), run.config.documents["all"].fields)
     weak_texts = dict(zip(weak["image_id"].to_pylist(), texts, strict=True))
-    sentences, owners = run.manifest.sentences, run.manifest.sentence_images
+    sentences = run.manifest.sentences
+    owners = run.manifest.sentence_images
     for row, image_id in enumerate(image_ids):
         answers = {
             label: [

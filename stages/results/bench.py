@@ -125,7 +125,9 @@ def _read(run: Run, encoders: tuple[str, ...], text_encoders: tuple[str, ...]) -
     for split in ("train", "dev", "test"):
         run.pairs(split)  # Raises InputError if the split has no captions.
         rows = read_split(run.features, shards, encoders, split, run.manifest.n_images)
-        features, sentences, owners = rows.features, rows.sentences, rows.owners
+        features = rows.features
+        sentences = rows.sentences
+        owners = rows.owners
         if split == "train":
             features = {name: block[owners] for name, block in features.items()}
             owners = np.arange(len(owners))

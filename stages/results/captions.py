@@ -52,7 +52,8 @@ def _training_keys(config: "Config", generator: str) -> dict[str, object]:
 
 def _training_reads(config: "Config", layout: Layout, generator: str) -> Inputs:
     configured = config.generator(generator)
-    spec, encoders = configured.spec, configured.encoders
+    spec = configured.spec
+    encoders = configured.encoders
     aligner = configured.snippets if spec.regions else None
     return {
         **generator_inputs(config, layout, generator),
@@ -88,8 +89,11 @@ def train_generator(run: StageRun, job: Job, generator: str) -> None:
     from pipeline.run.reading.models import follow_training
     from pipeline.run.reading.texts import read_extra_text
 
-    config, configured = run.config, run.config.generator(generator)
-    spec, settings, encoders = configured.spec, configured.settings, configured.encoders
+    config = run.config
+    configured = run.config.generator(generator)
+    spec = configured.spec
+    settings = configured.settings
+    encoders = configured.encoders
     people = read_described(run, encoders, SNIPPETS_OF)
     pairs = people.pairs
     if isinstance(settings, RegionRecurrentSettings | RankedSnippetsSettings):
@@ -195,7 +199,8 @@ def _describe_keys(config: "Config", generator: str, subject: str) -> dict[str, 
 
 
 def _describe_reads(config: "Config", layout: Layout, generator: str, subject: str) -> Inputs:
-    encoders, of_boxes = config.generator(generator).encoders, subject.endswith(".boxes")
+    encoders = config.generator(generator).encoders
+    of_boxes = subject.endswith(".boxes")
     return {
         **generator_inputs(config, layout, generator),
         "generator": layout.generator(generator),
@@ -231,7 +236,8 @@ def describe(run: StageRun, job: Job, generator: str, subject: str) -> None:
     from pipeline.storage.commit import publish_record
 
     split, _, kind = subject.partition(".")
-    settings, stored = run.config.describe, read_generator(run, generator)
+    settings = run.config.describe
+    stored = read_generator(run, generator)
     features, shown = _read_boxes(run, stored, split) if kind else _read_images(run, stored, split)
     sources = gather_sources(run, stored, read_corpus(run), open_space_index(run, generator))
     described = []
@@ -259,7 +265,8 @@ def _read_boxes(
     """
     from pipeline.run.reading.regions import read_boxes, read_gold
 
-    gold, whole = read_gold(run, region_texts_path(run.config)), getattr(stored.generator, "whole", False)
+    gold = read_gold(run, region_texts_path(run.config))
+    whole = getattr(stored.generator, "whole", False)
     return read_boxes(run, gold, stored.encoders, split, whole)
 
 
@@ -326,7 +333,8 @@ def evaluate_descriptions(run: StageRun, job: Job, generator: str, subject: str)
 
     split, _, kind = subject.partition(".")
     path = run.inputs.artefact("descriptions").commit
-    described, stored = read_record(path)["images"], run.generator(generator)
+    described = read_record(path)["images"]
+    stored = run.generator(generator)
     restored = run.config.generator(generator).spec.load().from_parts(stored.settings, stored.tensors)
     people = read_described(run, restored.encoders, (split,))
     analyze = make_analyzer(people.vocabulary.settings)

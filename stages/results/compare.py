@@ -39,7 +39,9 @@ def command(runs: tuple[Path, ...], output: Path, split: str, protocol: str) -> 
     from pipeline.storage.batch import publish_text
     from pipeline.storage.records import read_measured, read_summary
 
-    systems, bootstrap, best = [], None, None
+    systems = []
+    bootstrap = None
+    best = None
     tested: dict[Path, set[str]] = {}
     learned: dict[Path, set[str]] = {}
     for number, path in enumerate(runs):
@@ -89,7 +91,8 @@ def _learned_photos(run: Run) -> set[str]:
     splits if the run has a refit, and the splits of auxiliary.splits are if a model is trained on weak texts."""
     import numpy as np
 
-    config, splits = run.config, ["train"]
+    config = run.config
+    splits = ["train"]
     models = config.every_model()
     if any(map(config.refits, models)):
         splits.append("dev")
@@ -107,7 +110,8 @@ def _read_figures(path: Path) -> "list[ComparedSystem]":
     """
     from pipeline.report.tables import HEADINGS, ComparedSystem
 
-    systems, line = [], 1
+    systems = []
+    line = 1
     try:
         with path.open(newline="", encoding="utf-8-sig") as lines:
             table = csv.DictReader(lines)

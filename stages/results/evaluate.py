@@ -61,7 +61,9 @@ def evaluate(run: StageRun, job: Job, model: str, split: str, protocol: str) -> 
         write_evaluation(job.path, nothing, {}, job.provenance)
         log.info("No photo of train, dev or test has a caption, so no model is evaluated.")
         return
-    config, embeddings, pairs = run.config.evaluate, run.embeddings(model), run.pairs(split)
+    config = run.config.evaluate
+    embeddings = run.embeddings(model)
+    pairs = run.pairs(split)
     embeddings.require_unseen(split)
     bootstrap = Bootstrap(config.bootstrap, run.config.seed)
     chosen = select_sentences(pairs.owners, protocol)
@@ -143,7 +145,8 @@ def rank_sentences(run: StageRun, job: Job, generator: str, split: str, protocol
     # When the configuration was read, it was checked that the generators of evaluate.generators can rank sentences.
     language_model = cast("RankingGenerator", read_generator(run, generator).generator)
     people = read_described(run, language_model.encoders, ("train", split))
-    train, pairs = people.pairs["train"], people.pairs[split]
+    train = people.pairs["train"]
+    pairs = people.pairs[split]
     chosen = select_sentences(pairs.owners, protocol)
     owners = pairs.owners[chosen]
     asked = replace(pairs, sentences=pairs.sentences.take(chosen), owners=owners, names=pairs.names[chosen])

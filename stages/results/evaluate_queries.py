@@ -59,7 +59,8 @@ def command(
     from pipeline.metrics.retrieval import Bootstrap
     from pipeline.storage.stored_index import open_index
 
-    topics, qrels = read_topics(queries_path), read_qrels(qrels_path)
+    topics = read_topics(queries_path)
+    qrels = read_qrels(qrels_path)
     judged = {query: text for query, text in topics.items() if query in qrels}
     if not judged:
         raise InputError(f"No query of {queries_path} is in {qrels_path}. Use the same ids of queries in both files.")

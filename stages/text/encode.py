@@ -72,7 +72,8 @@ def simulate_documents(run: StageRun, job: Job, documents: str) -> None:
     from pipeline.collections.weakening import simulate
     from pipeline.storage.tables import write_table
 
-    manifest, settings = run.manifest, run.config
+    manifest = run.manifest
+    settings = run.config
     texts = manifest.sentences.filter(
         np.isin(manifest.splits.astype(str), settings.auxiliary.splits)[manifest.sentence_images]
     )
@@ -206,6 +207,7 @@ def encode_tokens(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     vocabulary, _ = read_token_vocabulary(run)
     for job in jobs:
         tokens = encode_tokens(run.manifest.texts(job.number), vocabulary)
-        arrays, owners = {"ids": tokens.ids, "offsets": tokens.offsets}, run.manifest.owners(job.number)
+        arrays = {"ids": tokens.ids, "offsets": tokens.offsets}
+        owners = run.manifest.owners(job.number)
         write_sentences(job.path, TOKENS, arrays, job.sentence_id, owners, provenance=job.provenance)
         yield job.number

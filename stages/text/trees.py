@@ -159,8 +159,11 @@ def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
 
     engine = ENGINES[run.config.parse.engine](run)
     for job in jobs:
-        rows, texts = job.rows, run.manifest.texts(job.number)
-        conllu, brackets, fallbacks = [], [], []
+        rows = job.rows
+        texts = run.manifest.texts(job.number)
+        conllu = []
+        brackets = []
+        fallbacks = []
         ids = range(rows.first_sentence, rows.last_sentence)
         progress = tqdm(engine(rows, texts), "parse", len(texts), unit=" sentences", disable=None)
         for sentence_id, text, parsed in zip(ids, texts, progress, strict=True):
@@ -256,7 +259,8 @@ def build_label_table(run: StageRun, job: Job) -> None:
     from pipeline.storage.json_files import fingerprint
     from pipeline.text.trees import count_labels
 
-    manifest, analyze = run.manifest, read_analyzer(run)
+    manifest = run.manifest
+    analyze = read_analyzer(run)
     is_training = iter((manifest.splits == "train")[manifest.sentence_images])
     table = count_labels(
         sentence

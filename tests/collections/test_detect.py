@@ -237,7 +237,8 @@ def test_photos_with_equal_names_in_folders_of_different_splits_are_not_confused
         detect(folder)
 
 
-ONE, TWO = {"emb": [[1.0, 2.0]]}, {"image_emb": [[1.0]], "text_emb": [[2.0]]}
+ONE = {"emb": [[1.0, 2.0]]}
+TWO = {"image_emb": [[1.0]], "text_emb": [[2.0]]}
 
 
 @pytest.mark.parametrize(
@@ -271,7 +272,9 @@ def test_parquet_files_of_vectors(make, tables: dict[str, dict], format: str, fi
 
 
 def test_each_of_many_parquet_files_of_vectors_is_opened_few_times(make, monkeypatch: pytest.MonkeyPatch) -> None:
-    folder, looked, schema = make(), [], rows.schema
+    folder = make()
+    looked = []
+    schema = rows.schema
     folder.mkdir()
     for number in range(20):
         pq.write_table(pa.table({"file": ["1.jpg"], **ONE}), folder / f"part-{number}.parquet")

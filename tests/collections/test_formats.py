@@ -227,7 +227,8 @@ def test_images_with_odd_names_are_read(tmp_path: Path, photograph, gather) -> N
     for kind, files in (("text-files", {}), ("table", {"table": "t.jsonl"})):
         collection = gather(tmp_path, kind, files=files)
         assert collection.rejects == []
-        images, source = collection.tables["images"].to_pylist(), ImageSource(tmp_path)
+        images = collection.tables["images"].to_pylist()
+        source = ImageSource(tmp_path)
         assert {image["path"] for image in images} == set(names)
         for image, sentence in zip(images, collection.tables["sentences"].to_pylist(), strict=True):
             number = names.index(image["path"])

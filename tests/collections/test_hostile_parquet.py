@@ -35,7 +35,8 @@ def repeated(value: str, rows: int) -> pa.Array:
 
 def hostile() -> dict[str, dict]:
     """Return the columns of tables that must be refused. The key of each table is a part of the expected message."""
-    texts, end = repeated("A dog .", 10_000_000), np.array([0, 10_000_000], np.int32)
+    texts = repeated("A dog .", 10_000_000)
+    end = np.array([0, 10_000_000], np.int32)
     return {
         "rows 1 to 8192 have 8192032768 bytes in one column": {
             "file": [f"{row}.jpg" for row in range(REPETITIONS)],

@@ -150,7 +150,8 @@ def expected_splits(names: Iterable[str]) -> dict[str, str]:
     """Return the expected split of each name. The names are sorted by their SHA-256. The first tenth, rounded down, is
     test, the next tenth, rounded to the nearest number, is dev, and the others are train."""
     by_hash = sorted(names, key=sha256)
-    count, tests = len(by_hash), len(by_hash) // 10
+    count = len(by_hash)
+    tests = len(by_hash) // 10
     devs = (count + 5) // 10
     return dict(zip(by_hash, ["test"] * tests + ["dev"] * devs + ["train"] * (count - tests - devs), strict=True))
 
@@ -187,7 +188,8 @@ def test_added_or_removed_photos_move_few_others_and_none_between_train_and_test
     for seed in range(10):
         names = [f"{seed}-{number}.jpg" for number in range(512)]
         fewer = np.random.default_rng(seed).permutation(names)[26:].tolist()
-        all_splits, fewer_splits = draw_splits(names), draw_splits(fewer)
+        all_splits = draw_splits(names)
+        fewer_splits = draw_splits(fewer)
         assert Counter(fewer_splits.values()) == {"test": 48, "dev": 49, "train": 389}
         pairs = Counter((all_splits[name], fewer_splits[name]) for name in fewer)
         assert not pairs["train", "test"] and not pairs["test", "train"] and pairs["test", "dev"] <= 3

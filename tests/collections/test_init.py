@@ -471,7 +471,8 @@ def test_ingest_keeps_what_init_counts(photos: Path, tmp_path: Path, write) -> N
     written = yaml.safe_load(Path("my-photos.yaml").read_text())
     ingest(tmp_path / "run", photos, {"collection": written.get("collection", {})})
     manifest = Manifest(tmp_path / "run/manifest")
-    counts, missing = manifest.summary["counts"]["images"], int(write is write_placeholders_first)
+    counts = manifest.summary["counts"]["images"]
+    missing = int(write is write_placeholders_first)
     assert counts == {"given": 20 + missing, "kept": 20, "rejected": missing, "duplicate": 0}
     texts = manifest.sentences["text"].to_pylist()
     assert sorted(int(re.search(r"\d+", text)[0]) for text in texts) == list(range(20))

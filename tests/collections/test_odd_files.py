@@ -98,7 +98,8 @@ def test_an_odd_text_or_shard_costs_itself(tmp_path: Path, place, photograph, ga
 
 
 def test_links_are_followed_if_the_configuration_allows_it(tmp_path: Path, photograph, gather) -> None:
-    root, elsewhere = tmp_path / "data", tmp_path / "elsewhere"
+    root = tmp_path / "data"
+    elsewhere = tmp_path / "elsewhere"
     for folder in (root, elsewhere):
         folder.mkdir()
     (elsewhere / "a.jpg").write_bytes(photograph(1))

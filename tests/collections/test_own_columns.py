@@ -91,7 +91,9 @@ def test_columns_go_through_the_manifest_and_change_no_shard(collection: Path, g
 
 
 def test_folders_and_camera_data_become_columns(tmp_path: Path) -> None:
-    taken, make, model = 0x9003, 0x010F, 0x0110
+    taken = 0x9003
+    make = 0x010F
+    model = 0x0110
     cameras = {
         "2021/a.jpg": {taken: "2021:05:01 12:30:00", make: "Canon\0\0", model: "Canon EOS 80D"},
         "2022/b.jpg": {taken: "0000:00:00 00:00:00", make: "NIKON", model: "D750"},

@@ -85,7 +85,8 @@ def test_names_that_an_index_cannot_store_are_rejected_with_the_remedy(tmp_path:
     with tarfile.open(tmp_path / "shard.tar", "w") as tar:
         tar.addfile(member, io.BytesIO(photograph(9)))
     (tmp_path / "captions.tsv").write_text("Strand/Ebbe.jpg\tlow tide\nStrand.jpg\thigh tide\n")
-    result, inside = gather(tmp_path, default="gallery"), gather(tmp_path, "webdataset")
+    result = gather(tmp_path, default="gallery")
+    inside = gather(tmp_path, "webdataset")
     rejected = [*result.rejected("images"), *inside.rejected("images")]
     assert len(rejected) == 3 and all(reason.endswith("Rename the file") for _, _, reason in rejected)
     for name, why in {**odd, member.name: "has a backslash"}.items():

@@ -13,7 +13,8 @@ from pipeline.collections.formats import lists
 
 def test_bad_members_of_shards(tmp_path: Path, photograph, gather) -> None:
     link = tarfile.TarInfo("link.jpg")
-    link.type, link.linkname = tarfile.SYMTYPE, "/etc/passwd"
+    link.type = tarfile.SYMTYPE
+    link.linkname = "/etc/passwd"
     write_tar(
         tmp_path / "0.tar",
         [
@@ -68,7 +69,8 @@ def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather
 
 def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, photograph, gather) -> None:
     for number, (name, (damage, _, _)) in enumerate(DAMAGES.items()):
-        path, names = tmp_path / f"{name}.tar", [f"{3 * number + n}.jpg" for n in range(3)]
+        path = tmp_path / f"{name}.tar"
+        names = [f"{3 * number + n}.jpg" for n in range(3)]
         images = [(name, photograph(3 * number + n)) for n, name in enumerate(names)]
         write_tar(path, [part for image in images for part in (image, (image[0].replace("jpg", "txt"), b"A dog ."))])
         with tarfile.open(path) as tar:

@@ -25,7 +25,9 @@ def test_the_papers_gallery_of_100_images_with_five_sentences() -> None:
 
 
 def test_expected_measures_agree_with_random_rankings() -> None:
-    rng, right, total = np.random.default_rng(0), np.array([1, 3, 3, 8]), 20
+    rng = np.random.default_rng(0)
+    right = np.array([1, 3, 3, 8])
+    total = 20
     places = np.array([1 + np.argmax(rng.permutation(np.arange(total) < k)) for k in np.tile(right, 5000)])
     found = random_measures(right, total)
     assert found["mean_rank"] == pytest.approx(places.mean(), abs=0.1)

@@ -22,7 +22,8 @@ def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray]
     """
     rng = np.random.default_rng(seed)
     owners = np.repeat(np.arange(120), 2)
-    images, sentences = [], []
+    images = []
+    sentences = []
     for noise, dim in zip(noises, (6, 9, 7), strict=False):
         hidden = rng.standard_normal((120, dim))
         images.append(unit(hidden + noise * rng.standard_normal((120, dim))))
@@ -33,7 +34,8 @@ def make_members(seed: int, noises: tuple[float, ...]) -> tuple[list[np.ndarray]
 def test_scores_of_joined_vectors_are_the_weighted_sum_and_their_length_is_one() -> None:
     images, sentences, owners = make_members(1, (0.8, 1.2, 1.0))
     weights = (0.5, 0.3, 0.2)
-    left, right = join_vectors(images, weights), join_vectors(sentences, weights)
+    left = join_vectors(images, weights)
+    right = join_vectors(sentences, weights)
     expected = sum(w * a.astype(float) @ b.T.astype(float) for w, a, b in zip(weights, images, sentences, strict=True))
     np.testing.assert_allclose(left @ right.T, expected, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(left, axis=1), 1, atol=1e-6)
@@ -42,7 +44,8 @@ def test_scores_of_joined_vectors_are_the_weighted_sum_and_their_length_is_one()
 
 
 def test_the_chosen_weights_are_the_best_of_the_grid_if_there_is_one_maximum() -> None:
-    grid, summit = (0, 0.25, 0.5, 1, 2), np.array([2, 0.25, 1]) / 3.25
+    grid = (0, 0.25, 0.5, 1, 2)
+    summit = np.array([2, 0.25, 1]) / 3.25
 
     def judge(weights: tuple[float, ...]) -> float:
         return -float(np.square(np.array(weights) - summit).sum())

@@ -47,9 +47,12 @@ def draw_synthetic(rng: np.random.Generator, images: np.ndarray, seed_deviation:
 def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
     """Each of three draws has a large random effect on the scores of both systems, and a small random effect on the
     score of the first system. The true difference is 0."""
-    rng, covered, repetitions = np.random.default_rng(0), 0, 200
+    rng = np.random.default_rng(0)
+    covered = 0
+    repetitions = 200
     for repetition in range(repetitions):
-        common, alone = rng.normal(0, 30, 3), rng.normal(0, 3, 3)
+        common = rng.normal(0, 30, 3)
+        alone = rng.normal(0, 3, 3)
         ours, theirs = (
             [Draw(np.arange(100), lambda weights, value=value: value) for value in values]
             for values in (common + alone, common)
@@ -63,7 +66,9 @@ def test_interval_of_paired_disjoint_draws_has_the_stated_coverage() -> None:
 @pytest.mark.parametrize(("image_deviation", "resamples"), [(0, 2), (30, 40), (100, 60)])
 def test_interval_of_three_trainings_has_the_stated_coverage(image_deviation: float, resamples: int) -> None:
     """Resampling the three seeds would give a coverage of only 77 and 89 % in the first two cases."""
-    rng, covered, repetitions = np.random.default_rng(0), 0, 200
+    rng = np.random.default_rng(0)
+    covered = 0
+    repetitions = 200
     for repetition in range(repetitions):
         gains = rng.normal(0, 1, 100) * image_deviation
         ours = [draw_synthetic(rng, gains, 4) for _ in range(3)]
@@ -86,7 +91,8 @@ def test_an_image_with_weight_two_counts_like_two_copies() -> None:
 
 
 def test_the_interval_of_one_draw_agrees_with_a_normal_approximation() -> None:
-    rng, side = np.random.default_rng(2), "image_to_sentence"
+    rng = np.random.default_rng(2)
+    side = "image_to_sentence"
     ours, theirs = (rng.integers(1, worst, 400) for worst in (3, 5))
     draws = ([draw_of_ranks({side: ranks}, {side: np.arange(400)}, RECALLS[:1])] for ranks in (ours, theirs))
     found = compare_draws(*draws, Bootstrap(4000, 0))
@@ -98,7 +104,8 @@ def test_the_interval_of_one_draw_agrees_with_a_normal_approximation() -> None:
 def gains_of(gains: list[float]) -> tuple[list[Draw], list[Draw]]:
     """Return a system whose score is the mean of the `gains` of the images, and a system with the score 0. Each has one
     draw."""
-    images, values = np.arange(len(gains)), np.array(gains)
+    images = np.arange(len(gains))
+    values = np.array(gains)
     return [Draw(images, lambda weights: float(weights @ values / weights.sum()))], [Draw(images, lambda weights: 0.0)]
 
 

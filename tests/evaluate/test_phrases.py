@@ -34,9 +34,11 @@ def unit(rng: np.random.Generator, n: int, dim: int = 8) -> np.ndarray:
 
 
 def test_labels_match_phrases_of_the_same_image_by_head_or_by_words() -> None:
-    texts, heads = ["a red dog", "two hounds", "two dogs", "a big cat"], ["dog", "hounds", "dogs", "cat"]
+    texts = ["a red dog", "two hounds", "two dogs", "a big cat"]
+    heads = ["dog", "hounds", "dogs", "cat"]
     names = {"dog": frozenset({"dog", "hounds"}), "17": frozenset({"a big cat", "cats"})}
-    labels, box_images = ["dog", "17", "dogs", "dog"], np.array([3, 4, 4, 5])
+    labels = ["dog", "17", "dogs", "dog"]
+    box_images = np.array([3, 4, 4, 5])
     found = named_boxes(texts, heads, np.array([3, 3, 4, 4]), labels, box_images, names)
     assert found.tolist() == [[0, 0], [1, 0], [2, 2], [3, 1]]
     assert named_boxes(["a dog"], ["dog"], np.array([9]), labels, box_images, names).shape == (0, 2)
@@ -44,7 +46,8 @@ def test_labels_match_phrases_of_the_same_image_by_head_or_by_words() -> None:
 
 def test_pairs_are_within_images_and_right_if_the_boxes_overlap() -> None:
     rng = np.random.default_rng(0)
-    images, region_images = np.array([2, 2, 5, 7, 9]), np.array([2, 2, 2, 5, 6, 9, 9])
+    images = np.array([2, 2, 5, 7, 9])
+    region_images = np.array([2, 2, 2, 5, 6, 9, 9])
     pairs = pairs_within(images, region_images)
     assert pairs.tolist() == [[i, j] for i in range(5) for j in range(7) if images[i] == region_images[j]]
     corners = rng.uniform(0, 10, (2, 11, 2))
@@ -60,7 +63,8 @@ def test_pairs_are_within_images_and_right_if_the_boxes_overlap() -> None:
 
 def test_ranks_equal_those_of_plain_loops() -> None:
     rng = np.random.default_rng(1)
-    a, b = unit(rng, 300), unit(rng, 90)
+    a = unit(rng, 300)
+    b = unit(rng, 90)
     scores = a.astype(float) @ b.T
     together = np.unique(rng.integers(0, [290, 90], (500, 2)), axis=0)
     ranks = rank_among_all(a, b, together)
@@ -80,7 +84,8 @@ def test_ranks_equal_those_of_plain_loops() -> None:
 
 
 def test_ties_count_against_the_model() -> None:
-    a, b = np.ones((2, 3), np.float32), np.ones((5, 3), np.float32)
+    a = np.ones((2, 3), np.float32)
+    b = np.ones((5, 3), np.float32)
     assert rank_among_all(a, b, np.array([[0, 0], [0, 1], [1, 4]])).tolist() == [4, 5]
     scores = score_pairs(np.array([[0, 0], [0, 1], [0, 2]]), a, b)
     assert rank_within(scores, np.array([False, True, False]), np.zeros(3, int), 2).tolist() == [3, 0]
@@ -88,8 +93,10 @@ def test_ties_count_against_the_model() -> None:
 
 def test_best_regions_equal_those_that_training_chooses() -> None:
     rng = np.random.default_rng(2)
-    offsets, images = np.array([0, 4, 6, 13]), np.array([0, 2, 1, 0, 2])
-    phrases, regions = unit(rng, 5), unit(rng, 13)
+    offsets = np.array([0, 4, 6, 13])
+    images = np.array([0, 2, 1, 0, 2])
+    phrases = unit(rng, 5)
+    regions = unit(rng, 13)
     chosen, confidence = match_regions(torch.from_numpy(phrases), images, torch.from_numpy(regions), offsets)
     parts = np.setdiff1d(np.arange(13), offsets[:-1])
     owners = np.repeat(np.arange(3), np.diff(offsets))
@@ -107,7 +114,8 @@ def make_synthetic_set(seed: int) -> tuple[PhraseSet, RegionSet, Gold]:
     """
     rng = np.random.default_rng(seed)
     shown = np.stack([rng.permutation(KINDS)[:3] for _ in range(IMAGES)])
-    looks, images = unit(rng, KINDS, 16), np.repeat(np.arange(IMAGES), 3)
+    looks = unit(rng, KINDS, 16)
+    images = np.repeat(np.arange(IMAGES), 3)
     corners = np.tile([[0, 0], [20, 0], [0, 20]], (IMAGES, 1))
     boxes = np.concatenate([corners, corners + 10], axis=1).astype(np.float32)
     heads = [f"kind{kind}" for kind in np.repeat(shown, 2, axis=1).ravel()]

@@ -14,7 +14,8 @@ def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list
 
     A target comes after all other items with the same score. Return the ranks of images and of sentences as queries.
     """
-    to_sentence, to_image = [], []
+    to_sentence = []
+    to_image = []
     for image, row in enumerate(scores):
         best = max(row[owners == image])
         # The target is last, so that a stable sort puts it after equal scores.
@@ -29,7 +30,8 @@ def naive_ranks(scores: np.ndarray, owners: np.ndarray) -> tuple[list[int], list
 
 
 def exact_scores(images: np.ndarray, sentences: np.ndarray, metric: str) -> np.ndarray:
-    a, b = images.astype(np.float64), sentences.astype(np.float64)
+    a = images.astype(np.float64)
+    b = sentences.astype(np.float64)
     if metric == "inner_product":
         return a @ b.T
     return -((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)

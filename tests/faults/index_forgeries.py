@@ -330,7 +330,8 @@ def _raise_ids(index: faiss.Index) -> None:
 def _link_to_lower_level(index: faiss.Index) -> None:
     """Link the entry point of an HNSW graph, on the second level, to a vertex that exists only on the lowest level."""
     graph = index.hnsw
-    levels, links = faiss.vector_to_array(graph.levels), faiss.vector_to_array(graph.neighbors)
+    levels = faiss.vector_to_array(graph.levels)
+    links = faiss.vector_to_array(graph.neighbors)
     start = int(graph.offsets.at(graph.entry_point))
     low = int(np.flatnonzero(levels == 1)[-1])
     links[start + graph.cum_nb_neighbors(1) : start + graph.cum_nb_neighbors(2)] = low

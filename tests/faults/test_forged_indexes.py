@@ -527,14 +527,16 @@ LINKED_PATHS = (
 @pytest.mark.parametrize("path", LINKED_PATHS)
 def test_no_command_follows_a_link_in_an_index(path: str, colours: Path, tmp_path: Path, commands: Commands) -> None:
     """Each command names the link in its message and changes no file."""
-    forged, victim = tmp_path / "forged", tmp_path / "victim"
+    forged = tmp_path / "forged"
+    victim = tmp_path / "victim"
     shutil.copytree(colours / "bundle", forged)
     shutil.copytree(colours / "bundle", victim)
     (victim / "removed.txt").write_text("-----BEGIN PRIVATE KEY-----\n")
     target = victim / path if (victim / path).exists() else victim
     replace_by_link(forged / path, target)
     before = {file: file.read_bytes() for file in tmp_path.rglob("*") if file.is_file()}
-    photos, output = colours / "photos", tmp_path / "output"
+    photos = colours / "photos"
+    output = tmp_path / "output"
     for words in (
         ("search", "--index", forged, "a red one"), ("remove", forged, 1), ("remove", forged, 1, "--copy-to", output),
         ("add", forged, photos), ("add", forged, photos, "--copy-to", output), ("add", victim, forged),

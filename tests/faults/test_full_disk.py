@@ -47,7 +47,8 @@ def test_a_full_disk_gives_a_clear_message_and_changes_no_file(
         return
     first = inodes(disk)
     write(disk.root)
-    second, data = inodes(disk), contents(disk.root)
+    second = inodes(disk)
+    data = contents(disk.root)
     made = count_pages(path for file, path in files_of(disk.root).items() if first.get(file) != second[file])
     # A writer of several artefacts publishes them one after another, so free pages would let it replace the first ones.
     refused(0 if name in ONE_BY_ONE else made - 1)

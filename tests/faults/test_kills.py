@@ -31,7 +31,8 @@ def run_in_fork(command: str, arguments: list[str], last: int = 0) -> tuple[int,
     A write opens a file of the run for writing, or renames, links or removes such a file. The process kills itself
     when it begins write number `last`, counted from 1. With 0, the process runs to its end.
     """
-    run, count = arguments[arguments.index("--run") + 1], itertools.count(1)
+    run = arguments[arguments.index("--run") + 1]
+    count = itertools.count(1)
     reading, writing = os.pipe()
 
     def watch(event: str, given: tuple) -> None:
@@ -90,7 +91,8 @@ def test_killed_commands_are_completed_to_the_same_bytes(
 
     The other seeds are tested nightly and kill every fast stage.
     """
-    rng, killed = Random(seed), shutil.copytree(finished, tmp_path / "killed")
+    rng = Random(seed)
+    killed = shutil.copytree(finished, tmp_path / "killed")
     stages = tiny_run.stages(collection, killed)
     for command in ["ingest", "fit", "build_index"] if seed == 1 else stages:
         kill(killed, finished, command, *stages[command], rng)

@@ -25,7 +25,8 @@ STUDY_SETTINGS = {
 
 
 def test_the_study_fills_every_table_and_measures_nothing_twice(tmp_path: Path) -> None:
-    root, results = tmp_path / "data", tmp_path / "run"
+    root = tmp_path / "data"
+    results = tmp_path / "run"
     tiny_run.make_collection(root)
     tiny_run.make_encoder(results)
     config = yaml.safe_load((root / "config.yaml").read_text())

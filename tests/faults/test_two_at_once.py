@@ -40,7 +40,8 @@ while sys.stdin.readline() == "again\\n":
 
 
 def test_a_reader_sees_one_of_two_writers_whole_or_is_refused(tmp_path: Path) -> None:
-    path, pipes = tmp_path / "x.bin", {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    path = tmp_path / "x.bin"
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
     writers = [subprocess.Popen([sys.executable, "-c", WRITER, str(path), who], **pipes) for who in "ab"]
     seen: set[str] = set()
 
@@ -189,7 +190,9 @@ def test_a_change_that_begins_during_another_is_refused(
     first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The second command runs completely just after the first command has opened the index."""
-    opened, ended, original = Event(), Event(), index_changes.open_index
+    opened = Event()
+    ended = Event()
+    original = index_changes.open_index
 
     def open_slowly(*given: object, **named: object) -> object:
         index = original(*given, **named)
@@ -279,7 +282,9 @@ def test_a_copy_of_an_index_that_is_changed_meanwhile_is_refused(
     command: str, made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The index is changed after three files of the copy were linked. Copying an index does not lock it."""
-    run, link, links = shutil.copytree(made / "one", tmp_path / "one"), FileBatch.link, []
+    run = shutil.copytree(made / "one", tmp_path / "one")
+    link = FileBatch.link
+    links = []
 
     def link_and_change(batch: FileBatch, path: Path, source: Path) -> None:
         link(batch, path, source)

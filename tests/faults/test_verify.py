@@ -96,7 +96,8 @@ class DamagedRun:
 
 def swap_contents(one: Path, other: Path) -> None:
     """Swap the contents of two files."""
-    first, second = one.read_bytes(), other.read_bytes()
+    first = one.read_bytes()
+    second = other.read_bytes()
     one.write_bytes(second)
     other.write_bytes(first)
 
@@ -214,8 +215,10 @@ def test_a_deleted_file_is_made_again_without_force(run: Path, collection: Path)
 
 
 def test_temporary_files_and_locks_of_dead_processes_are_swept(run: Path) -> None:
-    dead, living = run / "models/ncca/.model.json.tmp.999999999", run / f"text/.tokens.json.tmp.{os.getppid()}"
-    free, held = run / "models/.ncca.lock", run / "index/.ncca.lock"
+    dead = run / "models/ncca/.model.json.tmp.999999999"
+    living = run / f"text/.tokens.json.tmp.{os.getppid()}"
+    free = run / "models/.ncca.lock"
+    held = run / "index/.ncca.lock"
     for path in (dead, living):
         path.write_text("half of it")
     free.write_text(json.dumps({"host": "of a holder", "pid": 1, "command": "that was killed", "since": "then"}))

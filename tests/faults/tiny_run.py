@@ -119,7 +119,8 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
 
     `folder` gets links to all files of the run, apart from the files of the first artefact that the call makes.
     """
-    at, run = arguments.index("--run"), Path(arguments[arguments.index("--run") + 1])
+    at = arguments.index("--run")
+    run = Path(arguments[arguments.index("--run") + 1])
     config = arguments.index("--set-config")
     link(Path(arguments[config + 1]), folder / "config.yaml")
     known = declared()[stage]
@@ -155,7 +156,8 @@ def call_all(stage: str, calls: list[list[str]]) -> None:
 
 def make_encoder(run: Path) -> None:
     """Write the encoder `colour`, which cannot encode photos, but is copied to the index."""
-    tensors, settings = {"nothing": np.zeros(64, np.float32)}, dict(ENCODER_SETTINGS)
+    tensors = {"nothing": np.zeros(64, np.float32)}
+    settings = dict(ENCODER_SETTINGS)
     about = {"details": {"name": "colour"}, "provenance": Provenance(run, "test", 1)}
     write_parameters(run / "encoders/colour/model.safetensors", ENCODER, tensors, settings=settings, **about)
 
@@ -179,5 +181,6 @@ def add_other_kinds(run: Path, folder: Path) -> None:
     write_shard(folder / "other/regions.h5", REGIONS, regions, rows=3, provenance=provenance, details=details)
     trees = {f"{kind}_{name}": np.arange(4, dtype=np.int32) for kind in KINDS for name in FIELDS}
     write_sentences(folder / "other/trees.h5", TREES, trees, np.arange(3), np.arange(3), provenance=provenance)
-    conllu, brackets = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3, "(NP (NN dog))\n" * 3
+    conllu = "1\tdog\t_\tNOUN\tNN\t_\t0\troot\t_\t_\n\n" * 3
+    brackets = "(NP (NN dog))\n" * 3
     write_parses(folder / "other/parses.conllu", conllu, brackets, 3, provenance=provenance)

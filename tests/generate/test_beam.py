@@ -57,7 +57,8 @@ def naive_search(chain: Chain, image: int, search: BeamSearch) -> list[tuple[tup
 @pytest.mark.parametrize("power", [0.0, 0.7])
 @pytest.mark.parametrize("beam", [1, 2, 3])
 def test_the_best_sentences_equal_those_of_a_naive_search(beam: int, power: float) -> None:
-    chain, search = Chain(list(range(6))), BeamSearch(beam, power, 7)
+    chain = Chain(list(range(6)))
+    search = BeamSearch(beam, power, 7)
     for image, hypotheses in enumerate(beam_search(chain, search)):
         expected = naive_search(chain, image, search)
         assert [one.words for one in hypotheses] == [tuple(w for w in words if w != END) for words, _ in expected]

@@ -116,7 +116,8 @@ def test_meteor_equals_the_value_of_its_published_scorer() -> None:
 def test_tagger_learns_from_a_treebank_without_punctuation() -> None:
     treebank = list(read_tagged(CONLLU.split("\n"), "bank.conllu"))
     assert treebank == [[("a", "DET"), ("dog", "NOUN"), ("barks", "VERB")], [("run", "VERB")]]
-    vocabulary, tokens = make_vocabulary(), make_pairs(1, 0).sentences
+    vocabulary = make_vocabulary()
+    tokens = make_pairs(1, 0).sentences
     more = [[("a", "DET"), ("dog", "NOUN"), ("is", "AUX"), ("here", "ADV")]] * 5
     tags = Tagger([*treebank, *more], 0).tag(tokens, vocabulary.terms)
     assert [TAGS[i] for i in next(iter(tags))] == ["DET", "NOUN", "AUX", "ADV"]

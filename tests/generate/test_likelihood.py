@@ -40,11 +40,13 @@ def test_log_probabilities_of_a_window_are_summed() -> None:
     model = MultiplicativeModel.learn(make_material({**LOG_BILINEAR, "epochs": 1})).generator
     pairs = make_pairs(4, 3)
     found = model.log_probabilities(pairs.images(np.arange(4)), held_out(pairs))
-    network, boundary = model.network, len(make_vocabulary().terms) + 1
+    network = model.network
+    boundary = len(make_vocabulary().terms) + 1
     for image in range(4):
         u = torch.from_numpy(ThingSpace().images(pairs.images(np.array([image]))))
         for sentence, ids in enumerate(pairs.sentences):
-            words, total = [*[boundary] * 3, *ids.tolist(), boundary], 0.0
+            words = [*[boundary] * 3, *ids.tolist(), boundary]
+            total = 0.0
             for t in range(3, len(words)):
                 logits = network.logits(torch.tensor([words[t - 3 : t]]), u, None)[0].detach().double()
                 total += float(logits[words[t]] - logits.logsumexp(0))

@@ -55,7 +55,8 @@ def compute_probabilities(network: LogBilinear, context: list[int], u: np.ndarra
     """Compute the probability of every class (V + 2,) after the window `context`, given the conditioning vector `u`
     (c,) and the parts of speech `tags` of the next words, in float64: by equations 7 and 8, or for a Multiplicative
     network by equations 9 and 10. For StructureContent, equation 11 replaces u."""
-    p, k = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}, SIZES.dimensions
+    p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
+    k = SIZES.dimensions
     if isinstance(network, Multiplicative):
         attribute = u * SIZES.condition**0.5
         if isinstance(network, StructureContent):
@@ -80,8 +81,10 @@ def compute_probabilities(network: LogBilinear, context: list[int], u: np.ndarra
 @pytest.mark.parametrize("gate_bias", [True, False])
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_probabilities_follow_the_equations(kind: type, gate_bias: bool) -> None:
-    network, u = make_network(kind, gate_bias), np.random.default_rng(0).standard_normal(6)
-    context, tags = [8, 2, 5], [1, 0, 7]
+    network = make_network(kind, gate_bias)
+    u = np.random.default_rng(0).standard_normal(6)
+    context = [8, 2, 5]
+    tags = [1, 0, 7]
     parts = (torch.tensor([context]), torch.tensor(u[None], dtype=torch.float32), torch.tensor([tags]))
     found = network.logits(*parts).softmax(1)[0].detach().numpy()
     np.testing.assert_allclose(found, compute_probabilities(network, context, u, tags), rtol=1e-4)
@@ -89,13 +92,15 @@ def test_probabilities_follow_the_equations(kind: type, gate_bias: bool) -> None
 
 @pytest.mark.parametrize("kind", NETWORKS)
 def test_decoding_word_by_word_equals_whole_sentences(kind: type) -> None:
-    network, boundary = make_network(kind), CLASSES - 1
+    network = make_network(kind)
+    boundary = CLASSES - 1
     tokens = Tokens(np.array([1, 2, 3, 4, 5], np.int32), np.array([0, 3, 5]))
     tags = Tokens(np.array([0, 1, 2, 3, 4], np.int32), tokens.offsets) if network.structured else None
     u = torch.randn(2, 6, generator=torch.Generator().manual_seed(0))
     found = windows(tokens, boundary, SIZES.context, tags, SIZES.tags, SIZES.ahead)
     together = network.logits(found.context, u[found.sentences], found.tags).log_softmax(1)
-    decoder, alone = WindowDecoder(network, u, tags), []
+    decoder = WindowDecoder(network, u, tags)
+    alone = []
     for row, ids in enumerate(tokens):
         logits, state = decoder.begin()
         for word in [*ids.tolist(), boundary]:
@@ -118,7 +123,8 @@ def make_sources() -> Sources:
 
 
 def test_captions_name_the_thing_in_the_image(learned) -> None:
-    features, sources = {"eyes": np.eye(6, dtype=np.float32)[:4]}, make_sources()
+    features = {"eyes": np.eye(6, dtype=np.float32)[:4]}
+    sources = make_sources()
     described = learned.generator.describe(features, sources, 5)
     for thing, found in zip(THINGS, described, strict=True):
         assert thing in found[0].words

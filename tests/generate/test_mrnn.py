@@ -42,7 +42,9 @@ def negative_log_probability(network: DescribingNetwork, image: np.ndarray, word
     by equations 13 to 15 in float64, with f = tanh."""
     p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     b_v = p["image_map"] @ ((image - p["mean"]) / p["scale"])
-    boundary, h, total = len(p["words"]) - 1, np.zeros(7), 0.0
+    boundary = len(p["words"]) - 1
+    h = np.zeros(7)
+    total = 0.0
     for t, (x, y) in enumerate(zip([boundary, *words], [*words, boundary], strict=True)):
         h = np.tanh(p["w"] @ p["words"][x] + p["u"] @ h + p["bias"] + p["hidden_bias"] + (t == 0) * b_v)
         logits = p["output"] @ h + p["output_bias"]
@@ -51,7 +53,8 @@ def negative_log_probability(network: DescribingNetwork, image: np.ndarray, word
 
 
 def test_the_loss_follows_the_equations() -> None:
-    network, rows = make_network("rnn"), np.array([3, 0, 7, 12])
+    network = make_network("rnn")
+    rows = np.array([3, 0, 7, 12])
     sentences = PAIRS.sentences.take(rows)
     x = VIEW.stack(PAIRS.images(PAIRS.owners[rows]))
     expected = sum(negative_log_probability(network, image, list(ids)) for image, ids in zip(x, sentences, strict=True))
@@ -61,11 +64,13 @@ def test_the_loss_follows_the_equations() -> None:
 
 @pytest.mark.parametrize("cell", ["rnn", "relu", "gru", "lstm"])
 def test_decoding_word_by_word_equals_whole_sentences(cell: str) -> None:
-    network, boundary = make_network(cell), len(make_vocabulary().terms) + 1
+    network = make_network(cell)
+    boundary = len(make_vocabulary().terms) + 1
     sentences = PAIRS.sentences.take(np.array([0, 1]))
     x = torch.from_numpy(VIEW.stack(PAIRS.images(np.array([0, 0]))))
     with torch.inference_mode():
-        decoder, losses = RecurrentDecoder(network, x), []
+        decoder = RecurrentDecoder(network, x)
+        losses = []
         for row, ids in enumerate(sentences):
             logits, state = decoder.begin()
             for word in [*ids.tolist(), boundary]:

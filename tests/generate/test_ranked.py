@@ -36,7 +36,8 @@ def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
     sources = Sources(corpus, BeamSearch(1, 0, 9), None, 1, 0, None, None)
     x = rng.standard_normal((3, 6)).astype(np.float32)
 
-    terms, groups = make_vocabulary().terms, defaultdict(list)
+    terms = make_vocabulary().terms
+    groups = defaultdict(list)
     for row, ids in enumerate(material.train.sentences):
         groups[tuple(terms[i] for i in ids)].append(vectors[row])
     weight, bias = (made.model.tensors()[f"regions.{name}"] for name in ("weight", "bias"))

@@ -38,7 +38,8 @@ def test_probabilities_equal_those_of_nltk() -> None:
 
 
 def test_a_run_counts_the_trigrams_of_its_additional_text_file(tmp_path: Path) -> None:
-    vocabulary, further = make_vocabulary(), ["one big road", "a dog by the boat"]
+    vocabulary = make_vocabulary()
+    further = ["one big road", "a dog by the boat"]
     (tmp_path / "text.tsv").write_text("".join(f"{i}\t{text}\n" for i, text in enumerate(further)))
     texts = make_sentences(4)[0]
     corpus = Corpus(texts, encode_tokens(texts, vocabulary), vocabulary)

@@ -62,7 +62,8 @@ def make_tiff(
     }  # fmt: skip
     entries |= {338: (3, list(extras))} if extras else {}
     entries |= {322: (3, [tile]), 323: (3, [tile])} if tile else {}
-    body, table = b"".join(stored), b""
+    body = b"".join(stored)
+    table = b""
     for tag, (type, values) in sorted((entries | dict(tags or {})).items()):
         letter = {2: "s", 3: "H", 4: "I", 7: "s"}[type]
         data = values if isinstance(values, bytes) else struct.pack(f"{order}{len(values)}{letter}", *values)

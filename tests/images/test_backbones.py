@@ -26,15 +26,19 @@ the number of channels of this map."""
 @pytest.mark.parametrize("architecture", PARTS)
 def test_average_is_the_mean_of_the_last_map_and_folding_batch_norms_changes_nothing(architecture: str) -> None:
     parts, dim = PARTS[architecture]
-    network, generator = build(architecture, seed=1), torch.Generator().manual_seed(0)
+    network = build(architecture, seed=1)
+    generator = torch.Generator().manual_seed(0)
     for module in network.modules():
         if isinstance(module, nn.BatchNorm2d):
             for values in (module.running_mean, module.running_var, module.weight.data, module.bias.data):
                 values.uniform_(0.5, 1.5, generator=generator)
-    body, images = cut(network, find_node(network, "average", 64)), normalise(make_pixels(2))
+    body = cut(network, find_node(network, "average", 64))
+    images = normalise(make_pixels(2))
     folded = fuse(body)
     with torch.inference_mode():
-        output, after, last = body(images), folded(images), images
+        output = body(images)
+        after = folded(images)
+        last = images
         for part in parts.split():
             last = getattr(network, part, torch.relu)(last)
         expected = last.mean((2, 3))
@@ -46,7 +50,8 @@ def test_average_is_the_mean_of_the_last_map_and_folding_batch_norms_changes_not
 
 
 def test_hidden_layers_of_alexnet_come_after_relu_and_without_dropout() -> None:
-    network, images = build("alexnet", seed=0), normalise(make_pixels(2))
+    network = build("alexnet", seed=0)
+    images = normalise(make_pixels(2))
     with torch.inference_mode():
         flat = network.avgpool(network.features(images)).flatten(1)
         for layer, depth in (("fc6", 3), ("fc7", 6)):

@@ -29,7 +29,9 @@ def profile(space: bytes, tags: Mapping[bytes, bytes], pcs: bytes = b"XYZ ") -> 
 
     `tags` maps the names of tags to their data. `pcs` is the colour space to which the profile converts the colours.
     """
-    body, table, at = b"", struct.pack(">I", len(tags)), 128 + 4 + 12 * len(tags)
+    body = b""
+    table = struct.pack(">I", len(tags))
+    at = 128 + 4 + 12 * len(tags)
     for name, data in tags.items():
         table += name + struct.pack(">II", at + len(body), len(data))
         body += data + bytes(-len(data) % 4)

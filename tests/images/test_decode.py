@@ -170,7 +170,8 @@ def test_a_photo_that_does_not_fit_in_memory_is_not_called_damaged() -> None:
     """Checks that a photo is rejected as out-of-memory if memory is lacking. The decoded photo needs 80 MB, and libjpeg
     needs 60 MB more because the photo is progressive. If libjpeg lacks memory, it reports a damaged file."""
     large = Image.linear_gradient("L").resize((5000, 4000)).convert("RGB")
-    png, progressive = encoded(large, "PNG"), encoded(large, "JPEG", progressive=True)
+    png = encoded(large, "PNG")
+    progressive = encoded(large, "JPEG", progressive=True)
     items = [(50, JPEG), (50, png), (50, JPEG[: len(JPEG) // 2]), (110, progressive), (400, progressive)]
     small, *others, whole = isolated_map(decode_within, items, 1)
     assert (small, whole) == ((60, 40), (5000, 4000))
@@ -266,7 +267,8 @@ def test_one_decoding_gives_images_of_several_sizes(size: tuple[int, int]) -> No
     identical to the image of the separate decoding, and smaller images look alike. A PNG is decoded in full size for
     all sides."""
     smooth = Image.fromarray(PIXELS[:9, :9]).resize(size, Image.Resampling.BICUBIC)
-    data, sides = encoded(smooth, "JPEG", quality=95), [20, 448, 120, None, 224]
+    data = encoded(smooth, "JPEG", quality=95)
+    sides = [20, 448, 120, None, 224]
     alone = [decode(data, LIMITS, side) for side in sides]
     for asked in (sides, sides[:3]):
         largest = None if None in asked else max(asked)

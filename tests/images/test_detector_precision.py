@@ -47,7 +47,8 @@ def make_detector(weights: Path, image: np.ndarray) -> FasterRCNN:
         backbone, 91, rpn_anchor_generator=anchors, min_size=320, max_size=640, box_score_thresh=0.0,
         rpn_pre_nms_top_n_test=500, rpn_post_nms_top_n_test=150,
     ).eval()  # fmt: skip
-    rpn, boxes = network.rpn.head, network.roi_heads.box_predictor
+    rpn = network.rpn.head
+    boxes = network.roi_heads.box_predictor
     for layer, spread in ((rpn.cls_logits, 2.0), (rpn.bbox_pred, 0.3), (boxes.cls_score, 2.0), (boxes.bbox_pred, 1.0)):
         outputs: list[torch.Tensor] = []
         handle = layer.register_forward_hook(lambda module, inputs, output, kept=outputs: kept.append(output.flatten()))

@@ -94,7 +94,8 @@ def test_a_stored_encoder_is_restored_with_its_kind_and_its_features(
     spec: EncoderSpec, encoder: ImageEncoder, tmp_path: Path
 ) -> None:
     stored = parts_of(encoder, tmp_path)
-    settings, tensors = stored.settings, stored.tensors
+    settings = stored.settings
+    tensors = stored.tensors
     assert {"architecture", "layer", "weights"} <= settings.keys() and settings["weights"]["origin"]
     assert all(isinstance(tensor, np.ndarray) for tensor in tensors.values())
     assert stored_spec(settings, "image") is spec
@@ -109,7 +110,8 @@ def test_the_same_entry_makes_the_same_encoder(
     again = make(spec, root)
     (tmp_path / "again").mkdir()
     assert all(np.array_equal(tensor, again.tensors()[name]) for name, tensor in encoder.tensors().items())
-    stored, other = parts_of(encoder, tmp_path), parts_of(again, tmp_path / "again")
+    stored = parts_of(encoder, tmp_path)
+    other = parts_of(again, tmp_path / "again")
     assert (stored.library is None) == (not spec.library)
     for name in stored.library.names if stored.library else ():
         assert (stored.library.folder / name).read_bytes() == (other.library.folder / name).read_bytes()

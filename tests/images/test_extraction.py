@@ -30,7 +30,8 @@ def test_flipping_averages_over_the_mirror_image() -> None:
 
 @pytest.mark.parametrize(("dtype", "tolerance"), [(torch.float32, 1e-5), (torch.bfloat16, 1e-2)])
 def test_features_do_not_depend_on_the_batch_size(dtype: torch.dtype, tolerance: float) -> None:
-    encoder, pixels = make_encoder("mobilenet_v3_small"), make_pixels(5)
+    encoder = make_encoder("mobilenet_v3_small")
+    pixels = make_pixels(5)
     alone = run(encoder, pixels, 1, dtype)
     scale = np.abs(alone).max()
     for size in (2, 32):
@@ -54,7 +55,9 @@ class MeanColourExtractor:
 def test_encoders_that_share_images_give_the_features_of_separate_runs_and_keep_few_images(
     sizes: tuple[int, int],
 ) -> None:
-    lengths, alive, most = [100, 90, 10, 200], [], 0
+    lengths = [100, 90, 10, 200]
+    alive = []
+    most = 0
     pixels = np.random.default_rng(0).integers(0, 256, (2, sum(lengths), 4, 4, 3), dtype=np.uint8)
 
     def views() -> Iterator[list[np.ndarray]]:
@@ -78,7 +81,8 @@ def test_encoders_that_share_images_give_the_features_of_separate_runs_and_keep_
 def test_images_are_copied_once_into_pinned_batches_for_a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     """Checks that batches for a GPU are allocated in pinned memory, with one row per image. Pinned memory needs a GPU,
     so the test records the requests for it and uses other memory."""
-    allocate, requested = torch.empty, []
+    allocate = torch.empty
+    requested = []
 
     def record(shape: tuple[int, ...], pin_memory: bool, **options: Any) -> torch.Tensor:
         requested.append((shape, pin_memory))
@@ -98,7 +102,9 @@ def test_images_are_copied_once_into_pinned_batches_for_a_gpu(monkeypatch: pytes
 
 
 def test_extraction_on_a_full_gpu_continues_with_half_the_batch(monkeypatch: pytest.MonkeyPatch) -> None:
-    extractor, pixels, done = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8)), make_pixels(11), []
+    extractor = Extractor(make_encoder(), ExtractionPlan(CPU, torch.float32, 8))
+    pixels = make_pixels(11)
+    done = []
     expected = run(make_encoder(), pixels, 8)
     monkeypatch.setattr(OomBatcher, "map", full_beyond(2, done))
     np.testing.assert_allclose(extractor(pixels), expected, rtol=1e-5, atol=1e-5)
@@ -108,7 +114,8 @@ def test_extraction_on_a_full_gpu_continues_with_half_the_batch(monkeypatch: pyt
 @pytest.mark.gpu
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="there is no CUDA device here")
 def test_a_gpu_gives_the_same_features() -> None:
-    encoder, pixels = make_encoder(), make_pixels(9)
+    encoder = make_encoder()
+    pixels = make_pixels(9)
     expected = run(encoder, pixels, 4)
     for precision in ("float32", "auto"):
         extractor = Extractor(encoder, choose_plan(encoder, "cuda", precision, 4))

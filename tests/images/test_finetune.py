@@ -52,7 +52,8 @@ def test_a_network_learns_the_contents_of_boxes() -> None:
     task = Finetuning(encoder, 2, schedule, CPU, torch.float32, seed=3, pretrained=False)
     losses = list(task.learn(make_batch(seed) for seed in range(80)))
     assert losses[0] == pytest.approx(np.log(3), abs=0.05) and np.mean(losses[-5:]) < 0.3
-    unseen, learned = make_batch(99), task.encoder({"origin": "finetuned"})
+    unseen = make_batch(99)
+    learned = task.encoder({"origin": "finetuned"})
     with torch.inference_mode():
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}

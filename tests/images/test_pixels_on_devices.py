@@ -25,12 +25,14 @@ DETECTOR = "fasterrcnn_mobilenet_v3_large_320_fpn"
 def difference(work: Callable[[torch.device], np.ndarray], device: torch.device) -> float:
     """Return the norm of the difference between the results of `work` on the device and on the CPU, divided by the norm
     of the result on the CPU."""
-    found, expected = work(device), work(CPU)
+    found = work(device)
+    expected = work(CPU)
     return float(np.linalg.norm(found - expected) / np.linalg.norm(expected))
 
 
 def test_features_of_regions_equal_those_of_the_cpu(other_device: torch.device) -> None:
-    encoder, view = make_encoder("squeezenet1_1", side=64), WholeImages(64, 32, 2.0)
+    encoder = make_encoder("squeezenet1_1", side=64)
+    view = WholeImages(64, 32, 2.0)
     corners = np.sort(np.random.default_rng(0).random((6, 2, 2), dtype=np.float32), axis=1).reshape(-1, 4)
     boxes = Candidates(corners * np.float32([200, 160, 200, 160]), np.ones(6, np.float32))
     picture = view.render(make_image(3, (200, 160)), boxes.boxes)

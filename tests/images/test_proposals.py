@@ -35,7 +35,8 @@ def random_candidates(seed: int, count: int, size: tuple[int, int] = (100, 80)) 
 
 
 def test_overlaps_and_suppression_equal_those_of_torchvision() -> None:
-    a, b = random_candidates(0, 60), random_candidates(1, 200)
+    a = random_candidates(0, 60)
+    b = random_candidates(1, 200)
     expected = box_iou(torch.from_numpy(a.boxes), torch.from_numpy(b.boxes)).numpy()
     np.testing.assert_allclose(overlaps(a.boxes, b.boxes), expected, atol=1e-5)
     for iou in (0.0, 0.3, 0.7, 1.0):
@@ -118,7 +119,8 @@ def test_a_detector_has_the_classes_of_its_weights(weights: dict) -> None:
 def test_only_a_detector_in_tf32_lets_a_gpu_round_its_products(weights: dict) -> None:
     """Checks the settings of torch that allow TF32 while the network computes, with and without `in_tf32`, and that
     they are restored afterwards."""
-    network, seen = build_detector(DETECTOR, weights, "w.pt"), []
+    network = build_detector(DETECTOR, weights, "w.pt")
+    seen = []
     pixels = np.array(make_image(2, (90, 70)))
 
     def read() -> tuple[str, bool]:

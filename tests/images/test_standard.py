@@ -32,7 +32,8 @@ def test_opencv_has_its_threads_again_after_descriptors_were_computed() -> None:
 
 def test_vlad_equals_a_plain_loop() -> None:
     generator = np.random.default_rng(0)
-    descriptors, words = generator.normal(size=(200, 7)), generator.normal(size=(9, 7))
+    descriptors = generator.normal(size=(200, 7))
+    words = generator.normal(size=(9, 7))
     expected = np.zeros((9, 7))
     for descriptor in descriptors:
         word = min(range(9), key=lambda w: ((descriptor - words[w]) ** 2).sum())
@@ -75,12 +76,14 @@ def test_gist_of_a_mirror_image_is_mirrored() -> None:
 
 @pytest.mark.parametrize("kind", LOCAL)
 def test_a_shifted_image_has_shifted_descriptors(kind: str) -> None:
-    wide, size = make_pixels(1, 120)[0], 112
+    wide = make_pixels(1, 120)[0]
+    size = 112
     here, there = (
         LOCAL[kind](np.ascontiguousarray(wide[:size, left : left + size]), GRID).reshape(13, 13, -1) for left in (0, 8)
     )
     assert here.shape[2] == {"csift": 384, "rgbsift": 384, "hog": 36}[kind]
     inner = slice(2, 11)  # From these rows of grid points, no filter extends beyond the edge of the image.
-    shifted, same = here[inner, 3:12].ravel(), there[inner, 2:11].ravel()
+    shifted = here[inner, 3:12].ravel()
+    same = there[inner, 2:11].ravel()
     assert shifted @ same > 0.999 * np.linalg.norm(shifted) * np.linalg.norm(same)
     assert here[inner, 2:11].ravel() @ same < 0.99 * np.linalg.norm(shifted) * np.linalg.norm(same)

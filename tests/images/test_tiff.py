@@ -45,7 +45,8 @@ be decoded to wrong pixels.
 def samples_of(shares: np.ndarray, type: str) -> np.ndarray:
     """Scale values in [0, 1] to the whole range of an integer type, with at most 52 bits of precision. For a
     floating-point type, the values are not scaled."""
-    kind, bits = np.dtype(type).kind, 8 * np.dtype(type).itemsize
+    kind = np.dtype(type).kind
+    bits = 8 * np.dtype(type).itemsize
     if kind == "f":
         return shares.astype(type)
     levels = np.round(shares * (2.0 ** min(bits, 52) - 1)) * 2.0 ** max(0, bits - 52)

@@ -41,7 +41,8 @@ def test_both_formats_give_the_same_tensors() -> None:
 
 
 def test_the_loaded_weights_are_used() -> None:
-    state, taken = whole_state(), load_body(whole_state())
+    state = whole_state()
+    taken = load_body(whole_state())
     assert set(taken) == {name for name in state if name.startswith("features.")}
     assert all(torch.equal(tensor, state[name]) for name, tensor in taken.items())
     drawn = make_encoder("squeezenet1_1", seed=0).body.state_dict()
@@ -50,7 +51,8 @@ def test_the_loaded_weights_are_used() -> None:
 
 def test_tensors_that_do_not_fit_are_named() -> None:
     state = whole_state()
-    bias, missing = "features.0.bias", {name: tensor for name, tensor in state.items() if name != "features.0.bias"}
+    bias = "features.0.bias"
+    missing = {name: tensor for name, tensor in state.items() if name != "features.0.bias"}
     for wrong, named in (
         (missing, bias),
         ({**state, "features.99.bias": torch.zeros(1)}, "features.99.bias"),

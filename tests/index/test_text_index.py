@@ -517,7 +517,8 @@ def test_words_are_subtracted_from_a_text(museum: Path) -> None:
     unit length."""
     searcher = Searcher(open_index(museum))
     answer = searcher.images("dog cat", 24, minus=["cat"])
-    text, minus = np.eye(8)[0] + np.eye(8)[1], np.eye(8)[1]
+    text = np.eye(8)[0] + np.eye(8)[1]
+    minus = np.eye(8)[1]
     query = text / np.linalg.norm(text) - minus
     vectors = searcher.gallery("images").reconstruct(np.arange(24))
     expected = np.sort(vectors @ (query / np.linalg.norm(query)))[::-1]

@@ -42,7 +42,8 @@ def task_of(name: str, count: int) -> FitTask:
     """Make the task of fitting the model `name` to `count` photos, which are generated block by block whenever they are
     read. The moments are placeholders, because only the memory of the fit is measured."""
     task, _ = make_fit_task(name)
-    moments, dev = task.sets.target, next(blocks_of(ROWS))
+    moments = task.sets.target
+    dev = next(blocks_of(ROWS))
     wide = np.zeros(WIDE)
     moments = replace(
         moments, n=float(count), mean_x=wide, xx=np.eye(WIDE), xy=np.zeros((WIDE, 20)), mean_y=np.zeros(20)
@@ -115,7 +116,8 @@ def test_several_indexes_find_what_one_index_finds(monkeypatch: pytest.MonkeyPat
 
 def test_memory_of_caption_scores_does_not_grow_with_the_number_of_captions(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cross_fit, "MAX_RIVALS", 100)
-    view, text = ImageView(("one",), (WIDE,), ()), TextView.of({"tfidf": next(blocks_of(ROWS)).y})
+    view = ImageView(("one",), (WIDE,), ())
+    text = TextView.of({"tfidf": next(blocks_of(ROWS)).y})
 
     def blocks(count: int, fold: int) -> Iterator[SplitRows]:
         for number, block in enumerate(blocks_of(count)):
@@ -174,7 +176,8 @@ def test_wsabie_learns_the_same_from_rows_on_disk() -> None:
     task = task_of("wsabie-sgd", 400)
     images, sentences, owners = wsabie._gather(task, task.sets.target.mean_x.astype(np.float32))
     schedule = wsabie.WsabieSchedule(2, 0.5, 10.0, False, 4, seed=0, batch=50)
-    x, y = images[np.arange(400)], sentences[np.arange(400)]
+    x = images[np.arange(400)]
+    y = sentences[np.arange(400)]
     for stored, held in zip(
         wsabie.train(images, sentences, owners, schedule), wsabie.train(x, y, owners, schedule), strict=True
     ):

@@ -41,8 +41,10 @@ def moments_of(x: np.ndarray, y: np.ndarray, form: type = sparse.csr_array) -> M
 def reference_correlations(x: np.ndarray, y: np.ndarray, image_ridge: float, text_ridge: float) -> np.ndarray:
     """Compute all canonical correlations of the views x and y, in descending order, as the singular values of
     Cxx^-1/2 Cxy Cyy^-1/2 in float64. The relative ridges are added to Cxx and Cyy."""
-    x, y = x - x.mean(axis=0, dtype=np.float64), y - y.mean(axis=0, dtype=np.float64)
-    cxx, cyy = x.T @ x / len(x), y.T @ y / len(y)
+    x = x - x.mean(axis=0, dtype=np.float64)
+    y = y - y.mean(axis=0, dtype=np.float64)
+    cxx = x.T @ x / len(x)
+    cyy = y.T @ y / len(y)
     cxx += image_ridge * np.trace(cxx) / len(cxx) * np.eye(len(cxx))
     cyy += text_ridge * np.trace(cyy) / len(cyy) * np.eye(len(cyy))
     (a, u), (b, v) = np.linalg.eigh(cxx), np.linalg.eigh(cyy)
@@ -147,7 +149,8 @@ def test_a_solver_forgets_the_previous_text_ridge() -> None:
     x, y = make_views()
     solver = CCASolver(moments_of(x, y))
     for ridges in ((0.1, 0.1), (0.1, 10), (1, 10)):
-        solved, alone = solver.solve(*ridges, 4), CCASolver(moments_of(x, y)).solve(*ridges, 4)
+        solved = solver.solve(*ridges, 4)
+        alone = CCASolver(moments_of(x, y)).solve(*ridges, 4)
         np.testing.assert_array_equal(solved.values, alone.values)
         np.testing.assert_array_equal(solved.u, alone.u)
     assert not np.allclose(solver.solve(1, 0.1, 4).values, solved.values, atol=1e-2)
@@ -155,7 +158,8 @@ def test_a_solver_forgets_the_previous_text_ridge() -> None:
 
 def test_a_solver_that_keeps_one_factor_has_the_same_solutions(monkeypatch: pytest.MonkeyPatch) -> None:
     x, y = make_views()
-    solver, ridges = CCASolver(moments_of(x, y)), [(0.1, 0.1), (1, 0.1), (0.1, 10), (1, 10)]
+    solver = CCASolver(moments_of(x, y))
+    ridges = [(0.1, 0.1), (1, 0.1), (0.1, 10), (1, 10)]
     expected = [solver.solve(*pair, 4) for pair in ridges]
     monkeypatch.setattr(cca, "MAX_FACTOR_BYTES", 0)
     frugal = CCASolver(moments_of(x, y))
@@ -169,7 +173,8 @@ def test_eigenvalues_that_the_first_driver_loses_are_found(overwrite: bool, monk
     """LAPACK's first driver is replaced by a function that loses one eigenvalue. `top_eigenpairs` then calls the second
     driver, for which it restores the matrix if the first driver has overwritten it. The result has all eigenpairs."""
     root = np.random.default_rng(2).standard_normal((60, 60))
-    symmetric, original = root @ root.T, scipy.linalg.eigh
+    symmetric = root @ root.T
+    original = scipy.linalg.eigh
     expected = np.linalg.eigvalsh(symmetric)[::-1][:5]
 
     def lose(matrix: np.ndarray, **options: object) -> tuple[np.ndarray, np.ndarray]:
@@ -188,7 +193,8 @@ def test_uncorrelated_views_are_refused(solver: type, size: int, scale: float, o
     """The views are distinct columns of a Hadamard matrix, which are uncorrelated, because they are orthogonal and have
     mean zero. Both solvers raise InputError. With a small correlation of one column, they find a direction."""
     columns = hadamard(size)[:, 1:].astype(np.float32)
-    x, y = columns[:, : size // 4], columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
+    x = columns[:, : size // 4]
+    y = columns[:, size // 3 :] * np.float32(scale) + np.float32(offset)
     with pytest.raises(InputError, match="image and text views are uncorrelated over all .* Check that each caption"):
         solver(moments_of(x, y, np.asarray))
     y[:, 0] += np.float32(0.01) * x[:, 0]
@@ -233,10 +239,12 @@ def test_too_few_or_constant_pairs_are_refused() -> None:
 
 def test_normalized_embedding_is_equation_2() -> None:
     x, y = make_views()
-    moments, view = moments_of(x, y), ImageView(("net",), (20,), ())
+    moments = moments_of(x, y)
+    view = ImageView(("net",), (20,), ())
     solution = CCASolver(moments).solve(0.1, 0.1, 8)
     model = NormalizedCCA(view, text_view(len(y[0])), moments.mean_x, moments.mean_y, solution.first(5), 4)
-    images, sentences = model.embed_images({"net": x}), model.embed_sentences({"tfidf": sparse.csr_array(y)})
+    images = model.embed_images({"net": x})
+    sentences = model.embed_sentences({"tfidf": sparse.csr_array(y)})
     a = (x - x.mean(axis=0)) @ solution.w[:, :5] @ np.diag(solution.values[:5] ** 4)
     b = (y - y.mean(axis=0)) @ solution.u[:, :5] @ np.diag(solution.values[:5] ** 4)
     cosine = (a @ b.T) / np.outer(np.linalg.norm(a, axis=1), np.linalg.norm(b, axis=1))
@@ -248,7 +256,8 @@ def tuned_by(grid: FitSettings, seen: list, train: int = 300, dev: int = 200, sh
     `dev` other pairs. The pairs of ridges that are tried are appended to the list `seen`."""
     x, y = make_views(n=train + dev, dim_x=60, dim_y=50, shared=shared)
     pairs = PairArrays({"net": x[train:]}, {"tfidf": sparse.csr_array(y[train:])}, np.arange(dev))
-    prepared, view = PreparedViews(moments_of(x[:train], y[:train])), ImageView(("net",), (60,), ())
+    prepared = PreparedViews(moments_of(x[:train], y[:train]))
+    view = ImageView(("net",), (60,), ())
     return tune(NormalizedCCA, view, text_view(50), prepared, pairs, grid, lambda points: seen.extend(points) or points)
 
 

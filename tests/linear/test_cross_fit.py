@@ -22,7 +22,8 @@ def columns_of(scores: Scores) -> dict[str, np.ndarray]:
 def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_siblings() -> None:
     folds = draw_folds(np.array([[0, 1], [1, 2]]), 500, seed=0)
     assert len({*folds[:3]}) == 1 and {*folds} == set(range(FOLDS))
-    rng, owners = np.random.default_rng(0), np.repeat(np.arange(40), 2)
+    rng = np.random.default_rng(0)
+    owners = np.repeat(np.arange(40), 2)
     x = unit_rows(rng.standard_normal((40, 8)))
     y = unit_rows(x[owners] + 0.2 * rng.standard_normal((80, 8)))
     x[0], y[:2] = np.eye(8)[0], np.eye(8)[1]
@@ -39,8 +40,10 @@ def test_near_duplicates_share_a_fold_and_a_caption_is_scored_together_with_its_
 def test_scores_of_pairs_follow_the_definition() -> None:
     """The scores of the own and the exchanged pairs, and the ranks, are compared with CSLS in plain loops. There are
     fewer than NEIGHBOURS photos and captions, so the hub corrections average over all of them."""
-    rng, owners = np.random.default_rng(1), np.array([0, 0, 1, 2, 2, 3])
-    x, y = unit_rows(rng.standard_normal((4, 5))), unit_rows(rng.standard_normal((6, 5)))
+    rng = np.random.default_rng(1)
+    owners = np.array([0, 0, 1, 2, 2, 3])
+    x = unit_rows(rng.standard_normal((4, 5)))
+    y = unit_rows(rng.standard_normal((6, 5)))
     photographs, captions = score_rivals(Rivals(np.arange(10, 14), np.arange(20, 26), owners, x, y))
     others = np.where(owners == np.arange(4)[:, None], -1, x @ y.T)  # The own captions of a photo count as -1.
     csls = 2 * x @ y.T - others.mean(axis=1)[:, None] - others.mean(axis=0)
@@ -78,7 +81,8 @@ def blocks_of(folds: np.ndarray, x: np.ndarray, y: np.ndarray, owners: np.ndarra
 def make_pairs(n: int = 600) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     """Draw the features of `n` photos and the vectors of two captions per photo, and return them with the owners of the
     captions. The captions of every tenth photo describe another photo."""
-    rng, owners = np.random.default_rng(3), np.repeat(np.arange(n), 2)
+    rng = np.random.default_rng(3)
+    owners = np.repeat(np.arange(n), 2)
     shown = rng.standard_normal((n, 6))
     said = shown.copy()
     said[::10] = np.roll(shown[::10], 7, axis=0)

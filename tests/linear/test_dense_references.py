@@ -36,15 +36,19 @@ class Pairs:
 
 def make_pairs(images: int, noise: float, seed: int) -> Pairs:
     rng = np.random.default_rng(seed)
-    hidden, mix = rng.standard_normal((images, 5)), np.random.default_rng(0)
+    hidden = rng.standard_normal((images, 5))
+    mix = np.random.default_rng(0)
     owners = np.repeat(np.arange(images), rng.integers(1, 4, images))
     x = hidden @ mix.standard_normal((5, D)) + 0.3 * rng.standard_normal((images, D)) + 1
     words = hidden[owners] @ mix.standard_normal((5, TERMS)) + noise * rng.standard_normal((len(owners), TERMS))
-    x, y = x.astype(np.float32), np.maximum(words, 0).astype(np.float32)
+    x = x.astype(np.float32)
+    y = np.maximum(words, 0).astype(np.float32)
     return Pairs(ViewBlock(x, sparse.csr_array(y), owners), x[owners].astype(float), y.astype(float))
 
 
-TARGET, WEAK, NEW = make_pairs(120, 0.3, 1), make_pairs(200, 1.5, 2), make_pairs(40, 0.3, 3)
+TARGET = make_pairs(120, 0.3, 1)
+WEAK = make_pairs(200, 1.5, 2)
+NEW = make_pairs(40, 0.3, 3)
 
 
 def fit_ncca(training: str, power: float, eigenvalues: str, **transfer: Any) -> Tuned:
@@ -69,7 +73,8 @@ def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
     views. The covariances and the means are weighted by the `weights` (m,) of the pairs.
     """
     mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
-    both, d = np.hstack([x - mean_x, y - mean_y]), x.shape[1]
+    both = np.hstack([x - mean_x, y - mean_y])
+    d = x.shape[1]
     every = both.T @ (both * weights[:, None]) / weights.sum()
     alone = np.zeros_like(every)
     for part, ridge in ((slice(0, d), IMAGE_RIDGE), (slice(d, None), TEXT_RIDGE)):
@@ -78,7 +83,8 @@ def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
         )
         every[part, part] = 0
     values, vectors = eigh(every, alone)
-    values, vectors = values[::-1][:count], np.sqrt(2) * vectors[:, ::-1][:, :count]
+    values = values[::-1][:count]
+    vectors = np.sqrt(2) * vectors[:, ::-1][:, :count]
     return vectors[:d], vectors[d:], values, mean_x, mean_y
 
 
@@ -88,10 +94,8 @@ def cosines(a: np.ndarray, b: np.ndarray) -> np.ndarray:
 
 
 def assert_scores(tuned: Tuned, expected: np.ndarray, tolerance: float = 2e-4) -> None:
-    images, sentences = (
-        tuned.model.embed_images({"net": NEW.block.x}),
-        tuned.model.embed_sentences({"tfidf": NEW.block.y}),
-    )
+    images = tuned.model.embed_images({"net": NEW.block.x})
+    sentences = tuned.model.embed_sentences({"tfidf": NEW.block.y})
     # The model is fitted and embeds in single precision.
     np.testing.assert_allclose(images @ sentences.T, expected, atol=tolerance)
 
@@ -108,7 +112,8 @@ def similarity(x: np.ndarray, y: np.ndarray, new_x: np.ndarray, new_y: np.ndarra
 
 POWERS = {"correlation": lambda rho: rho**2, "gong": lambda rho: (1 + rho) ** 4}
 EXPONENTS = {"correlation": 2, "gong": 4}
-NEW_X, NEW_Y = NEW.block.x.astype(float), NEW.block.y.toarray().astype(float)
+NEW_X = NEW.block.x.astype(float)
+NEW_Y = NEW.block.y.toarray().astype(float)
 
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
@@ -124,7 +129,8 @@ def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) 
 def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
     """The similarities of an ncca by joint training equal those by CCA of the stacked rows, in which the auxiliary rows
     F and T are below the target rows X and Y and have the weight beta^2, in the products and in the means."""
-    x, y = np.vstack([TARGET.x, WEAK.x]), np.vstack([TARGET.y, WEAK.y])
+    x = np.vstack([TARGET.x, WEAK.x])
+    y = np.vstack([TARGET.y, WEAK.y])
     weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
     expected = similarity(x, y, NEW_X, NEW_Y, POWERS["gong"], weights)
     assert_scores(fit_ncca("joint", 4, "gong", beta=beta), expected)
@@ -160,7 +166,8 @@ def test_linear_sae(weight: float) -> None:
     views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi), where A and B are the scaled projections of the
     auxiliary CCA."""
     a, b, *_ = auxiliary_projections(POWERS["gong"])
-    s, t = balancing_factor(TARGET.x, TARGET.x @ a, weight), balancing_factor(TARGET.y, TARGET.y @ b, weight)
+    s = balancing_factor(TARGET.x, TARGET.x @ a, weight)
+    t = balancing_factor(TARGET.y, TARGET.y @ b, weight)
     views = [np.hstack([rows, scale * rows @ m]) for rows, scale, m in (
         (TARGET.x, s, a), (TARGET.y, t, b), (NEW_X, s, a), (NEW_Y, t, b))]  # fmt: skip
     tuned = fit_ncca("sae-linear", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", weight=weight)
@@ -186,7 +193,8 @@ def test_nonlinear_sae(rule: str) -> None:
     ):
         # The sign of a direction is arbitrary, so the directions get the signs of the fitted model.
         matrix = matrix * np.sign(np.einsum("dc,dc->c", matrix, drawn.matrix))
-        fourier, sigma = drawn.fourier, fiftieth_distance((rows - mean) @ matrix)
+        fourier = drawn.fourier
+        sigma = fiftieth_distance((rows - mean) @ matrix)
         spread = sigma if rule == "paper" else 1 / sigma
         assert fourier.frequencies.std() == pytest.approx(spread, rel=0.1)
         assert np.abs(fourier.frequencies.mean()) < 0.15 * spread

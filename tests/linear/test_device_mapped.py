@@ -18,7 +18,8 @@ ON_DEVICES = {name: maps for name, maps in MAPS.items() if maps.can_use_gpu()}
 
 @pytest.mark.parametrize("maps", list(ON_DEVICES.values())[:2])
 def test_moments_of_mapped_views_equal_those_of_the_cpu(device, maps, monkeypatch: pytest.MonkeyPatch) -> None:
-    known, done = moments_of(*BLOCKS), []
+    known = moments_of(*BLOCKS)
+    done = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(7, done))
     found = mapped_moments(known, BLOCKS, maps, device)
     assert sum(done) == sum(len(block.x) for block in BLOCKS) and len(done) > len(BLOCKS)
@@ -27,7 +28,8 @@ def test_moments_of_mapped_views_equal_those_of_the_cpu(device, maps, monkeypatc
 
 @pytest.mark.parametrize("maps", list(MAPS.values())[:2])
 def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
-    known, blocks = moments_of(*BLOCKS[::2]), BLOCKS[::2]
+    known = moments_of(*BLOCKS[::2])
+    blocks = BLOCKS[::2]
 
     def accumulate(memory: FullOnce) -> MappedAccumulator:
         accumulator = MappedAccumulator(known, maps, torch.device("cpu"))
@@ -47,7 +49,8 @@ def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monke
     rows, so the rows are projected in several parts. No sentences give no vectors."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
-    images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
+    images = model.embed_images(pairs.features)
+    sentences = model.embed_sentences(pairs.sentences)
     done: list[int] = []
     monkeypatch.setattr(OomBatcher, "map", full_beyond(13, done))
     assert model.to(device) is model

@@ -26,7 +26,8 @@ def make_blocks(dims: tuple[int, int], terms: int, dense: int = 0) -> list[Split
     sentences: 0, 1 or 2. The sentences have sparse vectors with `terms` columns, and also dense vectors with `dense`
     columns unless `dense` is 0.
     """
-    rng, blocks = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    blocks = []
     for n, counts in ((300, None), (1, np.array([1])), (700, None), (256, np.full(256, 2)), (5, np.zeros(5, int))):
         counts = rng.integers(0, 4, n) if counts is None else counts
         owners = np.repeat(np.arange(n), counts)
@@ -51,7 +52,8 @@ def view_of(dims: tuple[int, int], *steps: str) -> ImageView:
 def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
     assert found.n == expected.n
     for name in ("mean_x", "mean_y", "xx", "xy", "yy"):
-        left, right = getattr(found, name), getattr(expected, name)
+        left = getattr(found, name)
+        right = getattr(expected, name)
         assert left.dtype == right.dtype and left.shape == right.shape, name
         np.testing.assert_allclose(left, right, atol=tolerance * np.abs(right).max(), err_msg=name)
 
@@ -63,7 +65,8 @@ def assert_same(found: Moments, expected: Moments, tolerance: float) -> None:
 def test_moments_equal_those_of_numpy(device: torch.device, dims, terms: int, steps, tolerance: float) -> None:
     # Moments of few columns are summed in double precision, so their tolerance is smaller.
     assert (sum(dims) + terms <= MAX_DOUBLE_PRECISION_COLUMNS) == (tolerance < 1e-5)
-    view, blocks = view_of(dims, *steps), make_blocks(dims, terms)
+    view = view_of(dims, *steps)
+    blocks = make_blocks(dims, terms)
     found, expected = (sum_blocks(iter(blocks), view, text_view(terms), 1, where) for where in (device, None))
     assert_same(found, expected, tolerance)
     np.testing.assert_array_equal(found.xx, found.xx.T)
@@ -85,7 +88,8 @@ def test_moments_of_sparse_and_dense_texts_equal_those_of_numpy(device: torch.de
 def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> None:
     """Two blocks are added again and again. In each repetition, the memory of the device is full once, at another of
     their allocations and products. The moments are always those that NumPy computes."""
-    dims, blocks = (9, 4), make_blocks((9, 4), 30, dense)[2:4]
+    dims = (9, 4)
+    blocks = make_blocks((9, 4), 30, dense)[2:4]
     text = TextView.of(blocks[0].sentences)
     expected = sum_blocks(blocks, view_of(dims), text, 1)
 
@@ -105,8 +109,11 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(dense: int) -> 
 def test_a_full_gpu_continues_with_smaller_pieces_of_the_block(
     device: torch.device, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    dims, terms = (9, 4), 30
-    view, blocks, done = view_of(dims), make_blocks(dims, terms), []
+    dims = (9, 4)
+    terms = 30
+    view = view_of(dims)
+    blocks = make_blocks(dims, terms)
+    done = []
     expected = sum_blocks(blocks, view, text_view(terms), 1)
     monkeypatch.setattr(OomBatcher, "map", full_beyond(100, done))
     assert_same(sum_blocks(blocks, view, text_view(terms), 1, device), expected, 1e-12)

@@ -16,7 +16,8 @@ def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.nda
     squared, so that no value is negative and the square roots have this linear relation. The function is the same for
     all seeds.
     """
-    rng, matrix = np.random.default_rng(seed), np.random.default_rng(0).normal(size=(30, 20)) / 6
+    rng = np.random.default_rng(seed)
+    matrix = np.random.default_rng(0).normal(size=(30, 20)) / 6
     x = rng.normal(size=(count, 30)) + 3
     y = x @ matrix + 0.3 * rng.normal(size=(count, 20))
     x, y = (np.abs(side) ** 2 if rectified else side for side in (x, y))
@@ -38,7 +39,8 @@ def test_maps_of_wide_features_equal_those_in_double_precision() -> None:
     x = rng.standard_normal((200, 600)).astype(np.float32)
     y = (x @ rng.standard_normal((600, 500)) / 25 + rng.standard_normal((200, 500))).astype(np.float32)
     fitted = fit_encoder_map(x, y)
-    a, b = x - x.mean(axis=0, dtype=float), y - y.mean(axis=0, dtype=float)
+    a = x - x.mean(axis=0, dtype=float)
+    b = y - y.mean(axis=0, dtype=float)
     ridge = fitted.ridge * np.square(a).sum() / a.shape[1]
     expected = np.linalg.solve(a.T @ a + ridge * np.eye(600), a.T @ b)
     np.testing.assert_allclose(fitted.weight, expected, atol=2e-6 * np.abs(expected).max())

@@ -43,8 +43,10 @@ def moments_of(*blocks: ViewBlock) -> Moments:
 
 def dense_moments(x: np.ndarray, y: np.ndarray) -> Moments:
     """Compute the expected moments in float64 from dense rows: row i of `x` and row i of `y` are pair i."""
-    x, y = x.astype(np.float64), y.astype(np.float64)
-    a, b = x - x.mean(axis=0), y - y.mean(axis=0)
+    x = x.astype(np.float64)
+    y = y.astype(np.float64)
+    a = x - x.mean(axis=0)
+    b = y - y.mean(axis=0)
     return Moments(len(x), x.mean(axis=0), y.mean(axis=0), a.T @ a, a.T @ b, b.T @ b)
 
 
@@ -97,7 +99,8 @@ def test_moments_of_mapped_views_equal_those_of_dense_mapped_rows(maps: FeatureM
 
 @pytest.mark.parametrize("keep", [True, False])
 def test_expanded_moments_equal_those_of_expanded_rows(keep: bool) -> None:
-    rng, block = np.random.default_rng(6), BLOCKS[2]
+    rng = np.random.default_rng(6)
+    block = BLOCKS[2]
     a, b = (rng.standard_normal(shape).astype(np.float32) for shape in ((12, 3), (9, 4)))
     sides = ((block.x[block.owners], a), (block.y.toarray(), b))
     columns = [np.hstack([rows, rows @ matrix]) if keep else rows @ matrix for rows, matrix in sides]

@@ -69,14 +69,17 @@ def sinkhorn(scores: np.ndarray, x: np.ndarray, y: np.ndarray, bank: Bank) -> np
 def test_products_of_corrected_unit_vectors_equal_the_scores_of_the_papers(
     terms: tuple, paper: object, bank: Bank
 ) -> None:
-    x, y = draw(9), draw(12)
+    x = draw(9)
+    y = draw(12)
     correction = HubnessCorrection(bank, dict(zip(NOTHING, terms, strict=True)))
-    images, sentences = correction.extend("images", x), correction.extend("sentences", y)
+    images = correction.extend("images", x)
+    sentences = correction.extend("sentences", y)
     np.testing.assert_allclose(np.linalg.norm(images, axis=1), 1, atol=1e-6)
     np.testing.assert_allclose(np.linalg.norm(sentences, axis=1), 1, atol=1e-6)
     expected = paper(x.astype(float) @ y.T, x.astype(float), y.astype(float), bank)
     # The products and the expected scores are equal except for a factor and a constant.
-    a, b = images @ sentences.T, expected - expected.mean()
+    a = images @ sentences.T
+    b = expected - expected.mean()
     a = (a - a.mean()) * (b.std() / a.std())
     np.testing.assert_allclose(a, b, atol=1e-5)
     model = HubCorrected(ZeroShot("eyes", "words"), correction)
@@ -118,12 +121,14 @@ def test_a_bias_that_unit_vectors_cannot_have_is_reported_with_its_row(caplog: p
 
 
 def test_auto_corrects_sets_of_vectors_by_the_better_method_of_each_direction() -> None:
-    rng, rule = np.random.default_rng(4), ScoreRule("words", 0.0)
+    rng = np.random.default_rng(4)
+    rule = ScoreRule("words", 0.0)
 
     def sets(count: int) -> MultiVectors:
         return MultiVectors(rng.standard_normal((2 * count, 5)).astype(np.float32), 2 * np.arange(count + 1))
 
-    bank, images = Bank(sets(12), sets(15), rule), sets(8)
+    bank = Bank(sets(12), sets(15), rule)
+    images = sets(8)
     grid = HubnessSettings(neighbours=(3,), weight=(0.5,), sharpness=(1,))
     _, log = choose_correction("auto", bank, images, images, np.arange(8), grid)
     assert {trial["method"] for trial in log["trials"]} == {"none", "nnn", "sinkhorn"}
@@ -176,14 +181,16 @@ def test_a_hub_no_longer_hides_the_right_images(method: str) -> None:
     sentences = np.vstack([spread, unit_rows(np.ones((1, c), np.float32))])
     terms, log = choose_correction(method, bank, gallery, sentences, owners, HubnessSettings(neighbours=(4, 8)))
     correction = HubnessCorrection(bank, terms)
-    images, asked = correction.extend("images", gallery), correction.extend("sentences", spread)
+    images = correction.extend("images", gallery)
+    asked = correction.extend("sentences", spread)
     np.testing.assert_array_equal((asked @ images.T).argmax(axis=1), np.arange(c))
     assert log["chosen"]["sentence_to_image"] > 290
 
 
 @pytest.mark.parametrize("method", [*HUBNESS, "auto"])
 def test_the_reported_recall_is_reached_and_not_below_the_recall_without_correction(method: str) -> None:
-    x, y = draw(30), draw(60)
+    x = draw(30)
+    y = draw(60)
     owners = np.repeat(np.arange(30), 2)
     grid = HubnessSettings(neighbours=(3, 9), weight=(0, 0.5), sharpness=(1, 3))
     terms, log = choose_correction(method, BANK, x, y, owners, grid)

@@ -88,7 +88,8 @@ def test_csa_scores_are_the_formula_of_the_paper(rank: int, image_ridge: float, 
     squares = squares[::-1][:3]
     w = basis @ w[:, ::-1][:, :3]
     u = linalg.solve(other, (basis.T @ a.T @ b).T @ (basis.T @ w)) / np.sqrt(squares)
-    left, right = a @ w, b @ u
+    left = a @ w
+    right = b @ u
     lengths = np.linalg.norm(left, axis=1)[:, None] * np.linalg.norm(right, axis=1)
     found = model.embed_images({"eyes": x}) @ model.embed_sentences({"words": y}).T
     np.testing.assert_allclose(found, (left * np.sqrt(squares)) @ right.T / lengths, atol=2e-4)

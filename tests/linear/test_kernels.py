@@ -22,7 +22,8 @@ def dense_cca(x: np.ndarray, y: np.ndarray, ridges: tuple[float, float]) -> tupl
 
     Each direction is multiplied by its correlation to the power POWER.
     """
-    x, y = x - x.mean(axis=0), y - y.mean(axis=0)
+    x = x - x.mean(axis=0)
+    y = y - y.mean(axis=0)
     rx, ry = (
         inv(sqrtm(a.T @ a / len(a) + ridge * np.eye(a.shape[1]))).real for a, ridge in zip((x, y), ridges, strict=True)
     )
@@ -37,13 +38,15 @@ def test_linear_kernels_are_cca_whose_vectors_keep_their_length(score: str, metr
     grid = make_grid([COUNT], [RIDGE], [RIDGE], [POWER])
     model = model_spec("kcca").load().fit(replace(task, grid=grid, settings=task.settings.changed(linear))).model
     assert model.metric == metric
-    images, sentences = model.embed_images(pairs.features), model.embed_sentences(pairs.sentences)
+    images = model.embed_images(pairs.features)
+    sentences = model.embed_sentences(pairs.sentences)
     twin = restore("kcca", model.settings(), model.tensors())
     assert twin.metric == metric
     np.testing.assert_array_equal(twin.embed_images(pairs.features), images)
 
     (block,) = task.sets.target_blocks()
-    x, y = block.x.astype(float)[block.owners], block.y.toarray().astype(float)
+    x = block.x.astype(float)[block.owners]
+    y = block.y.toarray().astype(float)
     # A ridge is relative to the mean variance of the kernel's features. There is one feature per landmark, and here
     # every row is a landmark, so the total variance is divided by the number of rows.
     ridges = (RIDGE * x.var(axis=0).sum() / len(block.x), RIDGE * y.var(axis=0).sum() / len(y))

@@ -57,7 +57,8 @@ def rows_of_all_sizes() -> np.ndarray:
 @pytest.mark.parametrize("name", SCALERS)
 def test_rows_of_all_sizes_get_unit_length_and_rows_of_zeros_stay_zero(name: str) -> None:
     rows = np.vstack([rows_of_all_sizes(), np.zeros((1, 7), np.float32)])
-    before, found = rows.copy(), SCALERS[name](rows)
+    before = rows.copy()
+    found = SCALERS[name](rows)
     expected = rows[:8].astype(float) / np.linalg.norm(rows[:8].astype(float), axis=1, keepdims=True)
     np.testing.assert_allclose(found[:8], expected, atol=1e-6)
     assert found.dtype == np.float32 and not found[8].any()
@@ -66,8 +67,10 @@ def test_rows_of_all_sizes_get_unit_length_and_rows_of_zeros_stay_zero(name: str
 
 def test_scaling_a_network_by_powers_of_two_changes_no_bit_and_no_gradient() -> None:
     rows = torch.from_numpy(np.random.default_rng(1).standard_normal((50, 9)).astype(np.float32))
-    left, right = rows.clone().requires_grad_(), rows.clone().requires_grad_()
-    found, expected = unit_length(left), torch.nn.functional.normalize(right, dim=1)
+    left = rows.clone().requires_grad_()
+    right = rows.clone().requires_grad_()
+    found = unit_length(left)
+    expected = torch.nn.functional.normalize(right, dim=1)
     assert torch.equal(found, expected)
     for one in (found, expected):
         (one * torch.arange(9)).sum().backward()

@@ -22,7 +22,8 @@ def test_more_directions_are_solved_after_fewer_and_no_variance_is_negative() ->
     moments = accumulator.result()
     solver = RidgeSolver(moments)
     assert [len(solver.solve(0.5, 0, count).values) for count in (2, 5, 30)] == [2, 5, 9]
-    solution, alone = solver.solve(0.5, 0, 9), RidgeSolver(moments).solve(0.5, 0, 9)
+    solution = solver.solve(0.5, 0, 9)
+    alone = RidgeSolver(moments).solve(0.5, 0, 9)
     np.testing.assert_allclose(solution.w, alone.w, atol=1e-6)
     assert (solution.values >= 0).all() and solution.values[3:].max() < 1e-6 < solution.values[2]
 

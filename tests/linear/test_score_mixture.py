@@ -34,7 +34,8 @@ def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distan
 
     With the distance 8, the scores of right and wrong pairs do not overlap.
     """
-    realised, power = [], []
+    realised = []
+    power = []
     for seed in range(SEEDS):
         scores, is_wrong = planted(seed, count, share, distance)
         order, rates = scores.lowest()
@@ -43,7 +44,8 @@ def test_the_realised_rate_is_the_promised_rate(count: int, share: float, distan
         power.append(listed.sum() / is_wrong.sum())
         assert (np.diff(rates) >= 0).all() and rates[-1] <= 1
     cuts = np.linspace(-6, 6, 2001)
-    wrong, right = share * norm.cdf(cuts), (1 - share) * norm.cdf(cuts - distance)
+    wrong = share * norm.cdf(cuts)
+    right = (1 - share) * norm.cdf(cuts - distance)
     best = norm.cdf(cuts[right <= RATE * (wrong + right)][-1])
     assert np.mean(realised) <= 0.12
     assert np.mean(power) >= best - (0.05 if share * count > 50 else 0.25), "short lists must have fewer right pairs"
@@ -71,7 +73,8 @@ def test_the_probability_follows_bayes_rule() -> None:
     from which the scores were drawn."""
     scores, _ = planted(0, 200_000, 0.1, 3)
     at = np.linspace(-1, 2, 7)
-    wrong, right = 0.1 * norm.pdf(at), 0.9 * norm.pdf(at - 3)
+    wrong = 0.1 * norm.pdf(at)
+    right = 0.9 * norm.pdf(at - 3)
     found = fit_mixture(scores.scores, scores.exchanged).right_probability(at)
     np.testing.assert_allclose(found, right / (wrong + right), atol=0.02)
 

@@ -27,7 +27,8 @@ VIEW = ImageView(("one",), (9,), ())
 def make_texts(count: int, names: tuple[str, ...], seed: int = 0) -> dict:
     """Draw the vectors of `count` texts by the text encoders `names`, text encoder -> (count, dim). The encoders in
     SPARSE have sparse vectors. The means of dense vectors are far from zero."""
-    rng, found = np.random.default_rng(seed), {}
+    rng = np.random.default_rng(seed)
+    found = {}
     for name in names:
         if name in SPARSE:
             shape = (count, DIMS[name])
@@ -58,8 +59,12 @@ def dense(texts: dict, view: TextView) -> np.ndarray:
     ids="-".join,
 )
 def test_moments_of_blocks_equal_those_of_dense_rows_and_can_be_subtracted(names: tuple[str, ...], wide: int) -> None:
-    rng, dims = np.random.default_rng(1), (wide, sum(map(DIMS.get, names)))
-    accumulator, last, xs, ys = MomentsAccumulator(*dims, threads=2), MomentsAccumulator(*dims, threads=2), [], []
+    rng = np.random.default_rng(1)
+    dims = (wide, sum(map(DIMS.get, names)))
+    accumulator = MomentsAccumulator(*dims, threads=2)
+    last = MomentsAccumulator(*dims, threads=2)
+    xs = []
+    ys = []
     for seed, counts in enumerate(
         (np.zeros(4, int), rng.integers(0, 4, 300), np.ones(90, int), np.zeros(4, int), np.full(200, 2))
     ):
@@ -78,9 +83,11 @@ def test_moments_of_blocks_equal_those_of_dense_rows_and_can_be_subtracted(names
 
 
 def test_moments_of_no_pairs_change_nothing() -> None:
-    rng, accumulator = np.random.default_rng(2), MomentsAccumulator(3, 2, threads=1)
+    rng = np.random.default_rng(2)
+    accumulator = MomentsAccumulator(3, 2, threads=1)
     accumulator.add(rng.random((9, 3), np.float32), rng.random((9, 2), np.float32), np.arange(9))
-    some, none = accumulator.result(), MomentsAccumulator(3, 2, threads=1).result()
+    some = accumulator.result()
+    none = MomentsAccumulator(3, 2, threads=1).result()
     for total in (some + none, none + some, some - none, none.absorb(some), some.absorb(none)):
         assert_same(total, some, 0)
     assert some + none is some and some - none is some  # The result is the same object, not a copy.
@@ -89,7 +96,8 @@ def test_moments_of_no_pairs_change_nothing() -> None:
 
 
 def test_absorbing_moments_equals_adding_them_to_the_last_bit() -> None:
-    rng, sums = np.random.default_rng(3), []
+    rng = np.random.default_rng(3)
+    sums = []
     for count in (9, 14):
         accumulator = MomentsAccumulator(3, 2, threads=1)
         accumulator.add(rng.random((count, 3), np.float32), rng.random((count, 2), np.float32), np.arange(count))
@@ -101,7 +109,8 @@ def test_absorbing_moments_equals_adding_them_to_the_last_bit() -> None:
 
 
 def test_a_distant_mean_does_not_cost_the_variance() -> None:
-    rng, accumulator = np.random.default_rng(9), MomentsAccumulator(3, 2, threads=1)
+    rng = np.random.default_rng(9)
+    accumulator = MomentsAccumulator(3, 2, threads=1)
     x = (100 + 0.1 * rng.standard_normal((10, 500, 3))).astype(np.float32)
     for block in x:
         accumulator.add(block, sparse.csr_array(rng.random((500, 2), dtype=np.float32)), np.arange(500))
@@ -150,15 +159,18 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
     Each image has one sentence. The vectors of the sentence and the features of the image depend on the same five
     hidden factors. `weights` are the weights of the text encoders, and `names` are their names in order.
     """
-    rng, texts = np.random.default_rng(3), {}
+    rng = np.random.default_rng(3)
+    texts = {}
     hidden = rng.random((340, 5))
     x = (hidden @ rng.random((5, 9))).astype(np.float32)
     for one in names:
         # Each encoder has its own seed, so that its vectors do not depend on which other encoders are in `names`.
-        own, dim = np.random.default_rng(list(DIMS).index(one)), DIMS[one]
+        own = np.random.default_rng(list(DIMS).index(one))
+        dim = DIMS[one]
         rows = np.maximum(hidden @ own.standard_normal((5, dim)) + 0.1 * own.standard_normal((340, dim)), 0)
         texts[one] = sparse.csr_array(rows, dtype=np.float32) if one in SPARSE else rows.astype(np.float32)
-    stored, restriction = TextView.of(texts), Restriction(("one",), weights)
+    stored = TextView.of(texts)
+    restriction = Restriction(("one",), weights)
     text = restriction.text(stored)
 
     def block(rows: slice) -> ViewBlock:
@@ -173,7 +185,9 @@ def make_task(name: str, training: str, weights: dict[str, float], names: tuple[
         total = accumulator.result().select_y(stored.columns(text))
         return total.scaled_y(text.factors())
 
-    target, weak, dev = slice(0, 200), slice(200, 300), slice(300, 340)
+    target = slice(0, 200)
+    weak = slice(200, 300)
+    dev = slice(300, 340)
     rows = PairArrays({"one": x[dev]}, {one: texts[one][dev] for one in names}, np.arange(40))
     sets = Sets(moments(target), moments(weak), lambda: [block(target)], lambda: [block(weak)])
     grid = make_grid([4], [0.01, 0.1], [0.1, 1], [1])

@@ -73,7 +73,9 @@ def test_a_violator_is_a_sentence_of_another_image(monkeypatch: pytest.MonkeyPat
 
 def test_gradient_equals_finite_differences() -> None:
     rng = np.random.default_rng(2)
-    x, w, u = rng.standard_normal((6, 5)), rng.standard_normal((5, 3)), rng.standard_normal((9, 3))
+    x = rng.standard_normal((6, 5))
+    w = rng.standard_normal((5, 3))
+    u = rng.standard_normal((9, 3))
     difference = sparse.random_array((6, 9), density=0.3, rng=rng, format="csr")
     weight = rng.random(6) + 0.5
     gradient = differentiate(x @ w, x, difference, weight, u)

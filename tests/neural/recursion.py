@@ -17,7 +17,9 @@ def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
     for start, stop in zip(trees.offsets[:-1], trees.offsets[1:], strict=True):
         parents, words, labels = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
         if start == stop:
-            parents, words, labels = np.array([-1]), np.array([len(encoder.words) - 1]), np.array([0])
+            parents = np.array([-1])
+            words = np.array([len(encoder.words) - 1])
+            labels = np.array([0])
         children = [np.flatnonzero(parents == node) for node in range(len(parents))]
         found.append(compose(encoder, int(np.flatnonzero(parents < 0)[0]), children, words, labels))
     return torch.stack(found)

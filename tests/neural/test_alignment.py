@@ -38,9 +38,11 @@ def test_segments_are_runs_with_the_sum_of_their_products() -> None:
 
 
 def test_magnitudes_are_means_over_all_occurrences_of_a_word() -> None:
-    lengths, words = np.array([5, 1, 10, 2, 9], np.float32), ["man", "a", "man", "a", "dog"]
+    lengths = np.array([5, 1, 10, 2, 9], np.float32)
+    words = ["man", "a", "man", "a", "dog"]
     found = word_magnitudes(words, lengths, least_count=2)
-    a, man = ({"word": "a", "magnitude": 1.5, "count": 2}, {"word": "man", "magnitude": 7.5, "count": 2})
+    a = {"word": "a", "magnitude": 1.5, "count": 2}
+    man = {"word": "man", "magnitude": 7.5, "count": 2}
     assert found == [a, man]
     assert [row["word"] for row in word_magnitudes(words, lengths, least_count=1)] == ["a", "man", "dog"]
 

@@ -19,7 +19,8 @@ def test_geometry_of_a_region_is_computed_from_its_corners() -> None:
     boxes = np.concatenate([draw_boxes(count) for count in lengths])  # The images have 30 by 20 pixels.
     found = locate(boxes, offsets_of(np.array(lengths)))
     for (x1, y1, x2, y2), row in zip(boxes, found, strict=True):
-        width, height = (x2 - x1) / 30, (y2 - y1) / 20
+        width = (x2 - x1) / 30
+        height = (y2 - y1) / 20
         shares = [x1 / 30, y1 / 20, x2 / 30, y2 / 20, width, height, (width * height) ** 0.5]
         np.testing.assert_allclose(row, np.sqrt(shares) / sum(shares) ** 0.5, rtol=1e-5)
     np.testing.assert_array_equal(found[[0, 4, 5]], np.tile(WHOLE_IMAGE_GEOMETRY, (3, 1)))
@@ -28,7 +29,8 @@ def test_geometry_of_a_region_is_computed_from_its_corners() -> None:
 @pytest.mark.parametrize("name", ["dvsa", "deptree", "defrag"])
 def test_vectors_of_regions_depend_on_the_position_but_not_on_the_size_of_the_photo(name: str) -> None:
     task = make_task_of(name)
-    model, dev = model_spec(name).load().trainer(task).finish(), task.dev
+    model = model_spec(name).load().trainer(task).finish()
+    dev = task.dev
     assert model.region_view.geometry
     here = model.embed_images(dict(dev.features), dev.regions).vectors
     places = {
@@ -81,8 +83,10 @@ def make_dvsa(rule: str) -> DVSA:
 
 @pytest.mark.parametrize("rule", ["words", "mean-words"])
 def test_a_score_product_is_the_score_of_a_single_region_with_a_phrase(rule: str) -> None:
-    model, block = make_dvsa(rule), make_task("tokens", train=3).train.regions.packed(np.arange(3))
-    phrases, regions = model.embed_phrases(PHRASES), model.embed_regions(block)
+    model = make_dvsa(rule)
+    block = make_task("tokens", train=3).train.regions.packed(np.arange(3))
+    phrases = model.embed_phrases(PHRASES)
+    regions = model.embed_regions(block)
     alone = MultiVectors(torch.from_numpy(regions), offsets_of(np.ones(len(regions), int)))
     words = model.embed_sentences(PHRASES)
     scores = multivector_scores(alone, MultiVectors(torch.from_numpy(words.vectors), words.offsets), model.rule)

@@ -18,7 +18,8 @@ from pipeline.models.linear.corrected import HubCorrected, HubnessCorrection
 from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
 from pipeline.models.linear.hubness import SIDES, Bank, Term
 
-REGIONS, WORDS = [3, 1, 20, 4, 0, 2], [1, 7, 2, 0, 500, 3, 1]
+REGIONS = [3, 1, 20, 4, 0, 2]
+WORDS = [1, 7, 2, 0, 500, 3, 1]
 
 
 def make_sets(lengths: Sequence[int], seed: int, dim: int = 5, whole: int | None = 3) -> MultiVectors:
@@ -58,7 +59,9 @@ def test_scores_equal_the_sums_of_the_paper(
 ) -> None:
     monkeypatch.setattr(module, "MAX_PRODUCTS", products)
     monkeypatch.setattr(module, "BLOCK_WORDS", min(products, module.BLOCK_WORDS))
-    images, sentences, chosen = make_sets(REGIONS, 0), make_sets(WORDS, 1), ScoreRule(rule, weight)
+    images = make_sets(REGIONS, 0)
+    sentences = make_sets(WORDS, 1)
+    chosen = ScoreRule(rule, weight)
     scores = multivector_scores(images, sentences, chosen)
     np.testing.assert_allclose(scores, naive(images, sentences, chosen), rtol=1e-4, atol=1e-4)
     tensors = multivector_scores(as_tensors(images), as_tensors(sentences), chosen)
@@ -82,7 +85,9 @@ class FixedVectorsModel:
     multi_vector = True
 
     def __init__(self, images: MultiVectors, sentences: MultiVectors, rule: ScoreRule) -> None:
-        self.images, self.sentences, self.rule = images, sentences, rule
+        self.images = images
+        self.sentences = sentences
+        self.rule = rule
 
     def embed_images(self, features: None, regions: None) -> MultiVectors:
         return self.images
@@ -96,7 +101,8 @@ class FixedVectorsModel:
 def test_corrected_scores_are_the_scores_of_the_model_minus_those_of_the_neighbours(
     how: str, global_weight: float
 ) -> None:
-    rule, rng = ScoreRule(how, global_weight), np.random.default_rng(0)
+    rule = ScoreRule(how, global_weight)
+    rng = np.random.default_rng(0)
     images, sentences, *banks = (
         make_sets(rng.integers(1, 5, count), count, whole=3 if global_weight else None) for count in (300, 9, 12, 15)
     )
@@ -126,7 +132,8 @@ RULES = [
 @pytest.mark.parametrize("vectors", [0, 2])
 def test_joined_sets_score_the_weighted_sum_of_all_members(rules: list[ScoreRule], vectors: int) -> None:
     rng = np.random.default_rng(0)
-    regions, words = rng.integers(1, 6, 7), rng.integers(1, 9, 15)
+    regions = rng.integers(1, 6, 7)
+    words = rng.integers(1, 9, 15)
     images: list = [rng.standard_normal((7, 4 + k)).astype(np.float32) for k in range(vectors)]
     sentences: list = [rng.standard_normal((15, 4 + k)).astype(np.float32) for k in range(vectors)]
     weights = rng.random(vectors + len(rules)).tolist()

@@ -30,13 +30,16 @@ def make_tokens() -> Tokens:
 def test_word_vectors_follow_the_equations() -> None:
     """The expected vectors are computed word by word from equations 2 to 6 of Karpathy and Fei-Fei 2015."""
     torch.manual_seed(0)
-    network, tokens = RectifiedBRNN(torch.randn(21, 5), dimensions=3, dropout=0, hidden=4), make_tokens()
+    network = RectifiedBRNN(torch.randn(21, 5), dimensions=3, dropout=0, hidden=4)
+    tokens = make_tokens()
     for name in ("b_e", "b_f", "b_b", "b_d"):
         getattr(network, name).data.normal_()
     found = network(network.arrange(tokens))
     for i, ids in enumerate(tokens):
         e = [(network.e @ network.words[w] + network.b_e).relu() for w in (list(ids) or [20])]
-        forwards, backwards, h = [], [], torch.zeros(4)
+        forwards = []
+        backwards = []
+        h = torch.zeros(4)
         for each in e:
             h = (each + network.f @ h + network.b_f).relu()
             forwards.append(h)
@@ -51,11 +54,13 @@ def test_word_vectors_follow_the_equations() -> None:
 
 def test_both_directions_of_a_gru_equal_those_of_torch() -> None:
     torch.manual_seed(0)
-    reference, ours = torch.nn.GRU(5, 4, bidirectional=True), BiGRU(5, 4)
+    reference = torch.nn.GRU(5, 4, bidirectional=True)
+    ours = BiGRU(5, 4)
     for end, suffix in (("first", ""), ("last", "_reverse")):
         for name, theirs in (("w", "weight_ih"), ("u", "weight_hh"), ("bias", "bias_ih"), ("hidden_bias", "bias_hh")):
             getattr(ours, f"{name}_{end}").data.copy_(getattr(reference, f"{theirs}_l0{suffix}"))
-    packed, words = pack(make_tokens(), unknown=20), torch.randn(21, 5)
+    packed = pack(make_tokens(), unknown=20)
+    words = torch.randn(21, 5)
     sequence = torch.nn.utils.rnn.PackedSequence(words[packed.ids], torch.tensor(packed.sizes))
     torch.testing.assert_close(ours(words[packed.ids], packed), reference(sequence)[0].data)
 
@@ -73,7 +78,8 @@ def test_the_multiple_instance_objective_equals_the_sum_of_the_paper() -> None:
     images, sentences, owners = make_batch()
     ranking = Objective("ranking", "all", 0, margin=1.0, temperature=1.0, reduction="mean")
     scores = multivector_scores(images, sentences, ScoreRule("positive", 0))
-    regions, words = np.repeat(owners.numpy(), images.lengths), np.repeat(owners.numpy(), sentences.lengths)
+    regions = np.repeat(owners.numpy(), images.lengths)
+    words = np.repeat(owners.numpy(), sentences.lengths)
     costs: dict[bool, list[float]] = {True: [], False: []}
     for t, s in enumerate(sentences.vectors.numpy()):
         products = images.vectors.numpy() @ s
@@ -112,7 +118,8 @@ def test_vectors_of_relations_follow_the_equation_of_the_paper() -> None:
     for i, (start, stop) in enumerate(zip(trees.offsets, trees.offsets[1:], strict=False)):
         expected = []
         for node in range(start, stop):
-            parent, label = trees.parents[node], trees.labels[node]
+            parent = trees.parents[node]
+            label = trees.labels[node]
             matrix = 0 if parent < 0 else matrix_of[label] if label < LABELS else -1
             if matrix < 0:
                 continue

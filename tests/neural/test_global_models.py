@@ -47,7 +47,8 @@ def test_the_forget_gates_of_an_lstm_start_with_the_configured_bias() -> None:
 
 def test_a_refinement_starts_where_ncca_ends() -> None:
     task = make_task("vectors")
-    trainer, start = model_spec("ncca-refined").load().trainer(task), task.start
+    trainer = model_spec("ncca-refined").load().trainer(task)
+    start = task.start
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     expected = images / np.linalg.norm(images, axis=1, keepdims=True)
     np.testing.assert_allclose(trainer.finish().embed_images(task.dev.features), expected, atol=1e-5)
@@ -55,7 +56,8 @@ def test_a_refinement_starts_where_ncca_ends() -> None:
 
 def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
     task = make_task_of("ncca-recurrent")
-    model, start = model_spec("ncca-recurrent").load().trainer(task).finish(), task.start.model
+    model = model_spec("ncca-recurrent").load().trainer(task).finish()
+    start = task.start.model
     images = (VIEW.stack(task.dev.features) - start.mean_x) @ (start.directions.w * start.directions.values)
     np.testing.assert_allclose(model.embed_images(task.dev.features), unit_rows(images), atol=1e-4)
     words = start.directions.u * start.directions.values
@@ -67,7 +69,8 @@ def test_a_recurrent_refinement_starts_where_ncca_ends_on_words_alone() -> None:
 def test_word_vectors_of_a_start_have_the_weights_of_its_text_view() -> None:
     """The sum of the words of a sentence has almost the direction of the sentence's vector in the text view, although
     the word vectors are long."""
-    names, rng = [f"w{number}" for number in range(WORDS)], np.random.default_rng(0)
+    names = [f"w{number}" for number in range(WORDS)]
+    rng = np.random.default_rng(0)
     texts = [" ".join(rng.choice(names, rng.integers(3, 9))) for _ in range(200)]
     plain = TermSettings(False, (), 1)
     vectors = WordVectors(tuple(names), 50 * rng.standard_normal((WORDS, 8)).astype(np.float32))

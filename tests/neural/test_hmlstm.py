@@ -61,9 +61,11 @@ def recursion(encoder: HierarchicalLSTM, trees: Trees) -> Tensor:
 
 
 def test_units_and_gradients_follow_the_equations() -> None:
-    encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
+    encoder = make_encoder()
+    trees = draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
     levels = encoder.arrange(trees)
-    found, expected = encoder(levels)[levels.roots], recursion(encoder, trees)
+    found = encoder(levels)[levels.roots]
+    expected = recursion(encoder, trees)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
     parameters = list(encoder.parameters())
@@ -74,9 +76,12 @@ def test_units_and_gradients_follow_the_equations() -> None:
 
 def test_rows_of_noun_phrases_have_the_states_of_their_nodes() -> None:
     """One of the sentences has no words, which must not shift the rows of later sentences."""
-    encoder, trees = make_encoder(), draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
-    levels, nodes = encoder.arrange(trees), noun_phrases(trees, 2)
-    states, rows = encoder(levels), phrase_rows(levels, trees, encoder)
+    encoder = make_encoder()
+    trees = draw_phrases(np.random.default_rng(0), LENGTHS, 20, 4)
+    levels = encoder.arrange(trees)
+    nodes = noun_phrases(trees, 2)
+    states = encoder(levels)
+    rows = phrase_rows(levels, trees, encoder)
     for node, row in zip(nodes, rows, strict=True):
         start, stop = trees.offsets[np.searchsorted(trees.offsets, node, "right") - 1 :][:2]
         parts = (part[start:stop] for part in (trees.parents, trees.words, trees.labels))
@@ -89,7 +94,8 @@ def test_a_phrase_has_the_same_vector_alone_and_within_its_sentence() -> None:
     task = make_task_of("hmlstm", train=40, dev=12, epochs=1)
     model = train(model_spec("hmlstm").load(), task, None, lambda training: None).model
     trees = task.dev.sentences
-    nodes, phrases = noun_phrases(trees, NOUN_PHRASE), model.embed_phrases(trees)
+    nodes = noun_phrases(trees, NOUN_PHRASE)
+    phrases = model.embed_phrases(trees)
     for place in (0, 7, len(nodes) - 1):
         tree = int(np.searchsorted(trees.offsets, nodes[place], "right")) - 1
         start, stop = trees.offsets[tree : tree + 2]
@@ -110,7 +116,8 @@ def test_a_phrase_has_the_same_vector_alone_and_within_its_sentence() -> None:
 
 def test_a_phrase_is_matched_with_a_region_of_its_image_and_not_with_the_whole_image() -> None:
     rng = np.random.default_rng(0)
-    offsets, images = np.array([0, 4, 5, 12]), np.array([0, 2, 1, 0, 2])
+    offsets = np.array([0, 4, 5, 12])
+    images = np.array([0, 2, 1, 0, 2])
     phrases, regions = (torch.from_numpy(rng.standard_normal((n, 6), dtype=np.float32)) for n in (5, 12))
     chosen, confidence = match_regions(phrases, images, regions, offsets)
     for phrase, image in enumerate(images):
@@ -146,7 +153,8 @@ def test_correspondences_are_chosen_after_the_epochs_of_the_simplified_model(
 def test_the_loss_of_phrases_equals_a_computation_by_hand(contrasts: str, chosen: tuple, total: float) -> None:
     """The loss is given by equations 9 and 10 of Niu et al. 2017."""
     scores = torch.tensor([[0.5, 0.4, 0.1], [0.2, 0.3, 0.45], [0.0, 0.35, 0.6]])
-    owners, empty = torch.tensor([0, 0, 1]), torch.empty(0)
+    owners = torch.tensor([0, 0, 1])
+    empty = torch.empty(0)
     pairs = PhrasePairs(empty + torch.zeros(3, 0), empty, torch.tensor([1, 0.5, 2]), owners, torch.tensor(chosen))
     satisfied = torch.tensor([[0.5, 0.1], [0.2, 0.6]])
     for reduction, divisor in (("mean", 2), ("sum", 1)):
@@ -161,7 +169,8 @@ def test_both_branches_follow_the_equations_of_the_paper() -> None:
     Both are normalised over the batch and scaled to length 1. Sentences and images have other statistics than phrases
     and regions. The expected values are computed in float64.
     """
-    rng, encoder = np.random.default_rng(4), make_encoder()
+    rng = np.random.default_rng(4)
+    encoder = make_encoder()
     mean, x, regions = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (6, 5), (4, 5)))
     network = TwoBranches(mean, encoder, 6, 0.0, geometry=False).train()
     for norm in (network.image_norm, network.text_norm):

@@ -51,7 +51,8 @@ def test_a_batch_of_one_image_has_nothing_to_learn(loss: str) -> None:
 def test_the_squared_loss_depends_on_the_pairs_only(reduction: str) -> None:
     """The loss of Socher et al. 2014, section 5, is the sum of |v_i - y_i|^2 over the pairs i, and has no contrasts."""
     rng = np.random.default_rng(2)
-    v, y = rng.standard_normal((5, 4)), rng.standard_normal((5, 4))
+    v = rng.standard_normal((5, 4))
+    y = rng.standard_normal((5, 4))
     scores = torch.from_numpy(-np.square(v[:, None] - y).sum(axis=2))
     objective = Objective("squared", "all", 0, margin=1.0, temperature=1.0, reduction=reduction)
     expected = sum((v[i, k] - y[i, k]) ** 2 for i in range(5) for k in range(4)) / (5 if reduction == "mean" else 1)
@@ -63,7 +64,9 @@ def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float)
 
     The images are `v` (N, n), the sentences are `y` (M, n), and sentence j belongs to image `image_of[j]`.
     """
-    total, sentences, images = 0.0, range(len(y)), range(len(v))
+    total = 0.0
+    sentences = range(len(y))
+    images = range(len(v))
     for j in sentences:
         i = image_of[j]
         total += sum(max(0.0, margin - v[i] @ y[j] + v[i] @ y[c]) for c in sentences if image_of[c] != i)
@@ -73,15 +76,20 @@ def equation_5(v: np.ndarray, y: np.ndarray, image_of: list[int], margin: float)
 
 def test_ranking_loss_of_the_whole_training_set_is_equation_5_of_socher() -> None:
     objective = Objective("ranking", "distinct", 0, margin=3.0, temperature=1.0, reduction="sum")
-    rng, image_of = np.random.default_rng(1), [2, 0, 0, 1, 2, 2, 1, 0]
-    v, y = rng.standard_normal((3, 4)), rng.standard_normal((8, 4))
+    rng = np.random.default_rng(1)
+    image_of = [2, 0, 0, 1, 2, 2, 1, 0]
+    v = rng.standard_normal((3, 4))
+    y = rng.standard_normal((8, 4))
     scores = torch.from_numpy(v[image_of] @ y.T)
     assert objective(scores, torch.tensor(image_of)).item() == pytest.approx(equation_5(v, y, image_of, 3.0))
     # An example by hand with margin 1: the images are (1) and (2). The first has the sentences (1) and (2), and the
     # second has the sentence (4).
-    v, y, image_of = np.array([[1.0], [2.0]]), np.array([[1.0], [2.0], [4.0]]), [0, 0, 1]
+    v = np.array([[1.0], [2.0]])
+    y = np.array([[1.0], [2.0], [4.0]])
+    image_of = [0, 0, 1]
     one = Objective("ranking", "distinct", 0, margin=1.0, temperature=1.0, reduction="sum")
-    sentences, images = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0, (1 - 1 + 2) + (1 - 2 + 4) + 0
+    sentences = (1 - 1 + 4) + (1 - 2 + 4) + 0 + 0
+    images = (1 - 1 + 2) + (1 - 2 + 4) + 0
     assert one(torch.from_numpy(v[image_of] @ y.T), torch.tensor(image_of)).item() == sentences + images
     assert equation_5(v, y, image_of, 1.0) == sentences + images
 

@@ -76,7 +76,8 @@ def test_training_and_embedding_equal_those_on_the_cpu(name: str, other_device: 
 
 @pytest.mark.parametrize("rule", SUMS)
 def test_fragment_scores_equal_those_on_the_cpu(rule: str, other_device) -> None:
-    rng, gradients = np.random.default_rng(0), []
+    rng = np.random.default_rng(0)
+    gradients = []
     parts = [rng.standard_normal((n, 5)).astype(np.float32) for n in (4, 9)]
     offsets = np.array([0, 3, 4, 4]), np.array([0, 2, 2, 9])
     wholes = [rng.standard_normal((3, 4)).astype(np.float32) for _ in range(2)]

@@ -26,7 +26,8 @@ def test_states_and_gradients_equal_those_of_torch(name: str) -> None:
     reference = (torch.nn.RNN if relu else getattr(torch.nn, name.upper()))(5, 4, **relu)
     packed = pack(make_tokens(LENGTHS), unknown=20)
     words = torch.randn(21, 5)
-    theirs, ours = words.clone().requires_grad_(), words.clone().requires_grad_()
+    theirs = words.clone().requires_grad_()
+    ours = words.clone().requires_grad_()
     sequence = torch.nn.utils.rnn.PackedSequence(theirs[packed.ids], torch.tensor(packed.sizes))
     expected = reference(sequence)[0].data
     weights = [p.detach().clone().requires_grad_() for p in reference.parameters()]
@@ -63,7 +64,8 @@ def test_peephole_states_and_gradients_follow_the_equations_of_the_paper() -> No
     packed = pack(make_tokens(LENGTHS), unknown=20)
     parts = [torch.randn(shape) for shape in ((len(packed.ids), 5), (16, 5), (16, 4), (12, 4), (16,))]
     ours, theirs = ([part.clone().requires_grad_() for part in parts] for _ in range(2))
-    states, expected = PeepholeRecurrence.apply(packed.sizes, *ours), peephole_states(packed, *theirs)
+    states = PeepholeRecurrence.apply(packed.sizes, *ours)
+    expected = peephole_states(packed, *theirs)
     torch.testing.assert_close(states, expected, rtol=1e-5, atol=1e-6)
     direction = torch.randn_like(expected)
     (expected * direction).sum().backward()
@@ -93,7 +95,8 @@ def test_the_plain_network_follows_the_equation_of_socher(activation: str, bias:
     """The expected states h_t = f(W_h h_(t-1) + W_x x_t) are computed word by word, and the expected gradients by
     torch. Without `bias`, only the word vectors, W_x and W_h are trained."""
     torch.manual_seed(0)
-    encoder, tokens = PlainRecurrent(torch.randn(21, 5), 4, 0.0, activation, bias), make_tokens(LENGTHS)
+    encoder = PlainRecurrent(torch.randn(21, 5), 4, 0.0, activation, bias)
+    tokens = make_tokens(LENGTHS)
     f = {"identity": lambda h: h}.get(activation) or getattr(torch, activation)
     expected = []
     for ids in tokens:
@@ -101,8 +104,10 @@ def test_the_plain_network_follows_the_equation_of_socher(activation: str, bias:
         for word in list(ids) or [20]:
             h = f(encoder.u @ h + encoder.w @ encoder.words[word] + encoder.bias + encoder.hidden_bias)
         expected.append(h)
-    packed, trained = pack(tokens, unknown=20), [p for p in encoder.parameters() if p.requires_grad]
-    found, expected = encoder(packed), torch.stack(expected)
+    packed = pack(tokens, unknown=20)
+    trained = [p for p in encoder.parameters() if p.requires_grad]
+    found = encoder(packed)
+    expected = torch.stack(expected)
     torch.testing.assert_close(found, expected)
     weights = torch.randn(found.shape)
     ours, theirs = (torch.autograd.grad((h * weights).sum(), trained) for h in (found, expected))

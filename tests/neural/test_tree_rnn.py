@@ -36,8 +36,10 @@ def make_trees(kind: str, seed: int = 0) -> Trees:
 @pytest.mark.parametrize("kind", ["ctrnn", "dtrnn", "sdtrnn"])
 @pytest.mark.parametrize("activation", ["tanh", "relu", "sigmoid", "identity"])
 def test_vectors_and_gradients_by_heights_equal_those_of_the_recursion(kind: str, activation: str) -> None:
-    encoder, trees = make_encoder(kind, activation=activation), make_trees(kind)
-    found, expected = encoder(encoder.arrange(trees)), recursion(encoder, trees)
+    encoder = make_encoder(kind, activation=activation)
+    trees = make_trees(kind)
+    found = encoder(encoder.arrange(trees))
+    expected = recursion(encoder, trees)
     torch.testing.assert_close(found, expected, rtol=0, atol=1e-5)
     weights = torch.randn(found.shape, generator=torch.Generator().manual_seed(0))
     parameters = list(encoder.parameters())

@@ -23,7 +23,8 @@ def test_sums_of_adagrad_are_reset_to_one() -> None:
         "dtrnn", train=64, dev=16, epochs=ADAGRAD_RESET + 1, patience=ADAGRAD_RESET, optimiser="adagrad"
     )
     train(model_spec("dtrnn").load(), task, None, after_step)
-    first, last = sums[::2], sums[1::2]
+    first = sums[::2]
+    last = sums[1::2]
     assert sums[:-2] == sorted(sums[:-2]) and first[ADAGRAD_RESET] < last[ADAGRAD_RESET - 1] / 4
 
 
@@ -41,7 +42,8 @@ def test_the_squared_loss_trains_one_side_at_a_time_and_neither_side_collapses()
     trainer.run(after_step)
     assert moved[0] == moved[2] == {"image_map"} and "image_map" not in moved[3] and moved[3] == moved[5]
     model = trainer.finish()
-    images, sentences = model.embed_images(task.dev.features), model.embed_sentences(task.dev.sentences)
+    images = model.embed_images(task.dev.features)
+    sentences = model.embed_sentences(task.dev.sentences)
     assert images.std(axis=0).max() > 0.03 and sentences.std(axis=0).max() > 0.03
     # `dev` is the negative mean rank. By chance it would be -30.
     assert max(entry["dev"] for entry in trainer.progress.history) > -5
@@ -52,7 +54,8 @@ def test_each_side_is_trained_with_any_patience_and_weights_decay_only_on_the_tr
         "dtrnn", train=64, dev=16, epochs=8, patience=1, loss="squared", weight_decay=0.5, learning_rate=0.02
     )
     trainer = model_spec("dtrnn").load().trainer(task)
-    before, moved = {name: p.detach().clone() for name, p in trainer.trained.items()}, []
+    before = {name: p.detach().clone() for name, p in trainer.trained.items()}
+    moved = []
     trainer.judge = lambda: -len(trainer.progress.history)  # The first epoch remains the best.
 
     def after_step(training: Training) -> None:
@@ -66,7 +69,8 @@ def test_each_side_is_trained_with_any_patience_and_weights_decay_only_on_the_tr
 def test_a_step_of_adagrad_follows_the_objective_of_the_paper() -> None:
     """The expected first step is computed with the gradients of J + lambda (|theta|^2 + |W_I|) of Socher et al. 2014,
     section 5. The sums of squared gradients start at 1."""
-    rate, penalty = 0.5, 0.3
+    rate = 0.5
+    penalty = 0.3
     settings = {"loss": "ranking", "score": "product", "negatives": "distinct", "reduction": "sum", "margin": 3.0}
     settings |= {"optimiser": "adagrad", "learning_rate": rate, "decay": 1.0, "penalty": penalty, "clip": 1e12}
     task = make_task_of(
@@ -77,8 +81,10 @@ def test_a_step_of_adagrad_follows_the_objective_of_the_paper() -> None:
     before = {name: p.detach().clone() for name, p in training.trained.items()}
     rows = training._batches()[0]
     images, trees = training.draw(rows)
-    v, y = training.module.embed_images(images), training.module.embed_sentences(trees)
-    owners, loss = torch.tensor(task.train.owners[rows]), 0
+    v = training.module.embed_images(images)
+    y = training.module.embed_sentences(trees)
+    owners = torch.tensor(task.train.owners[rows])
+    loss = 0
     for j, i in enumerate(owners.tolist()):
         others = torch.tensor([c for c in range(len(y)) if owners[c] != i])
         loss = loss + (3 - v[j] @ y[j] + y[others] @ v[j]).clamp(min=0).sum()

@@ -23,7 +23,8 @@ from stages.results.compare import _learned_photos, _read_figures, command
 
 def system(name: str, better: int, photos: list[str], seed: int = 0):
     """Make a system in which the first `better` of the photos have rank 1, and the others have random ranks."""
-    rng, n = np.random.default_rng(seed), len(photos)
+    rng = np.random.default_rng(seed)
+    n = len(photos)
     order = [int(photo) for photo in photos]
     ranks = np.where(np.arange(n) < better, 1, rng.integers(1, n, n))[order].astype(np.int32)
     found = {"image_to_sentence": ranks, "sentence_to_image": ranks, "owners": np.arange(n, dtype=np.int32)}
@@ -33,7 +34,8 @@ def system(name: str, better: int, photos: list[str], seed: int = 0):
 
 def test_photos_are_paired_by_name_and_not_by_order() -> None:
     photos = [str(number) for number in range(200)]
-    first, same = system("a", 150, photos), system("b", 150, photos[::-1])
+    first = system("a", 150, photos)
+    same = system("b", 150, photos[::-1])
     (_, row) = compare_systems([first, same], Bootstrap(200, 0))
     assert row["minus"]["difference"] == 0 and row["minus"]["ci95"] == [0, 0]
     worse = compare_systems([first, system("c", 20, photos)], Bootstrap(200, 0))[1]["minus"]
@@ -74,7 +76,8 @@ def test_a_table_of_published_results_needs_names_and_percentages(tmp_path: Path
 
 
 def test_a_run_is_compared_with_a_copy_and_with_a_table(run: Path, tmp_path: Path) -> None:
-    other, table = tmp_path / "other", tmp_path / "others.csv"
+    other = tmp_path / "other"
+    table = tmp_path / "others.csv"
     shutil.copytree(run, other)
     table.write_text(f"model,{','.join(HEADINGS)}\n<SCAN>,52.2,81,89.2,38.3,67.8,78.9\n")
     output = tmp_path / "page.html"

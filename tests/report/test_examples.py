@@ -37,7 +37,8 @@ def rolled(gallery: SplitGallery, shift: int) -> SplitGallery:
 def test_right_answers_are_marked_and_ranked(gallery: SplitGallery) -> None:
     examples = gallery.examples()
     assert (examples.model, examples.split, examples.n_images, examples.n_sentences) == ("ncca", "train", 16, 32)
-    first, last = examples.by_sentence[0], examples.by_sentence[-1]
+    first = examples.by_sentence[0]
+    last = examples.by_sentence[-1]
     # dog-0 is exactly on its axis and comes first. tree-22 is farther from its axis than tree-6 and comes second.
     assert (first.query, first.rank) == ("a dog", 1)
     assert [(a.what.name, a.right) for a in first.answers[:2]] == [("dog-0.png", True), ("dog-16.png", False)]
@@ -60,7 +61,8 @@ def test_a_right_answer_with_a_high_rank_is_shown_last(gallery: SplitGallery) ->
 def test_failures_have_the_highest_ranks_and_successes_the_lowest(shift: int, gallery: SplitGallery) -> None:
     """No two failures belong to the same image, and no two successes."""
     gallery = rolled(gallery, shift)
-    scores, examples = gallery.sentence_vectors @ gallery.image_vectors.T, gallery.examples()
+    scores = gallery.sentence_vectors @ gallery.image_vectors.T
+    examples = gallery.examples()
     ranks = (scores >= scores[np.arange(len(scores)), gallery.owners][:, None]).sum(axis=1)
     assert examples.failures[0].rank == ranks.max()
     owners = dict(zip(gallery.sentences["text"].to_pylist(), gallery.owners, strict=True))

@@ -91,7 +91,8 @@ def test_the_collection_is_counted_and_its_rejects_are_explained(page: Outline) 
 
 
 def test_an_index_has_the_figures_of_its_card(page: Outline, run: Path) -> None:
-    cards, rows = read_json(run / "index/ncca/card.json"), page.rows("Indexes")
+    cards = read_json(run / "index/ncca/card.json")
+    rows = page.rows("Indexes")
     assert [row["vectors of"] for row in rows] == ["images", "sentences"]
     for row in rows:
         card = cards[row["vectors of"]]
@@ -127,7 +128,8 @@ def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_value
         "regions": {"encoders": ["colour"]},
         "describe": {"splits": ["test"], "boxes": True},
     }
-    page, heading = report(own, shown), "Scores of generated captions"
+    page = report(own, shown)
+    heading = "Scores of generated captions"
     images, boxes = page.lines(heading)[1:]
     assert images == ["mrnn", "8 photos", "test", "51.2", "40.0", "30.0", "20.0", "45.0", "99.0", "–", "5.0", "2.6"]
     assert boxes[:4] == ["mrnn", "21 boxes", "test", "51.2"]
@@ -135,7 +137,8 @@ def test_scores_of_generated_captions_are_a_table_with_reasons_for_missing_value
 
 
 def test_measures_of_phrases_and_regions_are_a_table(own: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    layout, splits = Layout(own), [("ncca", "dev"), ("ncca", "test")]
+    layout = Layout(own)
+    splits = [("ncca", "dev"), ("ncca", "test")]
     made = {"model": "ncca"}
     ranks = {"recall@1": 4.04, "recall@5": 14.3, "recall@10": 22.0, "median_rank": 50.0, "mean_rank": 70.0}
     measured = {
@@ -149,7 +152,8 @@ def test_measures_of_phrases_and_regions_are_a_table(own: Path, monkeypatch: pyt
     publish_record(layout.phrase_ranking("ncca", "dev").path, left_out, provenance=by_hand(own))
     ranking = layout.phrase_ranking("ncca", "test").path
     publish_record(ranking, {**made, "split": "test", **measured}, provenance=by_hand(own))
-    vector, image = vectors_column(np.ones((1, 4))), {"image_id": [2]}
+    vector = vectors_column(np.ones((1, 4)))
+    image = {"image_id": [2]}
     region = pa.table({**image, "number": [0], **dict.fromkeys(("x1", "y1", "x2", "y2"), [0.0]), "vector": vector})
     phrase = pa.table({**image, "sentence_id": [4], "text": ["a dog"], "head": ["dog"], "vector": vector})
     for names in splits:

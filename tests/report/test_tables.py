@@ -66,7 +66,8 @@ def test_models_without_a_choice_are_omitted() -> None:
 
 def test_faulty_rows_of_features_are_counted() -> None:
     rows = np.random.default_rng(0).standard_normal((20, 5)).astype(np.float32)
-    health, lengths = measure_rows(rows), np.sqrt((rows.astype(float) ** 2).sum(axis=1))
+    health = measure_rows(rows)
+    lengths = np.sqrt((rows.astype(float) ** 2).sum(axis=1))
     assert [health[fault] for fault in ("sampled", "zero", "equal", "constant")] == [20, 0, 0, 0]
     assert (health["length"], health["spread"]) == (pytest.approx(lengths.mean()), pytest.approx(lengths.std()))
     rows[:, 3] = 2

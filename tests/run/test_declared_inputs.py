@@ -253,7 +253,8 @@ def list_jobs(run: Run, targets: Set[str]) -> list[tuple[Stage, Names]]:
 
 def bring_vectors(run: Path, data: Path) -> None:
     """Write random vectors for all images and captions of the run, as precomputed vectors."""
-    manifest, rng = Manifest(run / "manifest"), np.random.default_rng(0)
+    manifest = Manifest(run / "manifest")
+    rng = np.random.default_rng(0)
     np.save(data / "theirs.npy", rng.standard_normal((manifest.n_images, 4)).astype(np.float32))
     (data / "theirs.txt").write_text("".join(f"{path}\n" for path in manifest.images["path"].to_pylist()))
     np.save(data / "given.npy", rng.standard_normal((len(manifest.sentence_images), 4)).astype(np.float32))

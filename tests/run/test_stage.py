@@ -80,7 +80,8 @@ def test_an_unknown_name_lists_the_known_names() -> None:
 
 
 def test_omitted_names_select_the_wanted_choices() -> None:
-    config, evaluate = load(), STAGES["evaluate"]
+    config = load()
+    evaluate = STAGES["evaluate"]
     assert evaluate.select(config, []) == config.evaluations()
     assert evaluate.select(config, ["ncca", "train"]) == [
         ("ncca", "train", "all-sentences"), ("ncca", "train", "first-sentence"),
@@ -130,14 +131,16 @@ def test_parts_are_made_separately_and_existing_shards_are_kept(tmp_path: Path) 
 def test_the_fingerprint_follows_the_version_the_keys_and_the_inputs(tmp_path: Path) -> None:
     from dataclasses import replace
 
-    run, stage = make_run(tmp_path), STAGES["encode_sentences"]
+    run = make_run(tmp_path)
+    stage = STAGES["encode_sentences"]
 
     def fingerprint(declared: Stage, number: int = 0) -> str:
         return Jobs(Run(run)).shard_job(declared, ("tfidf",), number).provenance.fingerprint
 
     first = fingerprint(stage)
     assert fingerprint(stage) == first != fingerprint(stage, 1)
-    newer, config = replace(stage, version=stage.version + 1), Run(run).config
+    newer = replace(stage, version=stage.version + 1)
+    config = Run(run).config
     assert fingerprint(newer) != first
     # Snakemake reruns a job if the value of `depends` has changed.
     assert newer.depends(config, "tfidf") != stage.depends(config, "tfidf")

@@ -68,7 +68,8 @@ def test_a_condition_filters_every_kind_of_answer(client: TestClient, run: Path)
     def ids(answer: object) -> set[int]:
         return {result["image_id"] for result in answer.json()["results"]}
 
-    base, where = "/api/models/ncca", {"where": "split = 'test' and width < 80", "top": 20}
+    base = "/api/models/ncca"
+    where = {"where": "split = 'test' and width < 80", "top": 20}
     passing = {2, 5, 8, 11, 14, 17}
     assert ids(client.get(f"{base}/images", params={"sentence": "a dog", **where})) == passing
     for kind, form in (("sentences", {}), ("similar", {"sentence": "a cat"}), ("arithmetic", {"plus": "cat"})):
@@ -143,7 +144,8 @@ def test_a_query_that_cannot_be_answered_gets_a_message(
 
 @pytest.mark.parametrize("path", ["/", "/api/health", "/api/models/ncca/images?sentence=dog", "/api/models/no/images"])
 def test_a_head_request_has_the_status_and_type_of_the_answer(client: TestClient, path: str) -> None:
-    head, answer = client.head(path), client.get(path)
+    head = client.head(path)
+    answer = client.get(path)
     assert (head.status_code, head.headers["Content-Type"]) == (answer.status_code, answer.headers["Content-Type"])
 
 

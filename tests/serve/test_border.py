@@ -236,7 +236,8 @@ def test_endless_uploads_time_out_and_do_not_block_queries(gallery: ServedGaller
 
 
 def test_too_many_requests_are_refused_and_the_others_answered(gallery: ServedGallery) -> None:
-    released, search = threading.Event(), gallery.images
+    released = threading.Event()
+    search = gallery.images
 
     def slowly(sentence: str, top: int, where: str | None, **more: object) -> list:
         released.wait(60)

@@ -49,7 +49,8 @@ def listening(app: object) -> Iterator[str]:
 def page(browser: Any) -> Iterator[Any]:
     """Open a new browser page. The test fails if a script raises an error or a request goes to another server."""
     context = browser.new_context(viewport={"width": 1280, "height": 900})
-    page, wrong = context.new_page(), []
+    page = context.new_page()
+    wrong = []
     page.set_default_timeout(60_000)
     playwright.expect.set_options(timeout=60_000)
     page.on("pageerror", lambda error: wrong.append(str(error)))

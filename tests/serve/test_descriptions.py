@@ -60,7 +60,8 @@ def test_the_server_generates_the_same_captions_as_the_command(client: TestClien
 def test_generating_captions_does_not_delay_searches_and_its_queue_is_limited(
     app: FastAPI, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    released, usual = threading.Event(), Describer.describe
+    released = threading.Event()
+    usual = Describer.describe
 
     def slowly(describer: Describer, *arguments: object):
         released.wait(300)

@@ -62,7 +62,8 @@ def test_a_photo_of_an_index_is_a_query_without_its_file_or_encoder(run: Path, b
     whole = open_gallery(run / bundle)
     read = open_index(run / bundle).photographs(run / "elsewhere" if missing == "photographs" else None).read
     bare = ServedGallery(whole.searcher, lambda data: {}, read, PIXELS, 32)
-    address, form = "/api/models/ncca/similar?top=9", {"of": "ncca", "image_id": 3}
+    address = "/api/models/ncca/similar?top=9"
+    form = {"of": "ncca", "image_id": 3}
     first, second = (make_client(gallery).post(address, data=form).json()["results"] for gallery in (whole, bare))
     assert {one["name"] for one in first[:3]} == {one["name"] for one in second[:3]} and second[0]["image_id"] == 3
     told = make_client(bare).post(address, data={**form, "image_id": 99})
@@ -143,7 +144,8 @@ def test_removed_photos_are_no_longer_shown(run: Path, tmp_path: Path, monkeypat
 def priced(run: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a run whose index has the user columns `price` and `shelf`, and return its folder."""
     folder = tmp_path_factory.mktemp("priced")
-    bundle, writer = IndexShard(run / "bundle"), IndexWriter(folder / "bundle")
+    bundle = IndexShard(run / "bundle")
+    writer = IndexWriter(folder / "bundle")
     writer.link(bundle, but={"images.parquet"})
     table = bundle.table("images")
     own = {"price": pa.array(range(len(table))), "shelf": pa.array([f"s{row % 3}" for row in range(len(table))])}
@@ -189,7 +191,8 @@ def test_a_column_that_no_index_has_is_refused(priced: Path) -> None:
 def test_a_server_says_that_the_folder_of_photos_is_gone(
     run: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    bundle, writer = IndexShard(run / "bundle"), IndexWriter(tmp_path / "bundle")
+    bundle = IndexShard(run / "bundle")
+    writer = IndexWriter(tmp_path / "bundle")
     writer.link(bundle)
     writer.commit(source=bundle.card, data_root=str(tmp_path / "gone"))
     with caplog.at_level(logging.WARNING):

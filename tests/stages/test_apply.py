@@ -56,7 +56,8 @@ def test_photos_without_captions_are_found_by_words(applied: Path) -> None:
 
 
 def test_the_card_says_what_the_model_was_trained_on(colours: Path, applied: Path) -> None:
-    card, trained = IndexShard(applied / "out").card, IndexShard(colours / "bundle").card
+    card = IndexShard(applied / "out").card
+    trained = IndexShard(colours / "bundle").card
     assert card.trained_on == trained.trained_on
     assert card.trained_on.run == "colours" and card.trained_on.images == 32
     assert (card.name, card.images.count, card.sentences) == ("out", 24, None)
@@ -153,7 +154,8 @@ def test_photos_are_added_in_place(colours: Path, tmp_path: Path, caplog: pytest
     After a change of the model of the index, the added photos are embedded again.
     """
     caplog.set_level("INFO")
-    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    photos = tmp_path / "photos"
     shutil.copytree(colours / "data", photos)
     draw(photos / "new", 8, 2)
     run_command("add", index, photos)
@@ -184,7 +186,8 @@ def test_a_second_addition_says_that_nothing_is_new(
 ) -> None:
     """One of the two photos is in the index itself. Numbers of shards and of queries per second are debug messages."""
     caplog.set_level("INFO")
-    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    photos = tmp_path / "photos"
     draw(photos, 1, 2)
     shutil.copy(next((colours / "data").glob("*.png")), photos / "known.png")
     for expected in (f"added 1 of 2 photos of {photos}", f"added 0 of 2 photos of {photos}; {index} already has them"):
@@ -281,7 +284,8 @@ def test_an_index_of_several_shards_is_applied_to_a_webdataset_shard(joined: Pat
 def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     """The removal holds after the photos were moved, after a refresh, and for copies of a removed photo."""
     caplog.set_level("INFO")
-    index, photos = shutil.copytree(colours / "bundle", tmp_path / "index"), tmp_path / "photos"
+    index = shutil.copytree(colours / "bundle", tmp_path / "index")
+    photos = tmp_path / "photos"
     draw(photos, 8, 2)
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
@@ -302,7 +306,8 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
 def test_a_failed_refresh_names_the_command_that_adds_the_photos_again(
     colours: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    index, photos = shutil.copytree(colours / "bundle", tmp_path / "my index"), tmp_path / "photos"
+    index = shutil.copytree(colours / "bundle", tmp_path / "my index")
+    photos = tmp_path / "photos"
     draw(photos, 4, 2)
     run_command("add", index, photos)
     retell(index / "added/00-photos/index/ncca/card.json", "inputs", "model", value="an earlier one")

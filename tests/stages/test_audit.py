@@ -36,7 +36,8 @@ COPY = "copy.png"
 def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Make a run of photos with three captions each, which name a colour and a thing. One photo has a mirrored copy."""
     folder = tmp_path_factory.mktemp("audit")
-    data, run = folder / "data", folder / "run"
+    data = folder / "data"
+    run = folder / "run"
     data.mkdir()
     lines = []
     for i in range(IMAGES):
@@ -97,7 +98,8 @@ def test_audit_finds_split_leakage_and_wrong_captions_and_ingest_leaves_them_out
 
     data = Path(open_run(run).config.data_root)
     ingest(tmp_path / "again", data, {"collection": {"takedown": str(tmp_path / "out.txt")}})
-    before, after = Manifest(run / "manifest"), Manifest(tmp_path / "again/manifest")
+    before = Manifest(run / "manifest")
+    after = Manifest(tmp_path / "again/manifest")
     assert set(before.images["path"].to_pylist()) - set(after.images["path"].to_pylist()) == gone
     left = Counter(captions_of(before)) - Counter(captions_of(after))
     assert {line for line in left if line.partition("\t")[0] not in gone} == reliable - gone

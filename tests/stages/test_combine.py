@@ -39,7 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
             provenance=by_hand(run), details={**parameters.details, "model": row},
         )  # fmt: skip
         for path in (run / "embeddings/ncca").glob("*.h5"):
-            shard, details = Shard(path, EMBEDDINGS), open_commit(path, EMBEDDINGS).details
+            shard = Shard(path, EMBEDDINGS)
+            details = open_commit(path, EMBEDDINGS).details
             arrays = {name: np.array(shard[name]) for name in ("images", "image_id", "sentences", "sentence_id")}
             arrays["sentences"] = np.roll(arrays["sentences"], -1 if row == "wrong" else 0, axis=1)
             details = {**details, "model": row, "made_of": row}
@@ -72,12 +73,14 @@ def test_a_member_that_is_always_wrong_gets_no_weight(run: Path) -> None:
 
 
 def test_joined_vectors_score_the_weighted_sum_and_equal_the_embeddings_of_the_model(run: Path) -> None:
-    parameters, manifest = combine_both(run, [0.25]), Manifest(run / "manifest")
+    parameters = combine_both(run, [0.25])
+    manifest = Manifest(run / "manifest")
     weights = parameters.details["weights"]
     assert sum(weights.values()) == pytest.approx(1) and min(weights.values()) > 0
     joined = Embeddings(manifest, run / "embeddings/both")
     members = {name: Embeddings(manifest, run / "embeddings" / name) for name in weights}
-    images, sentences = np.arange(24), np.arange(48)
+    images = np.arange(24)
+    sentences = np.arange(48)
     expected = sum(
         weight * members[name].read("images", images) @ members[name].read("sentences", sentences).T
         for name, weight in weights.items()
@@ -103,9 +106,11 @@ def test_a_region_model_as_a_member_makes_a_region_ensemble(run: Path) -> None:
     value = {"models": ["sets"], "regions": {"encoders": ["colour"]}, "variants": variants, "ensembles": ensembles}
     write_config(run, value)
     write_tokens_of_terms(run)
-    details, manifest = combine(run, "sets").details, Manifest(run / "manifest")
+    details = combine(run, "sets").details
+    manifest = Manifest(run / "manifest")
     assert details["registered"] == "fragment-ensemble"
-    images, sentences = np.arange(24), np.arange(48)
+    images = np.arange(24)
+    sentences = np.arange(48)
     right = Embeddings(manifest, run / "embeddings" / "right")
     expected = details["weights"]["right"] * right.read("images", images) @ right.read("sentences", sentences).T
     for row in rules:

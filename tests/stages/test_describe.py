@@ -61,7 +61,8 @@ def test_a_generator_of_another_joint_space_is_refused(run: Path) -> None:
     """The generator was trained with another value of `describe.space`."""
     train(run, "lbl")
     opened = Run(run)
-    stored, space = read_generator(opened, "lbl"), open_space_index(opened, "lbl")
+    stored = read_generator(opened, "lbl")
+    space = open_space_index(opened, "lbl")
     earlier = replace(stored.parameters, details={**stored.parameters.details, "space": "another"})
     with pytest.raises(IntegrityError, match=r"lbl and .* do not agree \(compared: joint space\)"):
         gather_sources(opened, stored._replace(parameters=earlier), read_corpus(opened), space)

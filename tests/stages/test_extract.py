@@ -145,9 +145,12 @@ class Killed(BaseException):
 
 def test_a_killed_extraction_continues_from_its_checkpoint(run: Path) -> None:
     whole = extract(run)
-    features, image_id = whole["features"][:], whole["image_id"][:]
+    features = whole["features"][:]
+    image_id = whole["image_id"][:]
     shutil.rmtree(run / "features")
-    load, part, loaded = PhotographReader.load, Path(f"{whole.path}.parts/0000000.h5"), []
+    load = PhotographReader.load
+    part = Path(f"{whole.path}.parts/0000000.h5")
+    loaded = []
 
     def until_the_second_part(*given: object) -> object:
         loaded.append(given[-1])

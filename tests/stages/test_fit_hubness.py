@@ -78,7 +78,8 @@ def test_a_linear_refit_solves_all_pairs_with_the_chosen_hyperparameters(run: Pa
     assert log["chosen"] == chosen.details["training_log"]["chosen"] and log["trials"] == []
     assert log["dev_correlations"] is None and refit.details["refits"] == "ncca"
 
-    manifest, found = Manifest(run / "manifest"), log["chosen"]
+    manifest = Manifest(run / "manifest")
+    found = log["chosen"]
     shards = [VectorShard(path) for path in sorted((run / "text/tfidf").glob("*.h5"))]
     accumulator = MomentsAccumulator(len(THINGS), shards[0].matrix.shape[1], threads=1)
     for number, shard in enumerate(shards):
@@ -128,11 +129,14 @@ def test_a_refit_is_not_evaluated_on_dev(run: Path) -> None:
 
 def test_the_correction_that_is_best_on_dev_is_chosen_and_embedded(run: Path) -> None:
     found = read_model(run, "ncca-csls")
-    log, bank = found.details["training_log"], Bank(found.tensors["hubness/images"], found.tensors["hubness/sentences"])
+    log = found.details["training_log"]
+    bank = Bank(found.tensors["hubness/images"], found.tensors["hubness/sentences"])
     assert len(bank.images) == len(bank.sentences) == 20 and len(log["trials"]) == 5
     manifest = Manifest(run / "manifest")
-    plain, dev = Embeddings(manifest, run / "embeddings/ncca"), split_pairs(manifest, "dev")
-    x, y = plain.read("images", dev.image_id), plain.read("sentences", dev.sentence_id)
+    plain = Embeddings(manifest, run / "embeddings/ncca")
+    dev = split_pairs(manifest, "dev")
+    x = plain.read("images", dev.image_id)
+    y = plain.read("sentences", dev.sentence_id)
     terms, again = choose_correction("csls", bank, x, y, dev.owners, HubnessSettings(**SETTINGS["hubness"]))
     correction = HubnessCorrection(bank, terms)
     assert log["chosen"] == again["chosen"]

@@ -32,11 +32,13 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     write_config(folder, CONFIG, SETTINGS)
     build_tokens(folder)
     for number in range(manifest.n_shards):
-        name, rows = f"shard-{number:05d}.h5", manifest.shard(number)
+        name = f"shard-{number:05d}.h5"
+        rows = manifest.shard(number)
         ids = np.arange(rows.first_image, rows.last_image)
         features = np.concatenate([features_of(THINGS[i % 8])["colour"] for i in ids])
         write_features(folder / "features/colour" / name, features, ids, by_colour(folder), {})
-        rng, lengths = np.random.default_rng(number), 1 + ids % 4
+        rng = np.random.default_rng(number)
+        lengths = 1 + ids % 4
         regions = [0.1 * rng.random((length, features.shape[1])) for length in lengths]
         for own, whole in zip(regions, features, strict=True):
             own[0] += whole

@@ -175,7 +175,8 @@ def texts_source(captioned: Path, tmp_path: Path) -> Path:
 
     Each row is named by the path of the image in another folder, and the number of the sentence in the image.
     """
-    ids, paths = np.arange(TEXTS)[::-1], open_run(captioned).manifest.images["path"].to_pylist()
+    ids = np.arange(TEXTS)[::-1]
+    paths = open_run(captioned).manifest.images["path"].to_pylist()
     np.save(tmp_path / "s.npy", np.stack([ids, 2 * ids], axis=1).astype(np.float32))
     (tmp_path / "s.txt").write_text("".join(f"/elsewhere/{paths[i // 2]}#{i % 2}\n" for i in ids))
     return tmp_path / "s.npy"

@@ -47,7 +47,9 @@ def test_the_collection_is_the_same_for_any_number_of_processes(tmp_path: Path) 
 
 
 def test_trees_have_the_words_of_their_sentence_and_every_named_thing_has_a_box() -> None:
-    drawing, kinds, named = DrawingSettings(train=40, dev=5, test=5, weak=0, seed=5), defaultdict(set), 0
+    drawing = DrawingSettings(train=40, dev=5, test=5, weak=0, seed=5)
+    kinds = defaultdict(set)
+    named = 0
     for kind, nouns in NOUNS.items():
         for lemma in (*nouns.usual, *nouns.small):
             kinds[lemma].add(kind)

@@ -67,7 +67,8 @@ def test_batches_and_workers_change_nothing(run: Path) -> None:
     settings["extract"] |= {"batch_size": 1, "decode_workers": 1}
     settings["regions"] |= {"checkpoint_images": 100}
     (run / "config.yaml").write_text(json.dumps(settings))
-    boxes, features = plain["boxes"][:], plain["features"][:]
+    boxes = plain["boxes"][:]
+    features = plain["features"][:]
     run_command("extract_regions", *arguments(run), "--force")
     alone = RegionShard(plain.path)
     assert alone.commit.made_by == plain.commit.made_by and np.array_equal(alone["boxes"], boxes)

@@ -28,7 +28,8 @@ PAPER = {
 
 def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **changes: object) -> str:
     """Write evaluations of the models `names` by hand, run `reproduce`, and return the page that it writes."""
-    layout, found = Layout(folder), []
+    layout = Layout(folder)
+    found = []
     for rank, name in enumerate(names, 1):
         about = {"split": "test", "protocol": protocol, "n_images": 100, "n_sentences": 6}
         about["chance"] = {"sentence_to_image": MEASURES, "image_to_sentence": MEASURES}
@@ -45,7 +46,8 @@ def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **chan
 
 def test_generated_captions_are_compared_per_image(tmp_path: Path) -> None:
     generators = {"relu": {"generator": "mrnn", "cell": "relu"}, "near": {"generator": "nearest"}}
-    layout, n = Layout(make_run(tmp_path)), 6
+    layout = Layout(make_run(tmp_path))
+    n = 6
     for name, matched in (("relu", 3), ("near", 1)):
         metrics = {f"bleu_{k}": 50.0 for k in range(1, 5)} | {"rouge_l": 1.0, "cider": 10.0 * matched, "meteor": None}
         value = {"generator": name, "of": "images", "split": "test", "n_images": n, "n_boxes": None, **metrics}

@@ -64,8 +64,12 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
     for stage in ("make_demo", "ingest", "parse"):
         make_stage(stage, run)
     encode_parses(run)
-    manifest, kinds = Manifest(run / "manifest"), sorted(read_names(run / "data" / "names.tsv"))
-    eye, table, boxes, features = np.eye(len(kinds)), manifest.boxes.to_pylist(), [], []
+    manifest = Manifest(run / "manifest")
+    kinds = sorted(read_names(run / "data" / "names.tsv"))
+    eye = np.eye(len(kinds))
+    table = manifest.boxes.to_pylist()
+    boxes = []
+    features = []
     for row in manifest.images.to_pylist():
         own = [box for box in table if box["image_id"] == row["image_id"]][row["split"] == "test" :]
         boxes.append([[0, 0, row["width"], row["height"]], *([box[corner] for corner in CORNERS] for box in own)])
@@ -101,7 +105,8 @@ def phrased(run: Path) -> Path:
 
 
 def test_stored_phrases_and_regions_equal_the_embeddings_of_the_model(phrased: Path) -> None:
-    found, manifest = PhraseVectors(phrased / PHRASES), Manifest(phrased / "manifest")
+    found = PhraseVectors(phrased / PHRASES)
+    manifest = Manifest(phrased / "manifest")
     pairs = split_pairs(manifest, "dev")
     assert (found.model, found.split) == ("hmlstm", "dev")
     texts = manifest.sentences["text"].take(found.phrases["sentence_id"].to_numpy()).to_pylist()
@@ -123,7 +128,8 @@ def rank(run: Path) -> dict:
 
 def make_vectors_perfect(run: Path) -> None:
     """Replace each vector by a code of the kinds of things that a phrase names or that a box shows."""
-    names, manifest = read_names(run / "data" / "names.tsv"), Manifest(run / "manifest")
+    names = read_names(run / "data" / "names.tsv")
+    manifest = Manifest(run / "manifest")
     kinds = sorted(names)
     found = PhraseVectors(run / PHRASES)
     corner = ("image_id", "x1", "y1")
@@ -153,7 +159,8 @@ def test_phrases_are_ranked_and_compared_with_chance(phrased: Path, tmp_path: Pa
             assert value[direction][scope]["recall@1"] <= value[direction][scope]["recall@10"]
             assert {"recall@5", "median_rank", "mean_rank", "chance", "n"} <= set(value[direction][scope])
     path = run / "evaluation/phrases/hmlstm.dev.json"
-    stored, ranks = read_record(path), read_measured(path, "ranks")
+    stored = read_record(path)
+    ranks = read_measured(path, "ranks")
     assert stored == value
     measured = value["region_to_phrase"]["split"]
     assert np.mean(ranks["region_to_phrase.split"] <= 5) == pytest.approx(measured["recall@5"] / 100)
@@ -189,7 +196,8 @@ def evaluate(run: Path) -> dict:
 
 
 def test_captions_of_boxes_are_compared_with_the_phrases_that_name_them(described: Path, caplog) -> None:
-    found, manifest = describe(described, "mrnn-regions", "test.boxes"), Manifest(described / "manifest")
+    found = describe(described, "mrnn-regions", "test.boxes")
+    manifest = Manifest(described / "manifest")
     boxes = [box for box in manifest.boxes.to_pylist() if manifest.splits[box["image_id"]] == "test"]
     images = {box["image_id"] for box in boxes}
     assert f"{len(images)} of {len(boxes)} labelled boxes" in caplog.text
@@ -200,7 +208,8 @@ def test_captions_of_boxes_are_compared_with_the_phrases_that_name_them(describe
     assert np.mean(right) > 0.9  # The features encode the kind, and the snippets name its label.
 
     value = evaluate(described)
-    names, said = read_names(described / "data" / "names.tsv"), {}
+    names = read_names(described / "data" / "names.tsv")
+    said = {}
     for sentence in manifest.sentences.to_pylist():
         said.setdefault(sentence["image_id"], set()).update(sentence["text"].lower().split())
     named = [one for one in found["images"] if said[one["image_id"]] & names[one["label"]]]

@@ -39,7 +39,8 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_reading_a_start_keeps_only_a_sample_of_the_training_sentences(monkeypatch: pytest.MonkeyPatch) -> None:
     """Every eleventh of 45,056 sentences is kept. All of them together have 18 MB, but reading may take only 6 MB."""
-    count, started = 11 * word_towers.SCALE_SAMPLE, []
+    count = 11 * word_towers.SCALE_SAMPLE
+    started = []
     start = object.__new__(LinearModel)
     start.text = SimpleNamespace(encoders=())
     run = SimpleNamespace(

@@ -166,7 +166,8 @@ def answers_or_errors(ask: Callable[[str], object], names: Iterable[str]) -> dic
 @pytest.mark.parametrize("disturb", [truncate, delete, remake_encoder, lose_an_input])
 def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: Path) -> None:
     disturb(run)
-    required, faults = {}, {}
+    required = {}
+    faults = {}
     for source in SOURCES:
         required |= answers_or_errors(Commits(run).require, [source])
     for place in ARTEFACTS:
@@ -182,7 +183,8 @@ def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: P
 def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path) -> None:
     """A job that was killed has made one of the shards again from the same inputs. The commit record of the part, which
     lists the shard, was not written again."""
-    path, shards = run / "features/e/shard-00000.h5", "features/e/shard-*.h5.json"
+    path = run / "features/e/shard-00000.h5"
+    shards = "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
     publish_record(
         run / "features/e/part-00000.json", {"name": "e"}, provenance=provenance_of(run, "extract"), files=files
@@ -197,9 +199,11 @@ def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path
 def test_a_chunk_compares_the_commit_records_of_its_shards_by_hash(run: Path) -> None:
     """The shard was made again with other bytes. The new commit record is as long as the old record, which the commit
     record of the part lists, so that only its hash differs."""
-    path, shards = run / "features/e/shard-00001.h5", "features/e/shard-*.h5.json"
+    path = run / "features/e/shard-00001.h5"
+    shards = "features/e/shard-*.h5.json"
     commit = commit_path(path)
-    files, made_of = {commit.name: describe_file(commit)}, provenance_of(run, "extract", **read_commit(commit).inputs)
+    files = {commit.name: describe_file(commit)}
+    made_of = provenance_of(run, "extract", **read_commit(commit).inputs)
     publish_record(
         run / "features/e/part-00000.json", {"name": "e"}, provenance=provenance_of(run, "extract"), files=files
     )
@@ -235,7 +239,8 @@ def test_job_is_done_if_its_version_keys_and_inputs_are_current(change: dict, do
 
 
 def test_a_card_keeps_its_commit_record_until_another_index_is_made_from_it(tmp_path: Path) -> None:
-    path, digest = tmp_path / "run/index/m/card.json", "5" * 64
+    path = tmp_path / "run/index/m/card.json"
+    digest = "5" * 64
     carried = carry(provenance_of(tmp_path / "run", "build-index", model="d"), path, digest)
     assert carried["digest"] == digest and "files" not in carried
     card = {"model": "m", "files": {"images.faiss": {"bytes": 1, "sha256": "0" * 64}}, CARRIED: carried}
@@ -260,7 +265,8 @@ def test_fingerprint_of_unfinished_work_depends_on_everything_but_its_folder(tmp
 
 def test_bytes_that_are_replaced_after_their_check_are_refused(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The file is replaced after `read_verified` has read its commit record, which does not describe the new bytes."""
-    path, check = run / "models/m/model.safetensors", commits_module.open_commit
+    path = run / "models/m/model.safetensors"
+    check = commits_module.open_commit
 
     def check_and_replace(*given: object, **named: object) -> object:
         commit = check(*given, **named)

@@ -39,7 +39,8 @@ def test_written_multi_vectors_are_read_by_id(manifest: Manifest, tmp_path: Path
         boxes = np.repeat(np.arange(len(sides["images"].vectors))[:, None], 4, axis=1)
         sides["images"] = replace(sides["images"], boxes=boxes)
         details = {"model": "row", "registered": "dvsa", "metric": "inner_product", "made_of": "m"}
-        path, rule = tmp_path / f"shard-{number:05d}.h5", ScoreRule("words", float(wholes))
+        path = tmp_path / f"shard-{number:05d}.h5"
+        rule = ScoreRule("words", float(wholes))
         write_embeddings(path, sides, ids, details, rule)
         written.append((ids, sides, boxes))
     fragments = Embeddings(manifest, tmp_path)

@@ -104,7 +104,8 @@ GENERATIONS = {b"old": {"generation": 1}, b"new": {"generation": 2}}
 def publish_two(folder: Path, content: bytes) -> None:
     """Publish two shards with this `content`, and a summary whose commit record vouches for the records of both, in one
     batch."""
-    together, vouched = FileBatch(), {}
+    together = FileBatch()
+    vouched = {}
     for number in range(2):
         about = {"details": GENERATIONS[content], "beside": {f"{number}.txt": content}, "batch": together}
         commit = publish(folder / f"{number}.bin", content * 99, kind="thing", rows=1, **about)
@@ -195,7 +196,8 @@ def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkey
     """Of the files of five processes on several machines, only two are swept: the file of a dead process of this
     machine, and a file that a process of another machine wrote long ago. A dead process's file of an earlier version is
     swept too. Other names, a folder and a link stay."""
-    here, path = socket.gethostname(), tmp_path / "x.bin"
+    here = socket.gethostname()
+    path = tmp_path / "x.bin"
     files = {
         "living": half_written(path, here, os.getppid(), monkeypatch),
         "dead": half_written(path, here, DEAD, monkeypatch),
@@ -232,7 +234,8 @@ def test_file_published_during_the_check_is_not_an_orphan(tmp_path: Path, monkey
 
 
 def test_two_machines_write_one_file_under_two_names(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    path, together = tmp_path / "x.bin", FileBatch()
+    path = tmp_path / "x.bin"
+    together = FileBatch()
     together.add(path, b"ours")
     half_written(path, "another", os.getpid(), monkeypatch)
     together.publish()
@@ -240,7 +243,8 @@ def test_two_machines_write_one_file_under_two_names(tmp_path: Path, monkeypatch
 
 
 def test_new_folder_removes_only_leftovers_of_dead_processes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    output, here = tmp_path / "copy", socket.gethostname()
+    output = tmp_path / "copy"
+    here = socket.gethostname()
     names = {
         key: half_written(tmp_path / "copy", host, pid, monkeypatch)
         for key, host, pid in [("dead", here, DEAD), ("own", here, os.getpid()), ("elsewhere", "another", DEAD)]
@@ -248,7 +252,8 @@ def test_new_folder_removes_only_leftovers_of_dead_processes(tmp_path: Path, mon
     for file in names.values():
         file.unlink()
         (file / "deep").mkdir(parents=True)
-    synced, sync = [], os.fsync
+    synced = []
+    sync = os.fsync
     monkeypatch.setattr(os, "fsync", lambda number: synced.append(os.fstat(number).st_ino) or sync(number))
     with batch.new_folder(output) as folder:
         (folder / "deep").mkdir()

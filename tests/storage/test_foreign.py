@@ -175,7 +175,8 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 )
 def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, place: str, data: object) -> None:
     """The cases are a truncated part, missing metadata, and Python objects, which torch advises to unpickle."""
-    path, source = make_clip_retrieval(tmp_path) / place, tmp_path
+    path = make_clip_retrieval(tmp_path) / place
+    source = tmp_path
     if data is None:
         path.unlink()
     elif data == "half":

@@ -45,7 +45,8 @@ def busy(path: Path) -> Iterator[subprocess.Popen]:
     """Start a process that holds the lock of `path` until its standard input is closed."""
     program = [sys.executable, "-c", HOLDING, path]
     process = subprocess.Popen(program, env={**os.environ, "PYTHONPATH": str(ROOT)}, stdin=subprocess.PIPE)
-    lock, deadline = path.with_name(".tokens.json.lock"), time.monotonic() + 300
+    lock = path.with_name(".tokens.json.lock")
+    deadline = time.monotonic() + 300
     while not (lock.exists() and lock.stat().st_size):
         assert time.monotonic() < deadline, "no process took the lock"
         time.sleep(0.02)

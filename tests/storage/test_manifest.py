@@ -113,7 +113,8 @@ def test_pairs_of_a_split_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
     for wanted in (["dev"], ["train"], ["train", "dev"]):
         images = [number for number, split in enumerate(splits) if split in wanted]
         sentences = [2 * number + one for number in images for one in range(2)]
-        pairs, ids = split_pairs(manifest, *wanted), split_ids(manifest, wanted)
+        pairs = split_pairs(manifest, *wanted)
+        ids = split_ids(manifest, wanted)
         assert pairs.image_id.tolist() == ids["images"].tolist() == images
         assert pairs.sentence_id.tolist() == ids["sentences"].tolist() == sentences
         assert pairs.image_id[pairs.owners].tolist() == [number // 2 for number in sentences]

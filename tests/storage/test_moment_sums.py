@@ -60,7 +60,8 @@ def compute_dense(run: Path) -> dict[str, np.ndarray]:
     y = np.concatenate([VectorShard(run / f"text/tfidf/shard-{n:05d}.h5").matrix.toarray() for n in numbers])
     is_train = manifest.splits[manifest.sentence_images] == "train"
     x, y = (rows[is_train].astype(float) for rows in (x[manifest.sentence_images], y))
-    z, w = x - x.mean(axis=0), y - y.mean(axis=0)
+    z = x - x.mean(axis=0)
+    w = y - y.mean(axis=0)
     return {"mean_x": x.mean(axis=0), "mean_y": y.mean(axis=0), "xx": z.T @ z, "xy": z.T @ w, "yy": w.T @ w}
 
 
@@ -132,7 +133,8 @@ def test_an_interrupted_run_keeps_the_chunks_that_it_made(run: Path, monkeypatch
 def test_moments_of_an_earlier_version_are_removed(run: Path) -> None:
     """Earlier versions stored one file of moments per shard, in the folder that now has one file per chunk."""
     folder = run / "moments/target"
-    path, provenance = folder / "shard-00000.h5", Provenance(run, "accumulate", 6)
+    path = folder / "shard-00000.h5"
+    provenance = Provenance(run, "accumulate", 6)
     sums = {0: pairs.read_moments(folder / "chunk-00000.h5", 0)}
     pairs.write_moments(path, sums, np.arange(1), np.zeros(1, np.int64), details={}, provenance=provenance)
     assert len(list(folder.glob("shard-*"))) == 2

@@ -44,7 +44,8 @@ def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
 
 def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """Each group unpacks to 8 MB of one text, which a dictionary stores once. The limit of the table is 20 MB."""
-    count, text = 4 * GROUP_ROWS, "x" * 1000
+    count = 4 * GROUP_ROWS
+    text = "x" * 1000
     data = to_parquet(pa.table({"image_id": np.arange(count), "text": [text] * count}))
     monkeypatch.setattr(tables, "SPARE_BYTES", 20_000_000 - tables.MAX_UNPACKED_RATIO * len(data))
     packed = PackedTable(data, Path("images.parquet"))

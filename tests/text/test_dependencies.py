@@ -104,7 +104,8 @@ def test_the_dependent_of_the_shortest_crossing_arc_is_attached_higher() -> None
     assert projective_heads([2, 3, -1, 2]) == [2, 2, -1, 2]
     # The arcs 0 to 3 and 4 to 2 cross, and the second is shorter.
     assert projective_heads([3, 0, 3, -1, 2]) == [3, 0, 3, -1, 3]
-    chance, changed = random.Random(1), 0
+    chance = random.Random(1)
+    changed = 0
     for _ in range(300):
         heads = [chance.randrange(-1, 6) for _ in range(6)]
         if tree_fault(heads) is None:

@@ -47,7 +47,8 @@ def write_collection(folder: Path, script: str) -> list[str]:
     shown = rng.permutation(list(product(range(6), repeat=3)))[:200]
     vectors = np.concatenate([np.eye(6, dtype=np.float32)[shown[:, part]] for part in range(3)], axis=1)
     (folder / "images").mkdir(parents=True)
-    names, captions = [f"{number:03d}.png" for number in range(200)], []
+    names = [f"{number:03d}.png" for number in range(200)]
+    captions = []
     for name, numbers in zip(names, shown, strict=True):
         Image.fromarray(rng.integers(0, 255, (8, 8, 3), np.uint8)).save(folder / "images" / name)
         chosen = [of.split()[number].replace("-", " ") for of, number in zip(words, numbers, strict=True)]
@@ -73,7 +74,8 @@ def start(folder: Path) -> Path:
 
 @pytest.mark.parametrize("script", SCRIPTS)
 def test_a_collection_in_any_script_is_searchable(script: str, tmp_path: Path) -> None:
-    sentences, run = write_collection(tmp_path / "data", script), start(tmp_path)
+    sentences = write_collection(tmp_path / "data", script)
+    run = start(tmp_path)
     make_stage("import_vectors", run, "features/given")
     make_stage("prepare_encoder", run, "text/encoders/tfidf")
     make_stage("encode_sentences", run, "tfidf")

@@ -70,7 +70,8 @@ def dense(rows: object) -> np.ndarray:
 
 @pytest.mark.parametrize("kind", LEARNED)
 def test_vectors_are_finite_and_equal_for_single_texts_and_after_storing(kind: str) -> None:
-    made, spec = prepare(kind), next(one for one in encoder_specs("text") if one.name == kind)
+    made = prepare(kind)
+    spec = next(one for one in encoder_specs("text") if one.name == kind)
     rows = made.encode(TEXTS[:7])
     assert sparse.issparse(rows) == spec.sparse and rows.dtype == np.float32 and rows.shape == (7, made.dim)
     assert np.isfinite(dense(rows)).all() and len(np.unique(dense(rows), axis=0)) > 1
@@ -102,7 +103,8 @@ ADDING = [
 def test_the_vectors_of_words_sum_to_a_multiple_of_the_vector_of_the_sentence(kind: str, centre: str) -> None:
     made = prepare(kind, centre=centre, **({"max_ngram": 1} if kind == "tf-idf" else {}))
     words = ["a", "red", "dog", "runs"]
-    total, whole = dense(made.encode_words(words)).sum(axis=0), dense(made.encode(["A red dog runs"]))[0]
+    total = dense(made.encode_words(words)).sum(axis=0)
+    whole = dense(made.encode(["A red dog runs"]))[0]
     assert total @ whole / (np.linalg.norm(total) * np.linalg.norm(whole)) > 1 - 1e-6
     assert not dense(made.encode_words(["zebra", ""])).any()
 
@@ -120,7 +122,8 @@ def test_unknown_words_are_named_with_suggestions(kind: str) -> None:
 @pytest.mark.parametrize("part", ["settings", "tensors"])
 def test_parts_of_another_form_are_refused(kind: str, part: str) -> None:
     made = prepare(kind)
-    settings, tensors = made.settings(), made.tensors()
+    settings = made.settings()
+    tensors = made.tensors()
     if part == "settings":
         for name in set(settings) - {"kind", "n_sentences"}:
             for value in (None, 3, ["a", "a"], {"a": 1}):
@@ -136,8 +139,10 @@ def test_parts_of_another_form_are_refused(kind: str, part: str) -> None:
 
 @pytest.mark.parametrize("centre", ["mean", "whiten"])
 def test_dense_vectors_are_centred_and_whitened_by_the_training_sentences(centre: str) -> None:
-    plain, made = prepare("averaged"), prepare("averaged", centre=centre)
-    rows, moved = plain.encode(TEXTS).astype(float), made.encode(TEXTS).astype(float)
+    plain = prepare("averaged")
+    made = prepare("averaged", centre=centre)
+    rows = plain.encode(TEXTS).astype(float)
+    moved = made.encode(TEXTS).astype(float)
     np.testing.assert_allclose(moved.mean(axis=0), 0, atol=1e-5)
     if centre == "mean":
         np.testing.assert_allclose(moved, rows - rows.mean(axis=0), atol=1e-5)
@@ -157,7 +162,8 @@ def test_the_mean_is_weighted_by_inverse_document_frequency() -> None:
     known = WordVectors(("dog", "runs"), np.array([[1, 0], [0, 1]], np.float32))
     train = SimpleNamespace(texts=lambda: ["dog dog", "dog runs", "dog", "cat"], corpus=lambda: known)
     made = AveragedEncoder.prepare(entry_of("averaged"), EncoderMaterial(0, Path(), texts=train))
-    dog, runs = np.log(5 / 4) + 1, np.log(5 / 2) + 1
+    dog = np.log(5 / 4) + 1
+    runs = np.log(5 / 2) + 1
     found = made.encode(["Dog dog runs cat", "runs", "cat"])
     np.testing.assert_allclose(
         found, [[2 * dog / (2 * dog + runs), runs / (2 * dog + runs)], [0, 1], [0, 0]], atol=1e-6
@@ -168,8 +174,10 @@ def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
     """The expected gradient is computed by finite differences of the mean log-likelihood of the words of a text. The
     gradient is scaled as in Perronnin et al. 2010."""
     made = prepare("fisher")
-    mixture, x = made.mixture, made.vectors[made.rows("a red dog runs")].astype(float)
-    means, step = mixture.means_.copy(), 1e-5
+    mixture = made.mixture
+    x = made.vectors[made.rows("a red dog runs")].astype(float)
+    means = mixture.means_.copy()
+    step = 1e-5
     gradient = np.zeros_like(means)
     for place in np.ndindex(*means.shape):
         for sign in (1, -1):
@@ -179,7 +187,8 @@ def test_a_fisher_vector_is_the_gradient_of_the_log_likelihood() -> None:
     mixture.means_ = means
     expected = gradient * np.sqrt(mixture.covariances_) / np.sqrt(mixture.weights_)[:, None]
     found = made.encode(["a red dog runs"])[0]
-    k, size = len(mixture.weights_), means.size
+    k = len(mixture.weights_)
+    size = means.size
     part = found[k : k + size]
     # The square undoes the signed square root, except for a common factor.
     signed = np.sign(part) * part.astype(float) ** 2

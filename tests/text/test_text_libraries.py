@@ -39,7 +39,8 @@ def store_bert(folder: Path) -> tuple[Any, Any]:
     transformers = pytest.importorskip("transformers")
     torch.manual_seed(0)
     config = transformers.BertConfig(**SIDES, vocab_size=len(WORDS), max_position_embeddings=32, pad_token_id=0)
-    model, tokenizer = transformers.BertModel(config).eval(), make_tokenizer()
+    model = transformers.BertModel(config).eval()
+    tokenizer = make_tokenizer()
     model.save_pretrained(folder)
     tokenizer.save_pretrained(folder)
     return model, tokenizer

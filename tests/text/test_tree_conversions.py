@@ -48,7 +48,8 @@ def noun_phrases(trees: Iterable[PhraseTree]) -> set[tuple[int, int, int]]:
 
 def agreement(found: Iterable[PhraseTree], gold: Iterable[PhraseTree]) -> tuple[float, float]:
     """Return the precision and the recall of noun phrases, compared as spans."""
-    ours, theirs = noun_phrases(found), noun_phrases(gold)
+    ours = noun_phrases(found)
+    theirs = noun_phrases(gold)
     return len(ours & theirs) / len(ours), len(ours & theirs) / len(theirs)
 
 
@@ -57,7 +58,8 @@ def test_a_known_dependency_tree_is_converted_to_its_phrases() -> None:
 
 
 def test_crossing_arcs_are_lifted_until_none_cross() -> None:
-    chance, crossed = random.Random(1), 0
+    chance = random.Random(1)
+    crossed = 0
     for _ in range(300):
         heads = random_heads(chance, chance.randrange(1, 9))
         lifted = projective_heads(heads)
@@ -69,10 +71,8 @@ def test_crossing_arcs_are_lifted_until_none_cross() -> None:
 
 def test_phrases_of_any_dependency_tree_have_its_words_as_leaves() -> None:
     chance = random.Random(2)
-    tags, relations = (
-        ["NOUN", "VERB", "ADJ", "ADP", "PUNCT", "_"],
-        ["nsubj", "det", "conj", "cc", "case", "punct", "odd:one"],
-    )
+    tags = ["NOUN", "VERB", "ADJ", "ADP", "PUNCT", "_"]
+    relations = ["nsubj", "det", "conj", "cc", "case", "punct", "odd:one"]
     for _ in range(300):
         n = chance.randrange(1, 9)
         columns = [tuple(chance.choices(names, k=n)) for names in (tags, relations)]

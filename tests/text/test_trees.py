@@ -60,7 +60,8 @@ def test_any_splitting_of_any_tree_gives_a_tree() -> None:
     for _ in range(500):
         n = chance.randrange(1, 9)
         words = tuple(chance.choice(["ab", "c", "d-e", ".", "--", "f"]) for _ in range(n))
-        order, heads = chance.sample(range(n), n), [-1] * n
+        order = chance.sample(range(n), n)
+        heads = [-1] * n
         for place in range(1, n):
             heads[order[place]] = order[chance.randrange(place)]
         parse = Parse(words, ("X",) * n, ("X",) * n, tuple(heads), tuple(map(str, range(n))), (True,) * n)

@@ -57,7 +57,8 @@ def test_vectors_equal_scikit_learn(max_ngram: int, idf: bool) -> None:
 def test_a_query_with_a_repeated_word_has_the_vector_of_the_sentence(normalise: bool) -> None:
     vocabulary = build_vocabulary(SENTENCES, PLAIN, size=99, min_count=1, idf=True, normalise=normalise)
     texts = ["dog dog grass", "geese the dog geese the geese", "nothing known", ""]
-    found, expected = TfidfEncoder(vocabulary).encode_query(texts), encode(texts, vocabulary).toarray()
+    found = TfidfEncoder(vocabulary).encode_query(texts)
+    expected = encode(texts, vocabulary).toarray()
     np.testing.assert_allclose(found, expected, rtol=1e-6)
     counts = np.array([texts[1].split().count(term) for term in vocabulary.terms]) * vocabulary.idf
     np.testing.assert_allclose(expected[1], counts / (np.linalg.norm(counts) if normalise else 1), rtol=1e-6)

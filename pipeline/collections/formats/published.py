@@ -88,7 +88,8 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
     path = folder.require(where["dataset"], "dataset", KARPATHY["dataset"])
-    file, prefix = folder.label(path), folder.image_prefix(where["images"])
+    file = folder.label(path)
+    prefix = folder.image_prefix(where["images"])
     value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not isinstance(value.get("images"), list):
         raise InputError(
@@ -130,7 +131,8 @@ def read_coco(root: Path, options: Options) -> Iterator[Record]:
 def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Path | None) -> Iterator[Record]:
     usual = folder.root / path.stem.removeprefix("captions_")
     prefix = folder.image_prefix(images or (usual if usual.is_dir() else None))
-    file, value = folder.label(path), lists.read_json(folder, path)
+    file = folder.label(path)
+    value = lists.read_json(folder, path)
     if not isinstance(value, dict) or not all(isinstance(value.get(key), list) for key in ("images", "annotations")):
         raise InputError(
             f"{path} is not a JSON object with the lists `images` and `annotations`. Name a captions file of COCO, such"
@@ -147,7 +149,8 @@ def _read_captions(folder: CollectionFolder, path: Path, split: str, images: Pat
     numbers: Counter[str] = Counter()
     for row, annotation in enumerate(value["annotations"], 1):
         try:
-            key, text = keys.get(annotation["image_id"]), annotation["caption"]
+            key = keys.get(annotation["image_id"])
+            text = annotation["caption"]
         except (KeyError, TypeError) as error:
             reason = f"missing key: an annotation needs image_id and caption ({type(error).__name__}: {error})"
             yield Reject(file, row, "sentences", reason)
@@ -186,7 +189,8 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)
     path = folder.require(where["page"], "page", PAGES)
-    prefix, label = folder.image_prefix(where["images"]), folder.label(path)
+    prefix = folder.image_prefix(where["images"])
+    label = folder.label(path)
     with folder.open(path, MAX_PAGE_BYTES) as file:
         text = lists.decode_text(file.read())
     if isinstance(text, bytes):

@@ -187,7 +187,8 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     if the table cannot be read or has no header. Also raises InputError if no column has a usual name for file names,
     and none or several have values that are file names.
     """
-    columns, texts = usual_columns(folder, path), sample_texts(folder, path)
+    columns = usual_columns(folder, path)
+    texts = sample_texts(folder, path)
     stems = set() if "file" in columns else folder.stems.difference(columns.values())
     if name := next((name for name in texts if is_image(name) or without_zeros(name) in stems), None):
         raise InputError(
@@ -297,7 +298,8 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     Several columns of sentences with the same stem, such as caption1 and caption2, are one column `caption#`.
     """
     columns = rows.column_names(folder, path)
-    present, stems = usual_names(columns), usual_names(list(map(rows.stem, columns)))
+    present = usual_names(columns)
+    stems = usual_names(list(map(rows.stem, columns)))
     for name in USUAL_COLUMNS["sentence"]:
         if name in stems and [column for column in columns if rows.stem(column) == stems[name]] != [stems[name]]:
             present[name] = f"{stems[name]}#"

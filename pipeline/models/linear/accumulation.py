@@ -125,7 +125,9 @@ class MomentsAccumulator:
         """
         sums, counts = self._sum_sentences(y, owners, len(x))
         if not counts.all():
-            x, sums, counts = x[counts > 0], sums[counts > 0], counts[counts > 0]
+            x = x[counts > 0]
+            sums = sums[counts > 0]
+            counts = counts[counts > 0]
         if not len(x):
             return
         if self._shift is None:
@@ -233,7 +235,8 @@ class MomentsAccumulator:
         afterwards, because its sums are changed in place."""
         if self._shift is None or self._shift_y is None:
             return Moments.zero(len(self._sum_x), len(self._sum_y))
-        offset, offset_y = self._sum_x / self._n, self._sum_y / self._n
+        offset = self._sum_x / self._n
+        offset_y = self._sum_y / self._n
         left, right = ((np.sqrt(self._n) * mean).astype(self._dtype) for mean in (offset, offset_y))
         # BLAS subtracts the products of the means in place. NumPy would need three more passes over each sum.
         (subtract,) = get_blas_funcs(("ger",), dtype=self._dtype)

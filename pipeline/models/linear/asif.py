@@ -45,7 +45,8 @@ class ASIF(LinearModel):
             mean_x = task.sets.target.mean_x.astype(np.float32) * centred
             mean_y = task.sets.target.mean_y.astype(np.float32) * centred
             directions = Directions(unit_rows(x - mean_x).T, unit_rows(y - mean_y).T, np.ones(len(x), np.float32))
-            images, sentences = project(dev_x, mean_x, directions.w), project(dev_y, mean_y, directions.u)
+            images = project(dev_x, mean_x, directions.w)
+            sentences = project(dev_y, mean_y, directions.u)
             for choices, power in task.progress(list(_combinations(task, centred, len(x)))):
                 nonzero = int(choices["nonzero"])
                 scores = (relate(images, nonzero, power) @ relate(sentences, nonzero, power).T).toarray()
@@ -111,7 +112,8 @@ def _draw_anchors(task: FitTask) -> tuple[np.ndarray, np.ndarray]:
     and their sentences (n, d), both as dense rows of the views."""
     count = int(task.sets.target.n)
     drawn = np.sort(np.random.default_rng(task.seed).permutation(count)[: task.settings.anchors])
-    images, sentences = [], []
+    images = []
+    sentences = []
     start = 0
     for block in task.sets.target_blocks():
         first, last = np.searchsorted(drawn, [start, start + len(block.owners)])

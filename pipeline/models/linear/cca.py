@@ -183,7 +183,9 @@ def _top_singular(t: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray, np
             " spoilt it. The ridges are too small for single precision. Raise fit.image_ridge and fit.text_ridge."
         )
     kept = singular > RANK_TOLERANCE * singular[0]
-    vectors, other, singular = vectors[:, kept], other[:, kept] / singular[kept], np.minimum(singular[kept], 1)
+    vectors = vectors[:, kept]
+    other = other[:, kept] / singular[kept]
+    singular = np.minimum(singular[kept], 1)
     return (vectors, singular, other) if wide else (other, singular, vectors)
 
 

@@ -163,7 +163,8 @@ def _read_side(
 ) -> BankItems:
     if isinstance(comparison, str):
         return tensors[side]
-    vectors, offsets = tensors[f"{side}/vectors"], tensors[f"{side}/offsets"]
+    vectors = tensors[f"{side}/vectors"]
+    offsets = tensors[f"{side}/offsets"]
     return MultiVectors(vectors, to_numpy(offsets), tensors.get(f"{side}/globals"))
 
 

@@ -153,7 +153,8 @@ def fit_mixture(scores: np.ndarray, exchanged: np.ndarray) -> ScoreMixture:
     deviation = float(exchanged.std()) or 1.0
     top = np.quantile(exchanged, TOP_QUANTILE)
     edges = np.linspace(min(scores.min(), exchanged.min()), top, BINS + 1)
-    of_all, of_exchanged = np.histogram(scores, edges)[0], np.histogram(exchanged, edges)[0]
+    of_all = np.histogram(scores, edges)[0]
+    of_exchanged = np.histogram(exchanged, edges)[0]
     z = (edges[:-1] + edges[1:] - 2 * mean) / (2 * deviation)
     min_slope = MIN_SLOPE * max(0.0, (float(np.median(scores)) - mean) / deviation)
     size_ratio = len(scores) / len(exchanged)
@@ -269,7 +270,9 @@ def embed_rivals(
         others = total - own
         directions = CCASolver(others).solve(*ridges, DIMENSIONS)
         model = NormalizedCCA(view, text, others.mean_x, others.mean_y, directions, POWER)
-        x, y, ids = DiskRows(directions.w.shape[1]), DiskRows(directions.u.shape[1]), []
+        x = DiskRows(directions.w.shape[1])
+        y = DiskRows(directions.u.shape[1])
+        ids = []
         for block in blocks(fold):
             x.append(model.embed_images(block.features))
             y.append(model.embed_sentences(block.sentences))
@@ -298,7 +301,8 @@ def cross_fit(
     bytes for each pair. The embeddings of a fold and `pairs` are in temporary files. Raises InputError if one fold has
     nearly all captions, because their photos are near-duplicates, or if no CCA can be fitted to the other folds.
     """
-    photos, captions = _Collected(), _Collected()
+    photos = _Collected()
+    captions = _Collected()
     for rivals in embed_rivals(blocks, view, text, threads, device):
         scores = score_rivals(rivals)
         photos.append(scores[0])
@@ -379,7 +383,10 @@ def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> 
     scores of captions and photos without context. `csls` (n, m) are these scores. `preferred` (n,) has for each photo
     the id of the caption of another photo that fits it best.
     """
-    owners, y, n, m = rivals.owners, rivals.y, len(rivals.x), len(rivals.y)
+    owners = rivals.owners
+    y = rivals.y
+    n = len(rivals.x)
+    m = len(rivals.y)
     captions = np.arange(m)
     counts = np.bincount(owners, minlength=n)
     siblings = (owner_matrix(owners, n) @ y)[owners] - y
@@ -393,6 +400,7 @@ def _score_captions(csls: np.ndarray, rivals: Rivals, preferred: np.ndarray) -> 
 
     others = _replace_own(csls, owners, -np.inf)
     above = [np.count_nonzero(others[photo] >= csls[photo, row]) for row, photo in enumerate(owners)]
-    image_id, rank = rivals.image_id[owners], 1 + np.array(above)
+    image_id = rivals.image_id[owners]
+    rank = 1 + np.array(above)
     pairs = np.stack([image_id, rivals.sentence_id, rank, m - counts[owners], preferred[owners]], axis=1)
     return Scores(score_with(captions), score_with((captions + m // 2) % m), pairs)

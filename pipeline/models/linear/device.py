@@ -81,7 +81,8 @@ def sparse_on(matrix: csr_array, device: torch.device) -> Tensor:
     """Copy a sparse `matrix` (n, d) to `device`, and return it as a sparse tensor (COO) of the same type of numbers."""
     count = shape_of(matrix)[0]
     rows = np.repeat(np.arange(count), np.diff(matrix.indptr))
-    positions, values = upload(np.stack([rows, matrix.indices]), device), upload(matrix.data, device)
+    positions = upload(np.stack([rows, matrix.indices]), device)
+    values = upload(matrix.data, device)
     return torch.sparse_coo_tensor(positions, values, shape_of(matrix), is_coalesced=True, check_invariants=False)
 
 
@@ -132,7 +133,8 @@ class Projections:
     def _side(self, side: ProjectedSide) -> Callable[[Tensor | Columns[Tensor]], Tensor]:
         """Return a function that maps and projects the rows of one view, from (n, D) to (n, c), as tensors on the
         device."""
-        mean_on, matrix_on = upload(side.mean, self._device), upload(side.matrix, self._device)
+        mean_on = upload(side.mean, self._device)
+        matrix_on = upload(side.matrix, self._device)
         feature_map = side.feature_map
         assert feature_map is None or isinstance(feature_map, DeviceMap)  # LinearModel.to has checked `can_use_gpu`.
         mapped = None if feature_map is None else feature_map.on(self._device)
@@ -221,7 +223,8 @@ class DeviceAccumulator:
         blocks = [(columns, part if part.is_sparse else part - shift_y[columns]) for columns, part in blocks]
         by_image = sparse_on(owner_matrix(owners, len(x)), self._device).to(self._type)
         weights = upload(np.bincount(owners, minlength=len(x)), self._device).to(self._type)
-        weighted, ones = weights[:, None] * z, weights.new_ones(len(owners))
+        weighted = weights[:, None] * z
+        ones = weights.new_ones(len(owners))
         changes = [
             (self._sums["x"], weights @ z),
             (self._sums["y"], torch.cat([part.T @ ones for _, part in blocks])),
@@ -287,7 +290,8 @@ class MappedAccumulator:
 
     def __init__(self, known: Moments, maps: FeatureMaps, device: torch.device) -> None:
         p, q = (feature_map.dim if feature_map else 0 for feature_map in (maps.image, maps.text))
-        dim_x, dim_y = len(known.mean_x), len(known.mean_y)
+        dim_x = len(known.mean_x)
+        dim_y = len(known.mean_y)
         self._known = known
         self._maps = maps
         self._device = device
@@ -330,7 +334,8 @@ class MappedAccumulator:
         if not counts.any():
             return
         # An image without a sentence stays in x, but has the weight zero in all sums below.
-        x, weights = upload(block.x, self._device), upload(counts, self._device)
+        x = upload(block.x, self._device)
+        weights = upload(counts, self._device)
         z = x - self._center
         p = self._image(block.x) if self._image else x.new_empty(len(x), 0)
         q = self._text(block.y) if self._text else x.new_empty(len(block.owners), 0)
@@ -338,8 +343,10 @@ class MappedAccumulator:
             # The new columns are centred about their mean in the first block, because sums of squares about zero lose
             # small variances in single precision.
             self._shifts = p.mean(dim=0), q.mean(dim=0)
-        p, q = p - self._shifts[0], q - self._shifts[1]
-        weighted, by_image = weights[:, None] * p, x.new_empty(len(x), 0)
+        p = p - self._shifts[0]
+        q = q - self._shifts[1]
+        weighted = weights[:, None] * p
+        by_image = x.new_empty(len(x), 0)
         products = {}
         if self._text:
             by_image = sparse_on(owner_matrix(block.owners, len(x)), self._device) @ q
@@ -363,7 +370,8 @@ class MappedAccumulator:
         The accumulator must not be used afterwards.
         """
         assert self._shifts is not None  # At least one pair was added.
-        known, n = self._known, self._known.n
+        known = self._known
+        n = self._known.n
         root = np.sqrt(n)
         sums = {name: total.cpu().numpy() for name, total in self._sums.items()}
         x, p, q = (sums[name] / root for name in ("x", "p", "q"))
@@ -375,7 +383,8 @@ class MappedAccumulator:
             feature_map is None or feature_map.keep for feature_map in (self._maps.image, self._maps.text)
         )
         shift_p, shift_q = (shift.cpu().numpy() for shift in self._shifts)
-        mean_p, mean_q = shift_p + p / root, shift_q + q / root
+        mean_p = shift_p + p / root
+        mean_q = shift_q + q / root
         return Moments(
             n,
             np.concatenate([known.mean_x, mean_p]) if keep_x else mean_p,

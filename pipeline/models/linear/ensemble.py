@@ -353,7 +353,8 @@ def _climb(worth: Judge, start: tuple[float, ...], grid: Sequence[float]) -> tup
             for value in grid:
                 trial = (*best[:member], float(value), *best[member + 1 :])
                 if any(trial) and worth(trial) > worth(best):
-                    best, improved = trial, True
+                    best = trial
+                    improved = True
     return best
 
 

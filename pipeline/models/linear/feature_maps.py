@@ -225,7 +225,8 @@ class FourierMap:
         size = self.frequencies.shape[1]
 
         def compute(start: int) -> None:
-            rows, piece = z[start : start + PRODUCT_ROWS], out[start : start + PRODUCT_ROWS]
+            rows = z[start : start + PRODUCT_ROWS]
+            piece = out[start : start + PRODUCT_ROWS]
             if self.phases is None:
                 angles = rows @ self.frequencies
                 np.cos(angles, out=piece[:, :size])
@@ -275,7 +276,10 @@ class FourierFeatures(WeightedMap):
     kind: ClassVar[str] = "fourier"
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, fourier: FourierMap, weight: float = 1.0) -> None:
-        self.matrix, self.offset, self.fourier, self.weight = matrix, offset, fourier, weight
+        self.matrix = matrix
+        self.offset = offset
+        self.fourier = fourier
+        self.weight = weight
         self.dim = fourier.dim
 
     def __call__(self, rows: Rows) -> np.ndarray:
@@ -320,7 +324,9 @@ class TanhFeatures(WeightedMap):
     kind: ClassVar[str] = "tanh"
 
     def __init__(self, matrix: np.ndarray, offset: np.ndarray, weight: float = 1.0) -> None:
-        self.matrix, self.offset, self.weight = matrix, offset, weight
+        self.matrix = matrix
+        self.offset = offset
+        self.weight = weight
         self.dim = matrix.shape[1]
 
     def __call__(self, rows: Rows) -> np.ndarray:
@@ -399,7 +405,9 @@ class NeighbourText(WeightedMap):
     kind: ClassVar[str] = "neighbours"
 
     def __init__(self, gallery: np.ndarray, texts: "csr_array", neighbours: int, weight: float = 1.0) -> None:
-        self.gallery, self.texts, self.weight = gallery, texts, weight
+        self.gallery = gallery
+        self.texts = texts
+        self.weight = weight
         self.neighbours = min(neighbours, len(gallery))
         self.dim = shape_of(texts)[1]
 

@@ -92,13 +92,15 @@ class Moments:
     def scaled_x(self, factors: np.ndarray) -> "Moments":
         """Return the moments with the columns of x multiplied by `factors` (D,)."""
         columns = factors.astype(self.xx.dtype)
-        xx, xy = self.xx * columns * columns[:, None], self.xy * columns[:, None]
+        xx = self.xx * columns * columns[:, None]
+        xy = self.xy * columns[:, None]
         return replace(self, mean_x=self.mean_x * factors, xx=xx, xy=xy)
 
     def scaled_y(self, factors: np.ndarray) -> "Moments":
         """Return the moments with the columns of y multiplied by `factors` (d,)."""
         columns = factors.astype(self.yy.dtype)
-        yy, xy = self.yy * columns * columns[:, None], self.xy * columns
+        yy = self.yy * columns * columns[:, None]
+        xy = self.xy * columns
         return replace(self, mean_y=self.mean_y * factors, yy=yy, xy=xy)
 
     def expanded(self, x: "Expansion", y: "Expansion") -> "Moments":
@@ -156,8 +158,10 @@ class Moments:
     @classmethod
     def from_arrays(cls, arrays: Mapping[str, np.ndarray]) -> "Moments":
         """Restore moments from the arrays of `to_arrays`."""
-        mean_x, mean_y = np.array(arrays["mean_x"]), np.array(arrays["mean_y"])
-        xx, yy = unpack(arrays["xx"], len(mean_x)), unpack(arrays["yy"], len(mean_y))
+        mean_x = np.array(arrays["mean_x"])
+        mean_y = np.array(arrays["mean_y"])
+        xx = unpack(arrays["xx"], len(mean_x))
+        yy = unpack(arrays["yy"], len(mean_y))
         return cls(float(arrays["n"]), mean_x, mean_y, xx, np.array(arrays["xy"]), yy)
 
     def _combine(

@@ -120,7 +120,8 @@ class FoldedMoments(Generic[Source]):
     def sum(self, folds: Sequence[int], restriction: Restriction) -> Moments:
         """Return the moments of the pairs in `folds`, in the views that `restriction` leaves. If `folds` is empty,
         return the moments of no pairs."""
-        view, text = self.view.select(restriction.encoders), restriction.text(self.text)
+        view = self.view.select(restriction.encoders)
+        text = restriction.text(self.text)
         if not folds:
             return Moments.zero(view.dim, text.dim)
         columns = self.view.columns(view)

@@ -173,9 +173,11 @@ class Study:
         started = process_time()
         tuned = self.fit(cell, draw)
         seconds = round(process_time() - started, 2)
-        test, chosen = self.test, Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
+        test = self.test
+        chosen = Restriction(cell.encoders, tuned.chosen.text_weights, cell.terms)
         rows = select_sentences(test.owners, PROTOCOL)
-        images, y = tuned.model.embed_images(test.features), chosen.cut(test.sentences)
+        images = tuned.model.embed_images(test.features)
+        y = chosen.cut(test.sentences)
         sentences = tuned.model.embed_sentences({name: block[rows] for name, block in y.items()})
         found = count_ranks(images, sentences, test.owners[rows], tuned.model.metric).image_to_sentence
         folds = draw_folds(cell, draw, self.target.source.n_folds, self.overlap)

@@ -302,7 +302,8 @@ class _Trainer:
     def fourier_maps(self, choice: TransferChoice) -> FeatureMaps:
         """Draw the maps phi(XA) of images and phi(YB) of sentences, with the values in `choice`. Both use the same
         random numbers to compute R and b of FourierMap, but each view has its own sigma."""
-        target, model = self.sets.target, self._embedding.model
+        target = self.sets.target
+        model = self._embedding.model
         factor = self.auxiliary.n**-0.5 if choice.scale == "unit-sum" else FACTORS_OF_SCALE[choice.scale]
         a, b = (matrix * np.float32(factor) for matrix in self.auxiliary_projections(choice))
         images, sentences = self._sample

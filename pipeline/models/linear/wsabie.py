@@ -169,7 +169,8 @@ def _step(
     `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights diverge.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
-    images, positive = x[owners[pairs]], y[pairs]
+    images = x[owners[pairs]]
+    positive = y[pairs]
     projected = images @ weights.w
     scores = projected @ (y[pool] @ weights.u).T
     targets = np.einsum("ic,ic->i", projected, positive @ weights.u)
@@ -196,7 +197,8 @@ class _Weights:
         """Change W and U by one step of SGD or AdaGrad against `gradient`, and then shorten columns that are longer
         than eq. 4 allows. Raises InputError if the weights diverge."""
         rate = np.float32(self.schedule.learning_rate)
-        step_w, step_u = gradient.w, gradient.u
+        step_w = gradient.w
+        step_u = gradient.u
         if self._squares:
             squares_w, squares_u = self._squares
             squares_w += step_w**2
@@ -310,7 +312,8 @@ class _Search:
         PATIENCE scores in a row without an improvement. Raises InputError if the training sentences belong to fewer
         than two images, if a feature is not finite, or if the weights diverge.
         """
-        task, settings = self.task, self.task.settings
+        task = self.task
+        settings = self.task.settings
         schedule = WsabieSchedule(
             epochs, rate, norm, self.model.adaptive, settings.dimensions, task.seed, settings.batch_size
         )

@@ -170,7 +170,8 @@ class FragmentModel(NetworkModel):
         features = {name: dev.features[name][np.arange(len(regions))] for name in self.encoders}
 
         def score() -> float:
-            images, sentences = self.embed_images(features, regions), self.embed_sentences(dev.sentences)
+            images = self.embed_images(features, regions)
+            sentences = self.embed_sentences(dev.sentences)
             scores = multivector_scores(images.on(self.device), sentences.on(self.device), self.rule)
             return recall_sum(rank_scores(scores.cpu().numpy(), dev.owners))
 
@@ -252,7 +253,8 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        mean, words = tensors["regions.mean"], tensors["sentences.words"]
+        mean = tensors["regions.mean"]
+        words = tensors["sentences.words"]
         model = cls.build(RegionView.from_dict(settings), mean, 1.0, words, {**settings, "dropout": 0}, seed=0)
         load_arrays(model.network, tensors)
         return model
@@ -324,7 +326,8 @@ class GroundedNetwork(Towers):
         towers = InitialTowers(*(state[name].clone() for name in InitialTowers._fields))
         super().__init__(towers, state["states.u_first"].shape[1], dropout)
         self.load_state_dict(state)
-        self.region, self.rule = nn.Parameter(region), rule
+        self.region = nn.Parameter(region)
+        self.rule = rule
         self.register_buffer("region_mean", region_mean)
         self.to_word = nn.Parameter(torch.zeros_like(self.to_whole))
 

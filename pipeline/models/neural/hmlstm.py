@@ -36,10 +36,12 @@ class HierarchicalRecurrence(torch.autograd.Function):
     @staticmethod
     def forward(ctx: KeptTrees, levels: Levels, inputs: Tensor, u: Tensor) -> Tensor:
         k = u.shape[2]
-        gates, turned = inputs[:, : 3 * k].clone(), u.mT.unbind()
+        gates = inputs[:, : 3 * k].clone()
+        turned = u.mT.unbind()
         cells, hidden, forgets = (inputs.new_zeros(len(inputs), k) for _ in range(3))
         for start, joined, stop, groups in levels.levels:
-            rows, edges = slice(start, stop), slice(start, joined)
+            rows = slice(start, stop)
+            edges = slice(start, joined)
             gates[rows, : 2 * k].sigmoid_()
             gates[rows, 2 * k :].tanh_()
             i, o, new = gates[rows].chunk(3, dim=1)
@@ -60,14 +62,19 @@ class HierarchicalRecurrence(torch.autograd.Function):
         (d_states,) = gradients
         u, gates, cells, hidden, forgets = ctx.saved_tensors
         levels = ctx.levels
-        k, straight = u.shape[2], u.unbind()
-        d_hidden, d_cells = d_states.clone(), torch.zeros_like(cells)
-        d_inputs, d_sums = gates.new_zeros(len(gates), 4 * k), gates.new_empty(len(gates), 4 * k)
+        k = u.shape[2]
+        straight = u.unbind()
+        d_hidden = d_states.clone()
+        d_cells = torch.zeros_like(cells)
+        d_inputs = gates.new_zeros(len(gates), 4 * k)
+        d_sums = gates.new_empty(len(gates), 4 * k)
         d_gates = d_inputs[:, : 3 * k]
         for start, joined, stop, groups in reversed(levels.levels):
-            rows, edges = slice(start, stop), slice(start, joined)
+            rows = slice(start, stop)
+            edges = slice(start, joined)
             if groups:
-                above, f = levels.parents[edges], forgets[edges]
+                above = levels.parents[edges]
+                f = forgets[edges]
                 d_above = d_cells[above]
                 d_forgets = d_above * cells[edges] * f * (1 - f)
                 d_sums[edges, : 3 * k], d_sums[edges, 3 * k :] = d_gates[above], d_forgets

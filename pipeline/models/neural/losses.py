@@ -63,7 +63,8 @@ class Objective:
         legal = owners[:, None] != owners if legal is None else legal
         if self.drawn:
             legal = legal & (torch.arange(len(scores), device=scores.device) >= anchors)
-        positive, divisor = scores.diagonal()[:anchors], anchors if self.reduction == "mean" else 1
+        positive = scores.diagonal()[:anchors]
+        divisor = anchors if self.reduction == "mean" else 1
         if self.loss == "squared":
             return -(weights * positive).sum() / divisor
         once = first_of(owners) if self.negatives == "distinct" else True

@@ -133,7 +133,10 @@ def _step_lstm(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
     values that the gradient needs.
     """
     i, f, u, o = (x + a).float().chunk(4, dim=1)
-    i, f, u, o = i.sigmoid(), f.sigmoid(), u.tanh(), o.sigmoid()
+    i = i.sigmoid()
+    f = f.sigmoid()
+    u = u.tanh()
+    o = o.sigmoid()
     c = torch.addcmul(f * state[1], i, u)
     t = c.tanh()
     return (o * t, c), (i, f, u, o, t, state[1])
@@ -148,7 +151,8 @@ def _back_lstm(kept: State, d: Sequence[Tensor]) -> Gradients:
 
 def _step_gru(x: Tensor, a: Tensor, state: State) -> tuple[State, State]:
     (xr, xz, xn), (ar, az, an) = x.float().chunk(3, dim=1), a.float().chunk(3, dim=1)
-    r, z = (xr + ar).sigmoid(), (xz + az).sigmoid()
+    r = (xr + ar).sigmoid()
+    z = (xz + az).sigmoid()
     n = torch.addcmul(xn, r, an).tanh()
     return (n + z * (state[0] - n),), (r, z, n, an, state[0])
 
@@ -157,7 +161,8 @@ def _back_gru(kept: State, d: Sequence[Tensor]) -> Gradients:
     r, z, n, an, before = kept
     through = d[0] * z
     d_n = tanh_backward(d[0] - through, n)
-    d_r, d_z = sigmoid_backward(d_n * an, r), sigmoid_backward(d[0] * (before - n), z)
+    d_r = sigmoid_backward(d_n * an, r)
+    d_z = sigmoid_backward(d[0] * (before - n), z)
     return (d_r, d_z, d_n), (d_r, d_z, d_n * r), (through,)
 
 
@@ -313,8 +318,10 @@ class PeepholeRecurrence(torch.autograd.Function):
     def forward(
         ctx: KeptState, sizes: Sequence[int], words: Tensor, w: Tensor, u: Tensor, p: Tensor, b: Tensor
     ) -> Tensor:
-        k, inputs = u.shape[1], torch.addmm(b, words, w.T).float()
-        early, late = p[: 2 * k], p[2 * k :]
+        k = u.shape[1]
+        inputs = torch.addmm(b, words, w.T).float()
+        early = p[: 2 * k]
+        late = p[2 * k :]
         gates = inputs.new_empty(len(words), 4 * k)
         hidden, cells, before_hidden, before_cells = (inputs.new_zeros(len(words), k) for _ in range(4))
         h = c = inputs.new_zeros(sizes[0], k)
@@ -323,7 +330,9 @@ class PeepholeRecurrence(torch.autograd.Function):
             h, c = before_hidden[rows], before_cells[rows] = h[:count], c[:count]
             a = inputs[rows] + (h.to(u.dtype) @ u.T).float()
             a[:, : 2 * k] += (c.to(p.dtype) @ early.T).float()
-            i, f, new = a[:, :k].sigmoid_(), a[:, k : 2 * k].sigmoid_(), a[:, 2 * k : 3 * k].tanh_()
+            i = a[:, :k].sigmoid_()
+            f = a[:, k : 2 * k].sigmoid_()
+            new = a[:, 2 * k : 3 * k].tanh_()
             c = torch.addcmul(f * c, i, new)
             o = a[:, 3 * k :].add_((c.to(p.dtype) @ late.T).float()).sigmoid_()
             h = o * c.tanh()
@@ -336,14 +345,19 @@ class PeepholeRecurrence(torch.autograd.Function):
     def backward(ctx: KeptState, *gradients: Tensor) -> tuple[Tensor | None, ...]:
         (d_states,) = gradients
         words, w, u, p, gates, cells, before_hidden, before_cells = ctx.saved_tensors
-        k, d_gates = u.shape[1], torch.empty_like(gates)
-        early, late = p[: 2 * k], p[2 * k :]
-        d_hidden, d_cells = d_states.clone(), torch.zeros_like(cells)
+        k = u.shape[1]
+        d_gates = torch.empty_like(gates)
+        early = p[: 2 * k]
+        late = p[2 * k :]
+        d_hidden = d_states.clone()
+        d_cells = torch.zeros_like(cells)
         slices = row_slices(ctx.sizes)
         for position in reversed(range(len(slices))):
             rows = slices[position]
             i, f, new, o = gates[rows].chunk(4, dim=1)
-            t, d_h, d = cells[rows].tanh(), d_hidden[rows], d_gates[rows]
+            t = cells[rows].tanh()
+            d_h = d_hidden[rows]
+            d = d_gates[rows]
             d[:, 3 * k :] = sigmoid_backward(d_h * t, o)
             d_c = d_cells[rows] + tanh_backward(d_h * o, t) + (d[:, 3 * k :].to(p.dtype) @ late).float()
             d[:, :k] = sigmoid_backward(d_c * new, i)

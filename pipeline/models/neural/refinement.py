@@ -197,7 +197,8 @@ class RefinedCCA(UnitProjections, LinearModel):
         dev_sentences = move_tensors(tensors_of(text.stack(dev.sentences)), task.device)
 
         def judge() -> float:
-            x, y = towers.embed_images(dev_images), towers.embed_sentences(dev_sentences)
+            x = towers.embed_images(dev_images)
+            y = towers.embed_sentences(dev_sentences)
             return recall_sum(count_ranks(x.cpu().numpy(), y.cpu().numpy(), dev.owners, cls.metric))
 
         views = {**vars(task.view), "text": text.to_dict()}
@@ -211,7 +212,8 @@ class RefinedCCA(UnitProjections, LinearModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> "RefinedCCA":
-        w, u = tensors["w"], tensors["u"]
+        w = tensors["w"]
+        u = tensors["u"]
         directions = Directions(w, u, np.ones(w.shape[1], np.float32))
         text = TextView.from_dict(read_setting(settings, "text", dict))
         return cls(ImageView.from_dict(settings), text, tensors["mean_x"], tensors["mean_y"], directions)
@@ -370,7 +372,8 @@ class Projector(RefinedCCA):
         text = TextView.of({name: block[:1] for name, block in task.train.sentences.items()}, task.text_steps)
 
         def draw(rows: np.ndarray) -> tuple:
-            images, sentences = task.draw_images(rows), take_sentences(task, text, rows)
+            images = task.draw_images(rows)
+            sentences = take_sentences(task, text, rows)
             if not settings.structure:
                 return images, sentences
             captions = text.stack({name: task.train.sentences[name][rows] for name in text.encoders})

@@ -236,7 +236,8 @@ class Training:
 
     @property
     def finished(self) -> bool:
-        state, schedule = self.progress, self.schedule
+        state = self.progress
+        schedule = self.schedule
         # Patience begins with the last group, because the other groups may reach their best score in the first epoch.
         patience_start = schedule.epochs - schedule.epochs // max(1, len(self.plan.groups))
         is_stale = schedule.patience and state.epoch >= max(state.best_epoch + 1, patience_start) + schedule.patience
@@ -350,7 +351,8 @@ class Training:
     @torch.no_grad()
     def _decay_and_average(self, share: float) -> None:
         for name in self.learning if share else ():
-            parameter, anchor = self.trained[name], self.plan.anchors.get(name)
+            parameter = self.trained[name]
+            anchor = self.plan.anchors.get(name)
             parameter.mul_(1 - share) if anchor is None else parameter.lerp_(anchor, share)
         averages = list(self.average.values())
         trained: list[Tensor] = [*self.trained.values()]
@@ -368,7 +370,9 @@ class Training:
             state.best_epoch = state.epoch
             self.best = {name: tensor.clone() for name, tensor in {**self.average, **self.extra_state}.items()}
         state.history.append(entry)
-        state.epoch, state.step, state.losses = state.epoch + 1, 0, 0.0
+        state.epoch = state.epoch + 1
+        state.step = 0
+        state.losses = 0.0
 
     def _judge_average(self) -> float:
         """Compute the dev score of the averaged parameters. Afterwards the module has its own parameters again, and

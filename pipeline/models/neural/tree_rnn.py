@@ -81,7 +81,8 @@ class TreeRecurrence(torch.autograd.Function):
         d_matrices = torch.zeros_like(matrices)
         for kind, rows in levels.kinds:
             if kind >= 0:
-                left, right = d_messages[rows].to(matrices.dtype), states[rows].to(matrices.dtype)
+                left = d_messages[rows].to(matrices.dtype)
+                right = states[rows].to(matrices.dtype)
                 torch.mm(left.T, right, out=d_matrices[kind])
         return None, None, None, d_inputs, d_matrices
 

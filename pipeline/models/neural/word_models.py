@@ -117,7 +117,8 @@ class GlobalModel(NetworkModel):
         features = dev.images(np.arange(dev.n_images))
 
         def score() -> float:
-            images, sentences = self.embed_images(features), self.embed_sentences(dev.sentences)
+            images = self.embed_images(features)
+            sentences = self.embed_sentences(dev.sentences)
             ranks = count_ranks(images, sentences, dev.owners, self.metric)
             return -mean_rank(ranks) if self.by_mean_rank else recall_sum(ranks)
 
@@ -197,7 +198,8 @@ class GlobalModel(NetworkModel):
 
     @classmethod
     def from_parts(cls, settings: Settings, tensors: Mapping[str, np.ndarray]) -> Self:
-        mean, words = torch.tensor(tensors["mean"]), torch.tensor(tensors["sentences.words"])
+        mean = torch.tensor(tensors["mean"])
+        words = torch.tensor(tensors["sentences.words"])
         dimensions = read_setting(settings, "dimensions", int)
         learned = read_setting(settings, "learned", dict) if "learned" in settings else {}
         with seeded(0):

@@ -158,7 +158,8 @@ class Towers(nn.Module):
         e = functional.embedding(packed.ids, self.words)
         e = e * self.drop(e.new_ones(len(e), 1))
         h = self.drop(self.states(e * self.scale, packed))
-        owners, n = packed.owners, len(packed.lengths)
+        owners = packed.owners
+        n = len(packed.lengths)
         sums = e.new_zeros(n, e.shape[1]).index_add(0, owners, e)
         means = h.new_zeros(n, h.shape[1]).index_add(0, owners, h) / packed.lengths[:, None]
         return Reading(e, h, functional.normalize(sums - self.bias + means @ self.to_whole, dim=1))

@@ -70,7 +70,8 @@ def embed_with_index(run: StageRun, jobs: Iterator[ShardJob], index: str) -> Ite
     Yield the number of each shard of the run when its embeddings are written.
     """
     opened = StoredIndex([IndexShard(Path(index))])
-    asker, stored = QueryEncoder(opened), opened.first.model()
+    asker = QueryEncoder(opened)
+    stored = opened.first.model()
     details = describe_embeddings(stored, opened.card.metric)
     for job in jobs:
         shards = {name: run.features.open(name, job.number) for name in asker.model.encoders}
@@ -117,7 +118,8 @@ def apply_index(
         for encoder in encoders:
             _carry(run, encoder, shard)
         run_stage(run, stages["ingest"])
-    images, root = run.manifest.images, run.manifest.root
+    images = run.manifest.images
+    root = run.manifest.root
     new = ~were_removed(images, root, removed) & [digest not in known for digest in images["sha256"].to_pylist()]
     if not new.any():
         return None
@@ -274,7 +276,8 @@ def _begin(photographs: Path, output: Path, encoders: list[str], changes: "Mappi
 
 def _carry(run: Run, encoder: str, shard: IndexShard) -> None:
     """Copy an encoder of the index shard into the run, unless the run already has it."""
-    stored, artefact = shard.encoder(encoder), run.layout.encoder(encoder)
+    stored = shard.encoder(encoder)
+    artefact = run.layout.encoder(encoder)
     provenance = Provenance(run.root, "apply", 1, {"encoder": stored.fingerprint})
     if not Commits(run.root).is_done(artefact.commit, provenance):
         about = {"settings": stored.settings, "details": stored.details, "provenance": provenance}
@@ -287,8 +290,11 @@ def _index(run: Run, source: IndexShard, asker: QueryEncoder, name: str, new: np
 
     `asker` embeds queries with this model. `name` is the name on the card of the index. Return the written shard.
     """
-    card, manifest, settings = source.card, run.manifest, run.config.index
-    embeddings, ids = run.embeddings(card.model), split_ids(manifest, settings.splits)
+    card = source.card
+    manifest = run.manifest
+    settings = run.config.index
+    embeddings = run.embeddings(card.model)
+    ids = split_ids(manifest, settings.splits)
     owners = manifest.sentence_images[ids["sentences"]]
     ids = {"images": ids["images"][new[ids["images"]]], "sentences": ids["sentences"][new[owners]]}
     writer = IndexWriter(run.layout.index(card.model).path)

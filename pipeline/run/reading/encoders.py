@@ -79,7 +79,8 @@ def encoder_material(run: Run, entry: EncoderEntry) -> EncoderMaterial:
     """
     config = run.config
     is_image = entry.modality == "image"
-    base, images = None, None
+    base = None
+    images = None
     if entry.base is not None:
         base = run.encoder(entry.base) if is_image else run.text_encoder(entry.base)
     if is_image and entry.learns:

@@ -44,7 +44,8 @@ def export(index: Path, kind: str, output: Path, code: str, dims: int | None) ->
     exists, if the vectors cannot be exported, or if they have fewer than `dims` dimensions, and JointspaceError if the
     files cannot be written.
     """
-    stored, counts = open_index(index), {}
+    stored = open_index(index)
+    counts = {}
     card = stored.card
     if dims and dims > card.dim:
         raise UsageError(

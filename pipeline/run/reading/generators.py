@@ -60,7 +60,8 @@ class StoredGenerator(NamedTuple):
 
 def read_generator(run: Run, name: str) -> StoredGenerator:
     """Read the generator that `train-generator` has stored under `name`, on the device of the run."""
-    folder, parameters = run.layout.generator(name).path, run.generator(name)
+    folder = run.layout.generator(name).path
+    parameters = run.generator(name)
     spec = generator_spec(parameters.details["generator"])
     generator = spec.load().from_parts(parameters.settings, parameters.tensors)
     generator.to(run.device)
@@ -118,7 +119,9 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
     tokens = read_sentences(run, "tokens")
-    pairs, texts, origins = {}, {}, {}
+    pairs = {}
+    texts = {}
+    origins = {}
     for split in splits:
         rows = run.pairs(split)
         features = {name: FeatureRows(run.features, name, rows.image_id) for name in encoders}
@@ -172,7 +175,8 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: Sto
                 f" space in describe.space, or train the generator again with `jointspace stage train-generator"
                 f" {stored.name} --run {run.root}`."
             )
-        space, trigram = JointSpace(index, run.gpu), count_trigrams(run.config, corpus)
+        space = JointSpace(index, run.gpu)
+        trigram = count_trigrams(run.config, corpus)
         require_same("joint space", {str(stored.folder): stored.space, str(index.folder): space.fingerprint})
     settings = run.config.describe
     search = BeamSearch(settings.beam, settings.length_power, MAX_CAPTION_WORDS)

@@ -308,7 +308,8 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
     The entry has the name of the run, the splits, the number of their images with sentences, the number of these
     sentences, and the fingerprint of the manifest. Return None if the model was not trained on sentences of the run.
     """
-    config, manifest = run.config, run.manifest
+    config = run.config
+    manifest = run.manifest
     splits = ["train", "dev"] if config.refitted(model) else ["train"]
     counts = {"images": 0, "sentences": 0}
     for sentence_id, image_id in described_rows(manifest, splits):

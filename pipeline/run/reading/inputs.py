@@ -51,7 +51,8 @@ def text_files(config: "Config", generator: str, *kinds: str) -> dict[str, Outsi
     Of the possible `kinds`, `lines` is the file of further sentences, and `treebank` is the file of tagged sentences. A
     kind is left out if the generator does not use it, or if no such file is configured.
     """
-    spec, texts = config.generator(generator).spec, config.language_text
+    spec = config.generator(generator).spec
+    texts = config.language_text
     used = {"lines": texts.file if spec.text else None, "treebank": texts.treebank if spec.treebank else None}
     return {kind: Outside(kind, Path(path)) for kind in kinds if (path := used[kind])}
 

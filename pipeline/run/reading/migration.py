@@ -119,7 +119,8 @@ class MigrationTask:
                 f" {len(sample)}. Encode more photos with the new encoder."
             )
         rows = self.rows[sample]
-        x, y = _read(self.old, rows), _read(self.new, sample)
+        x = _read(self.old, rows)
+        y = _read(self.new, sample)
         if self.texts is None or self.owners is None:
             return _fit_and_measure(x, y, None, y.mean(axis=0))
         if self.texts.dim != self.new.dim:
@@ -299,12 +300,15 @@ def _fit_and_measure(
     has_captions = bool(captions and len(captions[0]))
     queries, owners = captions if has_captions else (y, np.arange(len(y)))
     chosen = evenly_spaced(len(queries), MAX_QUERIES)
-    queries, owners = queries[chosen], owners[chosen]
+    queries = queries[chosen]
+    owners = owners[chosen]
     complete = _fit(x, y, captioned, query_mean, RIDGES)
     folds = np.arange(len(x)) % FOLDS  # The caller has put the rows into random order, so the folds are random.
-    mapped, adapted = np.empty_like(y), np.empty((len(queries), x.shape[1]), np.float32)
+    mapped = np.empty_like(y)
+    adapted = np.empty((len(queries), x.shape[1]), np.float32)
     for fold in range(FOLDS):
-        held_out, asked = folds == fold, folds[owners] == fold
+        held_out = folds == fold
+        asked = folds[owners] == fold
         partial = _fit(x[~held_out], y[~held_out], captioned, query_mean, [complete.gallery_map.ridge])
         mapped[held_out] = partial.map_gallery(x[held_out])
         adapted[asked] = partial.adapt_queries(queries[asked])

@@ -70,7 +70,8 @@ def follow_training(
     from pipeline.models.neural.training import Checkpoint
 
     # Some generators are not trained in epochs, so they do not have these settings.
-    seconds, epochs = getattr(settings, "checkpoint_seconds", 0), getattr(settings, "epochs", 1)
+    seconds = getattr(settings, "checkpoint_seconds", 0)
+    epochs = getattr(settings, "epochs", 1)
     checkpoints = Checkpoints(job.path / "checkpoints" / part, job.provenance.fingerprint, seconds)
     latest = checkpoints.latest()
     with tqdm(desc=f"train {name} {part}".strip(), unit="batch", disable=None) as bar:

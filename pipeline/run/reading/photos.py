@@ -61,7 +61,8 @@ def open_encoder(run: Run, name: str) -> OpenedEncoder:
     from pipeline.encoders.image_encoder import ImageEncoder
     from pipeline.encoders.restore import restore_encoder
 
-    settings, stored = run.config.extract, run.encoder(name)
+    settings = run.config.extract
+    stored = run.encoder(name)
     encoder = restore_encoder(ImageEncoder, stored, run.layout.encoder(name).path)
     extractor = encoder.extractor(run.config.device, settings.precision, run.batch_size)
     view = extractor.view
@@ -129,7 +130,9 @@ def describe_parts(
             bar.update()
             yield image
 
-    stopwatch, done, bar = Stopwatch(), 0, tqdm(desc=title, total=0, unit=" images", disable=None)
+    stopwatch = Stopwatch()
+    done = 0
+    bar = tqdm(desc=title, total=0, unit=" images", disable=None)
     with bar, closing(load(images(), stopwatch)) as loaded:
         described = describe(stopwatch.iterate("decode", counted()), (len(part.rows) for part in lengths))
         for part, result in zip(parts, described, strict=True):

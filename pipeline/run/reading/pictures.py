@@ -71,11 +71,15 @@ def draw_alignments(run: Run, model: str, split: str) -> tuple[list[ReportPictur
     shows the regions with the longest vectors (Figure 8). The table lists the words with the longest and the shortest
     vectors (Table 4).
     """
-    embeddings, pairs, analyze = run.embeddings(model), run.pairs(split), read_analyzer(run)
+    embeddings = run.embeddings(model)
+    pairs = run.pairs(split)
+    analyze = read_analyzer(run)
     shown = pairs.image_id[evenly_spaced(len(pairs.image_id), ALIGNED_IMAGES)]
-    queries, rule = several_vectors_each(embeddings.read("images", shown)), embeddings.comparison
+    queries = several_vectors_each(embeddings.read("images", shown))
+    rule = embeddings.comparison
     assert isinstance(rule, ScoreRule)
-    best, retrieved = np.full(len(shown), -np.inf), np.zeros_like(shown)
+    best = np.full(len(shown), -np.inf)
+    retrieved = np.zeros_like(shown)
     words: list[str] = []
     lengths: list[np.ndarray] = []
     regions: list[tuple[int, np.ndarray, float]] = []
@@ -114,7 +118,8 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
     images = several_vectors_each(embeddings.read("images", image_id))
     sentences = several_vectors_each(embeddings.read("sentences", sentence_id))
     spoken = read_words(run, sentence_id, read_analyzer(run))
-    words, regions = sentences.split("vectors"), images.split("vectors")
+    words = sentences.split("vectors")
+    regions = images.split("vectors")
     chains = [align(*pair, run.config.align.beta) for pair in zip(words, regions, strict=True)]
     texts = run.manifest.sentences["text"].take(sentence_id).to_pylist()
     for number, (chain, (image, reason)) in enumerate(zip(chains, open_photographs(run, image_id), strict=True)):
@@ -139,7 +144,8 @@ def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
     stored = PhraseVectors(run.layout.phrases(model, split).path)
     parts = np.flatnonzero(stored.regions["number"].to_numpy() > 0)
     owners, sentences = (stored.phrases[name].to_numpy() for name in ("image_id", "sentence_id"))
-    region_images, region_vectors = stored.regions["image_id"].to_numpy()[parts], stored.region_vectors[parts]
+    region_images = stored.regions["image_id"].to_numpy()[parts]
+    region_vectors = stored.region_vectors[parts]
     best, scores = best_within(owners, stored.phrase_vectors, region_images, region_vectors)
     first = np.unique(owners, return_index=True)[1]
     spoken = np.flatnonzero(np.isin(sentences, sentences[first]) & (best >= 0))

@@ -100,7 +100,8 @@ def _match_images(run: Run, source: Source, path: str) -> MatchedFeatures:
 
     Raises InputError if an image has no vector, or if two rows with the same name have different vectors.
     """
-    features, images = open_foreign(source), _image_names(run)
+    features = open_foreign(source)
+    images = _image_names(run)
     # A collection of vectors has no photos, and its manifest has relative names.
     without_photographs = run.config.collection.format == FORMAT
     assert features.names is not None  # `open_foreign` raises an error for images without names.
@@ -138,7 +139,8 @@ def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
     Raises InputError if a caption has no vector, or if two rows with the same words have different vectors.
     """
     vectors = open_foreign(source)
-    images, owners = _image_names(run), run.manifest.sentence_images
+    images = _image_names(run)
+    owners = run.manifest.sentence_images
     numbers = np.arange(len(owners)) - np.searchsorted(owners, owners)
     labels = [f"{images[owner]}#{number}" for owner, number in zip(owners, numbers, strict=True)]
     names = vectors.names

@@ -92,7 +92,8 @@ def describe_model(stored: StoredIndex, model: JointModel) -> tuple[dict[str, An
         settings = {"unit": np.allclose(model.finish(2 * ones, values, model.eigenvalue_power), factors)}
         scales: dict[str, np.ndarray] = {}
         if isinstance(model, CSA):  # The columns are scaled after the rows have unit length.
-            factors, scales = ones, {"scales": np.sqrt(model.directions.values)}
+            factors = ones
+            scales = {"scales": np.sqrt(model.directions.values)}
         images = {"mean": model.mean_x, "matrix": (model.directions.w * factors).astype(np.float32), **scales}
         texts = {"mean": model.mean_y, "matrix": (model.directions.u * factors).astype(np.float32), **scales}
         sides = {

@@ -114,7 +114,8 @@ def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.nd
 
     `settings` has the name of the `kernel`, and its parameter `gamma`, which only some kernels use.
     """
-    name, gamma = settings["kernel"], settings["gamma"]
+    name = settings["kernel"]
+    gamma = settings["gamma"]
     if name == "laplacian":
         return np.array([np.exp(-gamma * np.abs(landmarks - row).sum(axis=1)) for row in rows])
     products = unit(rows) @ unit(landmarks).T if name == "cosine" else rows @ landmarks.T
@@ -138,6 +139,7 @@ def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arr
             greatest = powers.max(axis=1)
             bias += weight * (greatest + np.log(np.exp(powers - greatest[:, None]).mean(axis=1))) / parameter
     rest = np.sqrt(np.maximum(settings["greatest"] ** 2 - bias**2, 0))
-    ones, zeros = np.ones(len(rows)), np.zeros(len(rows))
+    ones = np.ones(len(rows))
+    zeros = np.zeros(len(rows))
     columns = [-bias, ones, rest, zeros] if side == "images" else [ones, -bias, zeros, rest]
     return unit(np.hstack([rows, np.stack(columns, axis=1)]))

@@ -85,7 +85,8 @@ class RegionExtraction:
         from pipeline.encoders.regions import Classifier, RegionExtractor
         from pipeline.encoders.restore import restore_encoder
 
-        settings, extract = run.config.regions, run.config.extract
+        settings = run.config.regions
+        extract = run.config.extract
         parameters = run.encoder(encoder)
         network = restore_encoder(ModuleEncoder, parameters, run.layout.encoder(encoder).path)
         cutting = Cutting.from_settings(settings.model_dump(), network.preprocessing)
@@ -312,7 +313,8 @@ def read_boxes(
             f" the subject {split}."
         )
     rows = rows[np.argsort(gold.images[rows], kind="stable")]
-    images, corners = gold.images[rows], gold.boxes[rows]
+    images = gold.images[rows]
+    corners = gold.boxes[rows]
     regions = read_regions(run, encoders, np.unique(images))
     region_rows = {name: find_regions(stored, images, corners) for name, stored in regions.items()}
     is_stored = np.all([rows_found >= 0 for rows_found in region_rows.values()], axis=0)

@@ -261,7 +261,8 @@ class RunReport:
         the size of the features of all shards, which is extrapolated from the sampled shards.
         """
         run = self.run
-        n_images, n_shards = run.manifest.n_images, run.manifest.n_shards
+        n_images = run.manifest.n_images
+        n_shards = run.manifest.n_shards
         health = []
         for name in run.inputs.all_shards("features"):
             shards = [run.features.open(name, int(number)) for number in evenly_spaced(n_shards, SAMPLED_SHARDS)]
@@ -349,7 +350,8 @@ class RunReport:
         layout = self.run.layout
         made = (layout.summary if self.evaluations else layout.manifest).path.stat().st_mtime
         seed = f"seed {self.run.config.seed}"
-        checkout, commit = default_path().parents[1], []
+        checkout = default_path().parents[1]
+        commit = []
         # git may not be installed, or may refuse a checkout of another owner.
         with suppress(OSError, subprocess.CalledProcessError):
             if (checkout / ".git").exists():

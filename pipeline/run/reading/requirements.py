@@ -77,7 +77,8 @@ def _require_demo_folder(config: "Config") -> None:
     from pipeline.config.loading import load
     from pipeline.storage.demo_folder import MARK
 
-    usual, root = load(), Path(config.data_root)
+    usual = load()
+    root = Path(config.data_root)
     is_meant = root.name == Path(usual.data_root).name or (root / MARK).exists()
     if not config.demo.generate or is_meant or config.demo != usual.demo:
         return
@@ -146,9 +147,11 @@ def _missing_extras(config: "Config", stage: "Stage", *names: str) -> Iterator[s
             user = f"The {'encoder' if entry.modality == 'image' else 'text encoder'} {entry.name}"
             extra = entry.spec.extra
         case "extract_regions":
-            user, extra = f"regions.proposals: {config.regions.proposals}", config.regions.proposals
+            user = f"regions.proposals: {config.regions.proposals}"
+            extra = config.regions.proposals
         case "parse" if config.parse.engine == "spacy":
-            user, extra = "parse.engine: spacy", "parse"
+            user = "parse.engine: spacy"
+            extra = "parse"
         case _:
             return
     if extra in machine.EXTRAS and not machine.is_installed(module := machine.EXTRAS[extra][0]):

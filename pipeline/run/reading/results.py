@@ -83,7 +83,8 @@ def results_of(run: Path) -> dict[str, Any]:
     from pipeline.storage.json_files import read_json
     from pipeline.storage.stored_index import open_index
 
-    summary, report = run / "evaluation" / "summary.json", run / "report" / "index.html"
+    summary = run / "evaluation" / "summary.json"
+    report = run / "report" / "index.html"
     evaluations = read_json(summary) if summary.exists() else []
     ranked = ranking(evaluations) if evaluations else []
     index = next((card.parent for card in sorted((run / "index").glob("*/card.json"))), run / "index")

@@ -166,7 +166,8 @@ def read_extra_text(config: "Config") -> list[str]:
 
     Raises InputError if the file cannot be read, and, with the line, if a line has too few columns.
     """
-    file, column = config.language_text.file, config.language_text.column
+    file = config.language_text.file
+    column = config.language_text.column
     sentences = []
     for number, line in enumerate(text_lines(Path(file)) if file else [], 1):
         columns = line.split("\t")
@@ -224,7 +225,8 @@ class RunTextEmbedder:
 
     def embed_sentences(self, sentences: Sequence[str]) -> "Items":
         """Embed texts on the device of the run. Returns (n, c) float32."""
-        config, batch = self.run.config, self.run.batch_size
+        config = self.run.config
+        batch = self.run.batch_size
         encode = {
             name: encoder.on_device(config.device, config.extract.precision, batch)
             for name, encoder in self._encoders.items()
@@ -262,7 +264,8 @@ class Sentences:
 
 def open_sentences(run: Run, model: str) -> Sentences:
     """Open the sentences of a run in the form that the model `model` takes."""
-    configured, layout = run.config.model(model), run.layout
+    configured = run.config.model(model)
+    layout = run.layout
     spec = configured.spec
     forms = read_sentences(run, spec.sentences, configured.text_encoders)
     if spec.sentences == "vectors":
@@ -281,7 +284,8 @@ def read_sentences(run: Run, form: str, text_encoders: Iterable[str] = (), numbe
     `form` is `tokens`, `dependency-trees`, `phrase-trees` or `vectors`. The result is Tokens or Trees, or for vectors
     a mapping of each of the `text_encoders` to a dense or sparse array (m, d).
     """
-    layout, numbers = run.layout, range(run.manifest.n_shards) if numbers is None else numbers
+    layout = run.layout
+    numbers = range(run.manifest.n_shards) if numbers is None else numbers
     if form == "vectors":
         every = {name: [VectorShard(layout.sentences(name).shard(n)) for n in numbers] for name in text_encoders}
         return {name: stack_rows([shard.matrix for shard in shards]) for name, shards in every.items()}
