@@ -57,7 +57,8 @@ def make_jpegs(count: int) -> list[bytes]:
 
 
 def photos(bench: Bench) -> None:
-    """Write a tar of JPEGs for the part `extraction`, while the tests run."""
+    """Write data/0.tar, an archive of JPEGs which the part `extraction` reads later. The GPU tests may run at the same
+    time."""
     files = make_jpegs(bench.size(500, 5))
     Path("data").mkdir(exist_ok=True)
     with tarfile.open("data/0.tar", "w") as archive:

@@ -155,7 +155,9 @@ def test_artefacts_made_from_former_encoders_are_still_valid(former_run: Path, m
 
 def test_a_model_of_a_library_without_its_files_is_named() -> None:
     settings = {"kind": "transformers", "architecture": "clip", "config": {}, "weights": {"origin": "clip"}}
-    with pytest.raises(IntegrityError, match="stored encoder is from an earlier version.*Run prepare-encoder"):
+    with pytest.raises(
+        IntegrityError, match="stored encoder is from an earlier version.*Run the stage prepare-encoder"
+    ):
         restore_encoder(ImageEncoder, EncoderParts(settings, {}))
 
 

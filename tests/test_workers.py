@@ -189,7 +189,7 @@ def test_map_ends_with_message_when_workers_die_at_start() -> None:
     assert (
         result.returncode == 1
         and JointspaceError.__name__ in result.stderr
-        and "Set the number of processes to 0" in result.stderr
+        and "if extract.decode_workers is 0" in result.stderr
     )
 
 

@@ -141,8 +141,12 @@ class OwnColumns:
         return pa.schema(list(fields.items()))
 
     def describe(self) -> Iterator[str]:
-        """Yield lines for the user: the columns and their types, the numbers of values that are not kept by reason, and
-        the columns that have no value, mixed types, an unusual reading or another name."""
+        """Yield lines for the user. The first line has the columns and their types, and a line for each reason has the
+        number of values that were left out for this reason.
+
+        Further lines name the columns of `own_columns` without any value, the columns of several types, the columns of
+        texts that are read in an unusual way, such as dates with the day first, and the columns that are renamed.
+        """
         if self._columns:
             yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
         for reason, number in self.left_out.items():

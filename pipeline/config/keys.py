@@ -334,7 +334,8 @@ def _written(default: object) -> str:
 
 
 def default_yaml() -> str:
-    """Return the text of config/default.yaml. The keys of entries are comments in it."""
+    """Return the text of config/default.yaml, which has every key with its default and a comment. The keys of an entry
+    of a list, such as of an encoder, are commented out."""
     lines = [YAML_HEAD.rstrip()]
     for row in rows():
         if row.title:

@@ -303,7 +303,8 @@ def _turn_upright(image: Image.Image) -> Image.Image:
     """
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image.load()
-        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
+        orientation = image.getexif().get(ExifTags.Base.Orientation)
+        method = UPRIGHT.get(orientation) if isinstance(orientation, int) else None
         upright = image.copy() if method is None else image.transpose(method)
         for key in ORIENTED if method is not None else ():
             upright.info.pop(key, None)

@@ -134,5 +134,5 @@ def test_stored_settings_of_another_form_are_named(spec: EncoderSpec, encoder: I
     stored = parts_of(encoder, tmp_path)
     settings = stored.settings
     for wrong in ({}, {**settings, "kind": []}, {name: settings.get(name) for name in ("kind", "architecture")}):
-        with pytest.raises(IntegrityError, match="the stored encoder has a form .*Run prepare-encoder again"):
+        with pytest.raises(IntegrityError, match="the stored encoder has a form .*Run the stage prepare-encoder again"):
             restore_encoder(ImageEncoder, stored._replace(settings=wrong))

@@ -310,7 +310,9 @@ def test_asking_refuses_tables_that_it_cannot_continue(single: Path, tmp_path: P
     for name, header in (("pairs.tsv", ("file", "caption")), ("pairs.csv", ("name", "caption"))):
         path = write(tmp_path / name, written(count=3), header)
         before = path.read_bytes()
-        with pytest.raises(UsageError, match="With --ask, name a new CSV file, or one that it began."):
+        with pytest.raises(
+            UsageError, match="With --ask, name a new file that ends in .csv, or a file that an earlier call"
+        ):
             ask(single, path, "a dog\n")
         assert path.read_bytes() == before
 

@@ -290,7 +290,7 @@ def test_removed_photos_are_not_added_again(colours: Path, tmp_path: Path, caplo
     shutil.copy(colours / "data/green-01.png", photos / "a copy.png")
     (photos / "captions.tsv").write_text("a copy.png\ta green picture\na copy.png\tanother caption\nred-00.png\tnew\n")
     run_command("add", index, photos)
-    assert "does not get 1 caption, because it already has" in caplog.text
+    assert "1 caption skipped, because the index already has their photos" in caplog.text
     run_command("remove", index, f"{photos}/red-00.png", f"{colours}/data/green-01.png")
     photos = photos.rename(tmp_path / "moved")
     run_command("add", index, photos)

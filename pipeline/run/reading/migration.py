@@ -151,8 +151,8 @@ class MigrationTask:
         for name in names:
             if "\n" in name or "\r" in name:
                 raise InputError(
-                    f"{self.old.files[0]} has the name {name!r}, whose line break would split a line of images.txt."
-                    " Rename the row."
+                    f"{self.old.files[0]} has a row with the name {name!r}. Its line break would split a line of"
+                    " images.txt. Give the row another name."
                 )
         given = np.full(len(self.old), -1)
         given[self.rows] = np.arange(len(self.rows))
