@@ -419,7 +419,10 @@ class Variant(Seeds):
     @model_validator(mode="before")
     @classmethod
     def _check_hubness(cls, values: object) -> object:
-        """Refuse removed methods, and convert `csls: true` to `hubness: csls`."""
+        """Convert `csls: true` to `hubness: csls`, and `csls: false` to `hubness: none`.
+
+        Raises ValueError for a removed method, for another value of `csls`, and if both keys are given.
+        """
         if not isinstance(values, Mapping):
             return values
         if values.get("hubness") in REMOVED_HUBNESS:

@@ -233,8 +233,12 @@ def _noun_lemma(thing: Thing, rng: np.random.Generator) -> str:
 
 
 def _wearing(thing: Thing, rng: np.random.Generator) -> tuple[str, Phrase]:
-    """Return a pair (name of the relation to the noun for the person, phrase). The phrase is like `in a red shirt` or
-    `wearing a red shirt`."""
+    """Return a pair (relation, phrase) that describes the clothes of a person `thing`, such as `in a red shirt` or
+    `wearing a red shirt`.
+
+    The garment is drawn from the garments of this kind of person, and has the colour of `thing`. The relation is the
+    name of the relation of the phrase to the noun for the person.
+    """
     garment = words.noun(pick_usual(rng, words.GARMENTS[thing.kind]), thing.count > 1)
     colour = words.adjective(thing.colour)
     first = () if thing.count > 1 else (("det", words.article(colour)),)

@@ -104,7 +104,10 @@ async def _answer_error(_: Request, error: Exception) -> JSONResponse:
 
 @cache
 def read_page(name: str = "page", scripts: Sequence[str] = SCRIPTS) -> str:
-    """Return the HTML of the template `name`, with the style of all pages (page.css) and the joined `scripts` in it."""
+    """Return the HTML of the template `name`, with the style of all pages (page.css) and the JavaScript of `scripts`.
+
+    `name` and `scripts` are names of files in the folder `templates`, without the endings .html and .js.
+    """
     folder = resources.files("pipeline.serve").joinpath("templates")
 
     def read(file: str) -> str:

@@ -130,8 +130,9 @@ class ServedGallery:
         """Choices of the filters on the search page, as column -> choices, for the columns that a condition may use.
 
         The choices of a column are a mapping with its `kind`. A column of texts or truth values also has the sorted
-        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers or dates has its smallest
-        value `least` and its largest value `most`. Columns without a value, or whose smallest or largest number is
+        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers has its smallest
+        value `least` and its largest value `most`. For a column of dates or times, these are the first and the last
+        day, as texts like 2026-11-29. Columns without a value, or whose smallest or largest number is
         infinite or NaN, are left out.
         """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}

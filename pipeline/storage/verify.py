@@ -73,9 +73,10 @@ class NoCommitsError(IntegrityError):
 
 @dataclass(frozen=True)
 class Survey:
-    """The files below the folder of a run: the `files` of finished work, and all other files in `found`.
+    """The files below the folder of a run.
 
-    `inner_runs` are the folders of runs inside this run, for example runs of photos that were added to an index. Their
+    `files` are the files that a commit record may list, whether one lists them or not. `found` has all other files:
+    temporary files, locks, checkpoints, files in hidden folders, and files that cannot be read. `inner_runs` are the folders of runs inside this run, for example runs of photos that were added to an index. Their
     files are in neither list.
     """
 
