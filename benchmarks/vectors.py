@@ -70,8 +70,8 @@ def draw(pairs: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def _likelihood_ratios(x: np.ndarray, y: np.ndarray, a: np.ndarray, b: np.ndarray) -> np.ndarray:
-    """Compute log p(x, y) / (p(x) p(y)) for each of y (q, DIM) with each of x (n, DIM), up to a term that is the same
-    for all x.
+    """Compute log p(x, y) / (p(x) p(y)) for each row of y (q, DIM) with each row of x (n, DIM), up to a term that is
+    the same for all x. Return (q, n). `a` and `b` are the maps from the latent vectors to the vectors x and y.
 
     In the canonical variables u and v of the true covariances, this is the sum over k of (rho u v - rho^2 (u^2 + v^2) /
     2) / (1 - rho^2).

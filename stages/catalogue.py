@@ -119,7 +119,8 @@ the results. A part is a chunk of shards. The last column says which stages comp
 
 
 def render() -> str:
-    """Return the text of docs/stages.md: a table of the user commands, and a table of the declared stages and their artefacts."""
+    """Return the text of docs/stages.md: a table of the user commands, and a table of the declared stages and their
+    artefacts."""
     names = [name for names in USER_COMMANDS.values() for name in names]
     page = HEAD + "".join(f"| `{name}` | {first_sentence(help_text(name))} |\n" for name in names)
     return page + STAGES_HEAD + "".join(map(_row, declared().values()))

@@ -151,9 +151,10 @@ def _write(
     memory = _attach(memory_path)
 
     def keep_in_pickle(buffer: pickle.PickleBuffer) -> bool:
-        """Write an array into the slot, unless it is smaller than MIN_SHARED_BYTES or does not fit there.
+        """Write the array `buffer` into the shared memory of this item, and return False.
 
-        Return whether the array was not written, so that it stays in the pickle.
+        An array that is smaller than MIN_SHARED_BYTES or that does not fit there is not written. Then return True, so
+        that the array stays in the pickle.
         """
         nonlocal position
         size = buffer.raw().nbytes

@@ -116,7 +116,7 @@ def as_name(text: str) -> str:
 
 
 def key(
-    default: Any,  # as in pydantic.Field
+    default: Any,  # pydantic.Field takes any default, too
     description: str = "",
     title: str | None = None,
 ) -> Any:

@@ -82,9 +82,9 @@ def choose_and_build(
     inner_product or euclidean, and `progress` shows the progress of long steps. The exact neighbours of the queries,
     and the lists of an inverted file, are computed on `gpu` unless it is None.
 
-    The index shards of one index have the same lists. For the first shard, `shared` are the vectors of all shards, on
-    which its index is trained. For the other shards, `shared` is the trained index of the first shard. If that index
-    misses a requirement with the vectors of a shard, the shard gets lists of its own.
+    The index shards of one index share the lists of the first shard if possible. For the first shard, `shared` are the
+    vectors of all shards, on which its index is trained. For the other shards, `shared` is the trained index of the
+    first shard. If that index misses a requirement with the vectors of a shard, the shard gets lists of its own.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
     UsageError if no index meets the requirements.

@@ -205,8 +205,8 @@ def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSet
         return [operation for operation in tried if operation.recall >= floor]
 
     def hopeless(refined: SearchSetting) -> bool:
-        """Return whether a sample of the queries misses the floor even at the greatest effort with the `k_factor` of
-        `refined`."""
+        """Return whether the recall of a sample of the queries is below `floor` even at the greatest effort, with the
+        `k_factor` of `refined`."""
         rows = evenly_spaced(len(questions.queries), max(PROSPECT_QUERIES, PROSPECT_VECTORS // max(1, index.ntotal)))
         some = Questions(questions.queries[rows], questions.k, questions.right[rows])
         apply(index, replace(refined, **{name: most}))

@@ -325,7 +325,10 @@ def measured_system(
 
 
 def merge_seed_systems(systems: Iterable[ComparedSystem]) -> list[ComparedSystem]:
-    """Merge the systems of one source with stored ranks whose names differ only in the seed. Keep other systems."""
+    """Merge systems that have stored ranks, come from the same source, and have names that differ only in the seed.
+
+    A merged system has the ranks of all of its seeds. Other systems are returned unchanged.
+    """
     groups: dict[tuple[str, str], list[ComparedSystem]] = {}
     for system in systems:
         groups.setdefault((system.source, without_seed(system.name) if system.draws else system.name), []).append(

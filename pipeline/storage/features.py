@@ -127,7 +127,8 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
         row = np.flatnonzero(~fits)[0]
         raise InputError(
             f"The features of {names[row]} are too large or too small for {dtype} (the largest absolute"
-            f" value is {largest[row]:.3g}). Set {key} to float32, or check the weights of the encoder or the file of the vectors."
+            f" value is {largest[row]:.3g}). Set {key} to float32, or check the weights of the encoder or the file of"
+            " the vectors."
         )
     return stored
 

@@ -238,8 +238,8 @@ class ChainedTables:
         except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
             names = " and ".join(str(table.path) for table in tables)
             raise UsageError(
-                f"{names} have a column of the same name with different types ({error}). Search the indexes with these"
-                " tables one by one."
+                f"{names} have a column of the same name with different types ({error}). Search one index at a time, or"
+                " give the column another name in one of the collections."
             ) from error
         self.schema: pa.Schema = schema.append(pa.field(SHARD, pa.int64()))
 

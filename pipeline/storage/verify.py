@@ -76,8 +76,9 @@ class Survey:
     """The files below the folder of a run.
 
     `files` are the files that a commit record may list, whether one lists them or not. `found` has all other files:
-    temporary files, locks, checkpoints, files in hidden folders, and files that cannot be read. `inner_runs` are the folders of runs inside this run, for example runs of photos that were added to an index. Their
-    files are in neither list.
+    temporary files, locks, checkpoints, files in hidden folders, and files that cannot be read. `inner_runs` are the
+    folders of runs inside this run, for example runs of photos that were added to an index. Their files are in neither
+    list.
     """
 
     files: list[Path]

@@ -187,7 +187,11 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]"
     writes=lambda layout, model: layout.embeddings(model),
 )
 def join_embeddings(run: StageRun, jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
-    """Concatenate the weighted embeddings of an ensemble's members."""
+    """Write the embeddings of the ensemble `model` for each shard, and yield the number of each written shard.
+
+    The embedding of a photo or caption is the concatenation of its embeddings by the members, each multiplied by the
+    weight of the member. Members with the weight 0 are left out.
+    """
     from pipeline.compute.multivectors import ScoreRule
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule
     from pipeline.run.reading.models import describe_embeddings

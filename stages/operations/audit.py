@@ -341,8 +341,8 @@ def _count_missing(manifest: "Manifest", decisions: "Mapping[Pair, str]") -> int
 
 
 def _probable(table: "pa.Table", decisions: "Container[Pair | None]") -> Iterator[Mapping[str, Any]]:  # Any: table rows
-    """Yield the findings in the table that are near-duplicates, or captions that are probably wrong and on which the
-    user has not decided."""
+    """Yield the findings in the table that are near-duplicates, and the captions that are probably wrong. Captions on
+    which the user has decided are left out."""
     from pipeline.report.tables import is_probable
     from pipeline.storage.decisions import pair_of
 

@@ -115,10 +115,10 @@ def _add_unsearchable(run: Path, found: "Examination") -> None:
 def _set_former_apart(run: Run, found: "Examination") -> None:
     """Move the artefacts of an earlier configuration from `found.faults` to `found.former`.
 
-    They are artefacts that are missing or whose inputs have changed, and that the run's configuration no longer names.
-    In a run of `apply`, which rebuilds missing artefacts, the configuration may name them. An artefact that is missing,
-    or is an index, which can still be searched, is removed from the faults but not listed in `found.former`. Raises
-    JointspaceError if the configuration cannot be read.
+    An artefact is one of an earlier configuration if it is missing or its inputs have changed, and if the configuration
+    of the run does not name it. In a run of `apply`, the last condition does not apply, because `apply` makes missing
+    artefacts again. Missing artefacts, and indexes, which can still be searched, are removed from `found.faults` but
+    not added to `found.former`. Raises JointspaceError if the configuration cannot be read.
     """
     from pipeline.run.reading.application import RECORD
     from pipeline.storage.card import CARD

@@ -115,7 +115,7 @@ def test_a_faulty_row_is_reported_with_its_image_and_no_shard_is_written(
 
 
 def put_nan(source: Path, row: int) -> None:
-    """Make a value of one row NaN."""
+    """Replace the first value of the row `row` in the .npy file `source` by NaN."""
     rows = np.load(source)
     rows[row, 0] = np.nan
     np.save(source, rows)

@@ -124,7 +124,8 @@ def require_plain_config(config: "JsonValue") -> None:
     """
     if isinstance(config, str) and ELSEWHERE.match(IGNORED.sub("", config)):
         raise ValueError(
-            f"it names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not restored"
+            f"its configuration names {config[:MAX_QUOTED_CHARACTERS]!r} as a network inside the network, which is not"
+            " restored"
         )
     pairs: Iterator[tuple[str | int, JsonValue]] = iter(())
     if isinstance(config, Mapping):
