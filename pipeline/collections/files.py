@@ -1,5 +1,6 @@
 """The folder of a collection: lists its files, ignores files that do not belong to it, and opens all files."""
 
+import itertools
 import os
 import posixpath
 import re
@@ -105,8 +106,20 @@ class Exclusion:
     def excludes(self, path: str) -> str | None:
         """Return the reason, with the pattern, if a pattern of `collection.exclude` excludes the file at `path`, which
         is relative to the root. Return None if none does."""
-        reason = self.of_whole_path(path) if self._names or self._paths else None
-        return reason if reason and reason.startswith(BY_PATTERN) else None
+        parts = path.split("/")
+        folders = ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
+        pattern = next(filter(None, map(self._pattern_of, folders)), None)
+        return pattern and BY_PATTERN + pattern
+
+    def _pattern_of(self, path: str) -> str | None:
+        """Return the first pattern of `collection.exclude` that the file or folder at `path` itself matches, or None.
+        Patterns without a slash are compared first."""
+        name = path.rpartition("/")[2]
+        matching = (given for given, pattern in self._names.items() if fnmatchcase(name, pattern))
+        return next(
+            itertools.chain(matching, (given for given, pattern in self._paths.items() if pattern.fullmatch(path))),
+            None,
+        )
 
     def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
         """Yield the records, without images that the patterns of `collection.exclude` exclude, and without the records

@@ -116,7 +116,7 @@ def as_name(text: str) -> str:
 
 
 def key(
-    default: Any,  # pydantic.Field takes any default, too
+    default: Any,  # A default may have any type, as the default of pydantic.Field.
     description: str = "",
     title: str | None = None,
 ) -> Any:

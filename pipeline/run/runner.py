@@ -1,8 +1,9 @@
 """Runs a stage, either as a single job or over the shards of a part.
 
 Shards are made in this process, in several processes of this machine, on its GPUs, or on a Dask cluster. A worker
-process opens the stage once and keeps it open for all of its shards. The worker commits each shard itself, so if a
-worker dies, at most the shard that it was making is lost.
+process opens the stage once and keeps it open for all of its shards. The worker commits each shard itself, so
+committed shards are kept if a worker dies. If a process of this machine dies, the others are stopped and the command
+fails, and the next run makes the shards that are missing. A Dask cluster goes on without the lost worker.
 """
 
 import importlib

@@ -259,5 +259,6 @@ def test_pattern_of_several_files_is_refused_with_their_names(tmp_path: Path) ->
 def test_reason_tells_exclusions_of_the_user_from_usual_exclusions() -> None:
     exclusion = Exclusion(["masks", "raw/*"])
     assert exclusion.excludes(".hidden/a.jpg") is None and exclusion.of_path(".hidden")
+    assert exclusion.excludes(".hidden/masks/a.jpg") == "collection.exclude masks", "although it is hidden, too"
     assert exclusion.excludes("a/masks/1.jpg") and exclusion.excludes("raw/1.jpg")
     assert exclusion.of_name("Icon\r").startswith("Icon (")

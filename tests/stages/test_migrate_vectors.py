@@ -165,7 +165,7 @@ def test_names_that_a_list_cannot_contain_are_refused(tmp_path: Path) -> None:
     names = [*NAMES[:-1], "two\nlines.jpg"]
     old = write(tmp_path / "old.parquet", OLD, names)
     new = write(tmp_path / "new.parquet", NEW[CHOSEN], [names[row] for row in CHOSEN])
-    with pytest.raises(InputError, match=r"old.parquet has the name 'two\\nlines.jpg', whose line break"):
+    with pytest.raises(InputError, match=r"old.parquet has a row with the name 'two\\nlines.jpg'. Its line break"):
         run_command("migrate", old, new, "--output", tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -194,6 +194,8 @@ def test_repeated_names_and_captions_of_another_encoder_are_refused(tmp_path: Pa
         run_command("migrate", repeated, new, "--output", tmp_path / "out")
     with pytest.raises(InputError, match="texts has vectors of 12 numbers, but new of 8. Encode the captions"):
         jointspace.migrate(OLD, NEW, texts=OLD)
+    with pytest.raises(InputError, match=f"new has {len(NEW[CHOSEN])} vectors, but old has 400. Give the row in old"):
+        jointspace.migrate(OLD, NEW[CHOSEN])
     with pytest.raises(InputError, match="rows must have one row number of old, from 0 to 399, for each of the 120"):
         jointspace.migrate(OLD, NEW[CHOSEN], CHOSEN + 300)
 

@@ -175,9 +175,10 @@ def migrate(
 ) -> Migration:  # fmt: skip
     """Fit maps between old vectors (n, D) and new vectors (k, d) of some of the same photos, compared by cosine.
 
-    `new[i]` belongs to `old[rows[i]]`, by default to `old[i]`. `texts` (m, d) are vectors of captions in the space of
-    `new`, by which both maps become better. `texts[j]` belongs to `old[owners[j]]`, by default to `old[j]`. The arrays
-    may be memory maps. At most 20,000 rows and 100,000 captions are used, which `seed` draws.
+    `new[i]` belongs to `old[rows[i]]`. Without `rows`, `new` must have a vector for each of `old`, in the same order.
+    `texts` (m, d) are vectors of captions in the space of `new`, by which both maps become better. `texts[j]` belongs
+    to `old[owners[j]]`. Without `owners`, `texts` must have one vector for each of `old`. The arrays may be memory
+    maps. At most 20,000 rows and 100,000 captions are used, which `seed` draws.
 
     >>> rng = np.random.default_rng(0)
     >>> new = rng.normal(size=(500, 8))
@@ -186,19 +187,25 @@ def migrate(
     >>> migration.map_gallery(old).shape, migration.adapt_queries(new).shape, migration.kept["gallery"] > 0.8
     ((500, 8), (500, 12), True)
 
-    Raises InputError for fewer than 63 pairs, for row numbers that do not fit, and for vectors that are not finite,
-    zero, constant, uncorrelated, or of the wrong length.
+    Raises InputError for fewer than 63 pairs, for row numbers that are missing or do not fit, and for vectors that are
+    not finite, zero, constant, uncorrelated, or of the wrong length.
     """
     given = {"old": old, "new": new} | ({} if texts is None else {"texts": texts})
     opened = {name: assemble([(Path(name), np.asarray(array), None)]) for name, array in given.items()}
     pairing: dict[str, np.ndarray] = {}
     for name, numbers in {"new": rows, "texts": owners}.items():
         if name in opened:
-            found = _pair(opened[name], None, opened["old"]) if numbers is None else np.asarray(numbers)
+            argument = "rows" if name == "new" else "owners"
+            found = np.arange(len(opened[name])) if numbers is None else np.asarray(numbers)
+            if numbers is None and len(found) != len(old):
+                raise InputError(
+                    f"{name} has {len(found)} vectors, but old has {len(old)}. Give the row in old of each of them in"
+                    f" {argument}."
+                )
             if found.shape != (len(opened[name]),) or not np.isin(found, np.arange(len(old))).all():
                 raise InputError(
-                    f"{'rows' if name == 'new' else 'owners'} must have one row number of old, from 0 to"
-                    f" {len(old) - 1}, for each of the {len(opened[name])} vectors in {name}. Correct the numbers."
+                    f"{argument} must have one row number of old, from 0 to {len(old) - 1}, for each of the"
+                    f" {len(opened[name])} vectors in {name}. Correct the numbers."
                 )
             pairing[name] = found
     task = MigrationTask(opened["old"], opened["new"], pairing["new"], opened.get("texts"), pairing.get("texts"))
