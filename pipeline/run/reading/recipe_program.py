@@ -134,6 +134,8 @@ def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arr
         scores = rows @ arrays["bank"].T
         if statistic == "nearest":
             bias += weight * np.sort(scores, axis=1)[:, -int(parameter) :].mean(axis=1)
+        elif statistic != "balanced":
+            raise ValueError(f"The statistic {statistic} is unknown. Export the recipe again.")
         else:  # This bias is the logarithm of a mean of exponentials.
             powers = parameter * (scores - arrays["balance"])
             greatest = powers.max(axis=1)
