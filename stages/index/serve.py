@@ -203,7 +203,7 @@ def serve(options: ServeOptions) -> None:
             )
         )
         names = ", ".join([*indexes, *describers])
-        log.info("Serving %s at http://%s:%d. Stop the server with Ctrl-C.", names, in_address(options.host), port)
+        log.info("Serving %s at http://%s:%d (Ctrl-C stops the server)", names, in_address(options.host), port)
         if review:
             others = len(review.pairs) - review.probable
             place = f"http://{in_address(options.host)}:{port}/review"
