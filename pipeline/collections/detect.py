@@ -153,7 +153,7 @@ class Survey:
     def possible_tables(self) -> dict[str, str]:
         """The lists in the folder itself that are not tables by their suffix, and do not have the name of a photo.
 
-        Each has the reason why it is not a table, or "" if it is one.
+        Each has the reason why it is not a table, or "" if it is a table.
         """
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
@@ -397,7 +397,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is one."""
+    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

@@ -262,7 +262,8 @@ class Worker(Generic[Item, Result]):
         variables: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        """Set the function, and the environment `variables` that the process gets in addition to those of this process.
+        """Set the function, and the environment `variables` that the process gets in addition to the variables of this
+        process.
 
         If `variables` is None or empty, the process is limited to one thread. `preload` names modules that take long to
         import. If there are any, the process is forked from one process that has imported them, instead of spawned.

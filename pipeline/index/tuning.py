@@ -289,7 +289,7 @@ def find_least(
 
 def latency(index: faiss.Index, questions: Questions) -> float:
     """Measure the latency of an index: the 95th percentile of the wall time, in seconds, of queries that are searched
-    one by one. Only some of the queries are searched."""
+    individually. Only some of the queries are searched."""
     queries = questions.queries[:: max(1, len(questions.queries) // MAX_LATENCY_QUERIES), None]
 
     def answer(query: np.ndarray) -> float:

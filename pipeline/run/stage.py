@@ -205,7 +205,8 @@ class Stage:
     """Function of `(config, layout, *names)` that returns the inputs of a job by name. The function of the stage gets
     these inputs as `run.inputs`."""
     may_read: Callable[..., Inputs] = lambda *_: {}
-    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows those that exist.
+    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows the inputs that
+    exist.
 
     The workflow does not wait for optional inputs, and does not make the page again when they change.
     """

@@ -172,9 +172,9 @@ class Features:
 class FeatureRows(ChosenRows):
     """One encoder's features (n, dim) of the images `image_id` (n,). `rows[[3, 1]]` reads only these two images.
 
-    `origin` says what computed the features: {"encoder": digest} for a stored encoder, or {"imported": fingerprint} for
-    precomputed features. Raises IntegrityError if a shard is
-    missing or was changed, or if it was computed in another precision than the other shards.
+    `origin` names the source of the features: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
+    for precomputed features. Raises IntegrityError if a shard is missing or was changed, or if it was computed in
+    another precision than the other shards.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:

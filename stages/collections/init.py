@@ -434,7 +434,7 @@ def _configure(
     """Return the keys of the new configuration that differ from config/default.yaml.
 
     `splits` has the number of photos of each split, and `drawn` the splits that `run` will draw at random. The other
-    arguments are those of the command.
+    arguments are the arguments of the command.
 
     Raises UsageError if the keys are not a valid configuration, and InputError if the weights do not fit.
     """

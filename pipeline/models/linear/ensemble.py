@@ -1,7 +1,7 @@
 """Models that are not trained themselves: `zero-shot` and ensembles.
 
-`zero-shot` uses the space that an image encoder and a text encoder, such as those of CLIP, share already. The score of
-an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
+`zero-shot` uses the space that an image encoder and a text encoder, such as the encoders of CLIP, share already. The
+score of an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
 The vectors of members with one vector per item are put side by side. A multi-vector member has a vector for each
 region of an image and for each word of a sentence. It may also have globals, one further vector for each image and
