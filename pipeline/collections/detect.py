@@ -111,7 +111,7 @@ class Survey:
     `photos_inside` is the number of photos in and below the folder `images`, and `photos_outside` the number of other
     photos. `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in
     their folder. `lists` are the paths, relative to the folder, of the files that could be lists, and `separate` are
-    the lists that do not have the name of a photo beside them. Detectors add unused lists to `unused`.
+    the lists that do not have the name of a photo next to them. Detectors add unused lists to `unused`.
     """
 
     def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
@@ -276,7 +276,7 @@ def recognise(survey: Survey) -> Detected | None:
     """Return the collection in a folder, or None if no format recognises it.
 
     The first of these decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions, text files
-    beside photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
+    next to photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
     """
     root = survey.folder.root
     if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):

@@ -148,7 +148,7 @@ FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, 
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
-    """Make the table `placed`, with the split that each image should have (`asked`) and the split that it gets
+    """Make the table `placed`, with the split requested for each image (`asked`) and the split that it gets
     (`split`).
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if

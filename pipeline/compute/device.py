@@ -69,8 +69,8 @@ def find_device(name: str) -> "torch.device":
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"device {name} cannot be used on this machine ({reason}). Set device to auto, which uses a GPU if there is"
-            " one."
+            f"device {name} cannot be used on this machine ({reason}). Set device to auto, which uses a GPU if"
+            " possible."
         ) from error
     return device
 

@@ -251,7 +251,7 @@ class Worker(Generic[Item, Result]):
     """A function that runs in a separate process.
 
     `worker(item)` returns `function(item)` or a Failure. The process is started by the first call, and replaced by the
-    next call if it dies. Only one thread at a time uses the process, and other threads wait. Whoever creates the worker
+    next call if it dies. Only one thread at a time uses the process, and other threads wait. The creator of the worker
     must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started, or if the
     worker is closed.
     """

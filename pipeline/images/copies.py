@@ -47,7 +47,7 @@ INDEX_PROBES = 16
 TRAINING_PHOTOS = 32
 """Number of photos for each list from which the centres of the lists are computed."""
 MAX_EXACT_PHOTOS = 20_000
-"""Largest number of photos for which all pairs are compared. For more photos, neighbours are found with an index."""
+"""Largest number of photos whose pairs are all compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512
 """Number of pairs that are compared at once."""
 

@@ -61,7 +61,7 @@ class UnfinishedShard:
     def publish(self, details: Mapping[str, Json]) -> Commit:
         """Write the complete shard with its commit record, and then remove its parts.
 
-        `details` are noted in the record, beside the dimension of the features.
+        `details` are noted in the record, next to the dimension of the features.
         """
         features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
@@ -101,7 +101,7 @@ def write_features(
 ) -> Commit:
     """Write a complete feature shard with its commit record: `features` (n, dim) of the images `image_id` (n,).
 
-    `details` are noted in the record, beside the dimension of the features.
+    `details` are noted in the record, next to the dimension of the features.
     """
     arrays = {"features": features, "image_id": image_id}
     details = {"dim": features.shape[1], **details}

@@ -55,7 +55,7 @@ class ShardSide:
 
     @property
     def ids(self) -> np.ndarray:
-        """The id (n,) that each row has in the manifest."""
+        """The id (n,) of each row in the manifest."""
         return self.table[NUMBER[self.modality]].to_numpy()
 
     @property

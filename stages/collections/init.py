@@ -22,7 +22,7 @@ MIN_IMAGES_FOR_REPORT = 200
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
-"""Maximum number of rejected rows that the command prints, and likewise of folders and of indexes."""
+"""Maximum number of rejected rows that the command prints. It is also the maximum for folders and for indexes."""
 MAX_OPENED = 20
 """Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 MIN_DIVIDED_IMAGES = 5

@@ -371,7 +371,7 @@ def combine_scores(
 
     `scores` has an array (n, m) for each member, its scores of n images with m sentences, usually of dev. Sentence j
     belongs to image `owners[j]`. For a member, a value of `grid` is divided by the standard deviation of the member's
-    scores, so that the grid suits members of any scale. The returned weights are for the scores as they are given.
+    scores, so that the grid suits members of any scale. The returned weights are for the given scores.
     `after_trial` is called after each trial.
     """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]

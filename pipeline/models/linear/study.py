@@ -238,7 +238,7 @@ model, and keeps the chosen values in all other cells and draws of the model."""
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
     """Return a copy of `cell` in which each of the settings PINNED has only its value in `transfer`, so that it is not
-    chosen again. Settings that `transfer` lacks stay as they are.
+    chosen again. Settings that `transfer` lacks stay unchanged.
 
     `transfer` has the values that were chosen when the cell's model was first measured.
     """
