@@ -98,8 +98,8 @@ class Pairs:
     """Photos and captions: `rows` with reduced features and text vectors, and the `texts` (m,) of the captions.
 
     `ridges` has a ridge for the reduced image view and for the reduced text view, relative to the mean variance. They
-    add as much to the variances as RIDGE adds to those of the whole views. `encode` returns the reduced text vectors
-    (k, d) of a list of new captions.
+    add as much to the variances as RIDGE adds to the variances of the whole views. `encode` returns the reduced text
+    vectors (k, d) of a list of new captions.
     """
 
     rows: SplitRows

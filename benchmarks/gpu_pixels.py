@@ -207,11 +207,11 @@ def measure_rate(outcomes: Iterator[Any], under_way: int, images: int) -> dict[s
 
 def decoders(bench: Bench) -> None:
     """Measure four decoders on the CPU, then nvJPEG, and compare their pixels and the features from these pixels with
-    those of the decoder of `extract` (PRESENT).
+    the pixels and features of the decoder of `extract` (PRESENT).
 
     The decoder processes use one decoder after the other. The measurement of a decoder begins when all photos for the
-    decoder before it have arrived. The rate of TRANSPORT, which decodes nothing, is what the main process can receive
-    at most.
+    decoder before it have arrived. The rate of TRANSPORT, which decodes nothing, is the highest rate at which the
+    main process can receive photos.
     """
     count = bench.size(128, 4)
     side = bench.size(224, 64)

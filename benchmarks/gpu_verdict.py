@@ -30,8 +30,8 @@ PRESENT = "the decoder of extract"
 TRANSPORT = "nothing decoded"
 NO_RATES = ("cosine to now", "resize")
 LEAST_COSINE = 0.999
-"""Median cosine between the features from another decoder and those from the decoder of `extract`. If the cosine is
-lower, the other decoder is not usable."""
+"""Median cosine between the features from another decoder and the features from the decoder of `extract`. If the
+cosine is lower, the other decoder is not usable."""
 BESIDE = (
     "of_floor", "bound", "cosine", "pixel_levels", "decode", "forward", "busy", "main_us", "failed",
     "not_run", "error", "skipped", "missing", "Model name", "Thread(s) per core", "torch",
@@ -78,8 +78,8 @@ def conclude(lines: list[dict[str, Any]]) -> list[str]:
         return found.get((name, variant), {}).get(key, math.nan)
 
     def best(name: str) -> tuple[float, str]:
-        """Return the highest rate among the variants of the lines with this name, without those in NO_RATES, and the
-        variant that has this rate. If there is no rate, return NaN and `nan`."""
+        """Return the highest rate among the variants of the lines with this name, without the variants in NO_RATES,
+        and the variant that has this rate. If there is no rate, return NaN and `nan`."""
         rates = [(line["value"], key[1]) for key, line in found.items() if key[0] == name and key[1] not in NO_RATES]
         return max(rates, default=(math.nan, "nan"))
 

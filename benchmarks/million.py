@@ -109,8 +109,8 @@ def write_shards(run: Path, topics: np.ndarray, dim: int) -> None:
     """Write the features (n, dim) of the n images of a run as shards of the encoder `made`. They are like features
     after a ReLU: about a quarter of the numbers is not zero. Shards that exist are kept.
 
-    An encoder file is also written, because the rules refuse features without one. `topics` (n,) are the topics of the
-    images.
+    An encoder file is also written, because the rules refuse features without an encoder file. `topics` (n,) are the
+    topics of the images.
     """
     manifest = Manifest(run / "manifest")
     shards = Layout(run).features("made")

@@ -6,7 +6,7 @@ The sentences are the candidates for one image by the network of `mnlm`, in the 
 size of Flickr8k's vocabulary. `ours` removes ended sentences. `reference` draws the next word of every sentence with
 torch.multinomial until the last sentence has ended or has MAX_WORDS words. The weights are random, and the bias makes a
 sentence end at each word with a probability of about 1 / LENGTH. `words` in the output has the mean number of words per
-sentence for `ours` and for `reference`.
+sentence for each of the two ways.
 """
 
 import argparse

@@ -84,7 +84,7 @@ class Collection:
 
     def texts_of(self, rows: Mapping[str, np.ndarray]) -> dict[str, dict[str, Any]]:
         """Return split -> text encoder -> vectors of the captions whose row numbers `rows` has for the split. The terms
-        of tf-idf are those of the captions of train."""
+        of tf-idf are the terms of the captions of train."""
         texts = {split: {name: block[own] for name, block in self.vectors.items()} for split, own in rows.items()}
         if self.terms:
             captions = {split: [self.captions[int(row)] for row in own] for split, own in rows.items()}

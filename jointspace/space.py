@@ -308,7 +308,7 @@ def _draw_held_out(pairs: Pairs, seed: int) -> np.ndarray:
 
 
 def _grid_settings(grid: Mapping[str, GridValues]) -> FitSettings:
-    """Return the default settings of a fit, in which the values of `grid` replace those of the same keys.
+    """Return the default settings of a fit, in which the values of `grid` replace the defaults of the same keys.
 
     Raises UsageError for an unknown key or a wrong value.
     """

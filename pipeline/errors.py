@@ -35,7 +35,7 @@ class InputError(JointspaceError):
 
 class Refused(InputError):
     """Rejection of a file of the user. `reason` is one of a few fixed texts, by which rejected files are counted, and
-    `detail` says what is wrong with this file. The message is `reason: detail`."""
+    `detail` describes the fault of this file. The message is `reason: detail`."""
 
     def __init__(self, reason: str, detail: str) -> None:
         super().__init__(reason, detail)

@@ -236,7 +236,7 @@ def main() -> None:
 
 
 def _fail(message: str, code: int) -> NoReturn:
-    """Write an error to stderr and to the log file, if there is one, and exit with the exit code `code`.
+    """Write an error to stderr and to the log file, if any, and exit with the exit code `code`.
 
     With --debug, raise the error that is being handled again instead.
     """

@@ -1,8 +1,8 @@
 """The second half of ingest: decides which records are used, and makes and checks the tables of a manifest.
 
-Every record is kept, rejected with a reason, or a duplicate. Of several images with the same bytes, the first is kept,
-and it gets the additional sentences of its copies. If an image is rejected, so are all other records that belong to it.
-The SQL of each step is in `ingest_sql`.
+Every record is kept, rejected with a reason, or a duplicate. Among several images with the same bytes, the first is
+kept, and it gets the additional sentences of its copies. If an image is rejected, so are all other records that belong
+to it. The SQL of each step is in `ingest_sql`.
 """
 
 from collections import Counter

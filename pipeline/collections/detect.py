@@ -111,7 +111,7 @@ class Survey:
     `photos_inside` is the number of photos in and below the folder `images`, and `photos_outside` the number of other
     photos. `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in
     their folder. `lists` are the paths, relative to the folder, of the files that could be lists, and `separate` are
-    the lists that do not have the name of a photo beside them. Detectors add unused lists to `unused`.
+    the lists that do not have the name of a photo next to them. Detectors add unused lists to `unused`.
     """
 
     def __init__(self, folder: CollectionFolder, contents: Iterable[tuple[str, list[str]]]) -> None:
@@ -153,7 +153,7 @@ class Survey:
     def possible_tables(self) -> dict[str, str]:
         """The lists in the folder itself that are not tables by their suffix, and do not have the name of a photo.
 
-        Each has the reason why it is not a table, or "" if it is one.
+        Each has the reason why it is not a table, or "" if it is a table.
         """
         names = (name for name in self.lists if not _is_table(name) and name in self.separate and "/" not in name)
         return {name: _table_fault(self.folder, self.path(name)) for name in names}
@@ -276,7 +276,7 @@ def recognise(survey: Survey) -> Detected | None:
     """Return the collection in a folder, or None if no format recognises it.
 
     The first of these decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions, text files
-    beside photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
+    next to photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
     """
     root = survey.folder.root
     if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
@@ -397,7 +397,7 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is one."""
+    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

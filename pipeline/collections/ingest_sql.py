@@ -148,7 +148,7 @@ FOLDER_OF = "CASE WHEN member IS NULL THEN coalesce(nullif(regexp_replace(path, 
 
 
 def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources: Sequence[str]) -> None:
-    """Make the table `placed`, with the split that each image should have (`asked`) and the split that it gets
+    """Make the table `placed`, with the split requested for each image (`asked`) and the split that it gets
     (`split`).
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
@@ -382,8 +382,8 @@ OWNED = {
         "image_id, left_x AS x1, top_y AS y1, right_x AS x2, bottom_y AS y2, score::FLOAT AS score, label",
     ),
 }
-"""The kinds of records that belong to images and have a table in the manifest. Of several sentences of an image with
-the same number, and of several documents of an image, the first is kept. Boxes are clipped to the image."""
+"""The kinds of records that belong to images and have a table in the manifest. Among several sentences of an image
+with the same number, and among several documents of an image, the first is kept. Boxes are clipped to the image."""
 
 
 def keep_owned(tables: Tables, kind: str) -> int:

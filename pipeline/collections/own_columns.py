@@ -82,7 +82,7 @@ class OwnColumns:
         return kind, typed.isoformat() if isinstance(typed, date) else typed
 
     def see(self, packed: Iterable[str]) -> None:
-        """Find the columns and their types from packed values, in addition to those that earlier calls have found."""
+        """Find the columns and their types from packed values, in addition to the columns of earlier calls."""
         packed = iter(packed)
         while block := list(islice(packed, BLOCK_IMAGES)):
             fields: dict[str, list[str]] = {}

@@ -152,7 +152,7 @@ class Tables:
         self.create(schemas)
 
     def create(self, schemas: Mapping[str, pa.Schema]) -> None:
-        """Create tables in addition to those that exist.
+        """Create tables in addition to the existing tables.
 
         `schemas` has the columns of each table by its name. Their Arrow types must be keys of SQL_TYPES.
         """
@@ -236,9 +236,9 @@ def to_text(data: bytes) -> str:
 class RejectSummary:
     """The numbers of rejects.
 
-    `counts` has the number of rejects for each kind and reason, in the order of their first occurrence. Of a reason,
-    only the part before the first colon counts. If no image is kept, `images` has the most frequent complete reason for
-    rejecting images, with its count.
+    `counts` has the number of rejects for each kind and reason, in the order of their first occurrence. Only the
+    part of a reason before the first colon counts. If no image is kept, `images` has the most frequent complete reason
+    for rejecting images, with its count.
     """
 
     counts: Mapping[tuple[str, str], int]

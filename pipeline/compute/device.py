@@ -44,8 +44,8 @@ pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest ratio of the rows per second of a doubled batch to those of the batch before with which `grow_batch` accepts
-the doubled batch."""
+"""Smallest ratio of the rows per second of a doubled batch to the rows per second of the batch before with which
+`grow_batch` accepts the doubled batch."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
 smaller cosine, `grow_batch` does not use the larger batch."""
@@ -69,8 +69,8 @@ def find_device(name: str) -> "torch.device":
     except (RuntimeError, AssertionError) as error:
         reason = str(error).splitlines()[0]
         raise UsageError(
-            f"device {name} cannot be used on this machine ({reason}). Set device to auto, which uses a GPU if there is"
-            " one."
+            f"device {name} cannot be used on this machine ({reason}). Set device to auto, which uses a GPU if"
+            " possible."
         ) from error
     return device
 

@@ -157,7 +157,7 @@ def serve_items(connection: Connection) -> None:
     """Serve a Worker in its process: receive a function from the parent, confirm it by sending None, and then receive
     lists of items and send the outcome of each item, a result or a Failure.
 
-    The outcomes are sent one by one, in order. The call returns when the parent closes the connection.
+    The outcomes are sent individually, in order. The call returns when the parent closes the connection.
     """
     global _parent
     signal.signal(signal.SIGPROF, signal.SIG_DFL)

@@ -251,7 +251,7 @@ class Worker(Generic[Item, Result]):
     """A function that runs in a separate process.
 
     `worker(item)` returns `function(item)` or a Failure. The process is started by the first call, and replaced by the
-    next call if it dies. Only one thread at a time uses the process, and other threads wait. Whoever creates the worker
+    next call if it dies. Only one thread at a time uses the process, and other threads wait. The creator of the worker
     must close it, for example by a `with` block. Calls raise JointspaceError if no process can be started, or if the
     worker is closed.
     """
@@ -262,7 +262,8 @@ class Worker(Generic[Item, Result]):
         variables: Mapping[str, str] | None = None,
         preload: Sequence[str] = (),
     ) -> None:
-        """Set the function, and the environment `variables` that the process gets in addition to those of this process.
+        """Set the function, and the environment `variables` that the process gets in addition to the variables of this
+        process.
 
         If `variables` is None or empty, the process is limited to one thread. `preload` names modules that take long to
         import. If there are any, the process is forked from one process that has imported them, instead of spawned.

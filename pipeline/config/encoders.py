@@ -79,7 +79,7 @@ class EncoderEntry(Section):
         return {}
 
     def folder(self, weights_root: str) -> Path | None:
-        """Return the folder under `weights_root` with the model from which the encoder is made, or None without one."""
+        """Return the folder under `weights_root` with the model that makes the encoder, or None without a model."""
         return None
 
     def without_weights(self) -> "EncoderEntry | None":

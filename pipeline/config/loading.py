@@ -196,7 +196,7 @@ def _seeds(variant: object) -> list[int]:
 def _replace_names(
     values: Mapping[str, object], path: tuple[str, ...], names: Mapping[str, list[str]]
 ) -> dict[str, object]:
-    """Return a copy of `values` in which the list at `path`, if there is one, has other names in place of some names.
+    """Return a copy of `values` in which the list at `path`, if present, has other names in place of some names.
 
     `names` maps a name to the names that take its place. Names that are not in it stay.
     """

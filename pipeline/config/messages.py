@@ -51,7 +51,7 @@ def explain(
     ]
     problems: dict[tuple[str, str], list[str]] = {}
     for fault in stated or faults:
-        # A part with a bracket is no key. It names a type of entry that pydantic tried, such as [NetworkEntry].
+        # A part with a bracket is not a key. It names a type of entry that pydantic tried, such as [NetworkEntry].
         path = [str(part) for part in fault["loc"] if "[" not in str(part)]
         key = ".".join([where, *path] if where else path)
         context = fault.get("ctx", {})

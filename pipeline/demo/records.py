@@ -180,7 +180,7 @@ def _beginning(facts: Facts, rng: np.random.Generator) -> str:
 
 
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """Return a true sentence from which each word is removed with the probability 1 - KEPT_WORD."""
+    """Return a true sentence. Each of its words is removed with the probability 1 - KEPT_WORD."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
 
 

@@ -49,7 +49,7 @@ class Centred(TextEncoder):
         """Compute the mean of the vectors of `texts`, and wrap the encoder.
 
         If `whiten` is true, M is the inverse square root of the covariance of these vectors, so that the results for
-        `texts` have the identity as covariance. Directions with hardly any variance become zero (see
+        `texts` have the identity as covariance. Directions with almost no variance become zero (see
         MIN_RELATIVE_VARIANCE). Texts that the encoder does not know are ignored.
         """
         n = 0

@@ -148,7 +148,7 @@ def _count_values(column: pa.Array) -> int:
 
 
 def _representable(column: pa.Array) -> pa.Array:
-    """Convert dates and times to values that Python can represent, and return other columns as they are.
+    """Convert dates and times to values that Python can represent, and return other columns unchanged.
 
     Dates are in days, and times are in microseconds, in UTC if they have a zone. Values outside the years 1 to 9999
     become null. Times of day become text, and durations seconds.

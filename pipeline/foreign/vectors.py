@@ -70,7 +70,7 @@ class Source:
 
     `path` is a file or folder. `features` is the dataset or column with the vectors, and `names` is the dataset, column
     or text file with the names of the rows. If one of them is None, the only candidate is used, or among several
-    candidates the one with a usual name. `of` says what the vectors describe.
+    candidates the candidate with a usual name. `of` says whether the vectors describe images or sentences.
     """
 
     path: Path

@@ -177,8 +177,8 @@ class MultimodalRNN:
 
     def log_probabilities(self, features: Mapping[str, np.ndarray], given: HeldOut) -> np.ndarray:
         """Return the natural log probability (n, m) float32 of each of the m held-out sentences
-        `given.pairs.sentences`, END included, given each of n images, whose `features` are encoder -> (n, dim). Images
-        need not be those of `given`."""
+        `given.pairs.sentences`, END included, given each of n images, whose `features` are encoder -> (n, dim). The
+        images need not be the images of `given`."""
         sentences = given.pairs.sentences
         network = self.network
         with torch.inference_mode():

@@ -1,4 +1,4 @@
-"""The generator `nearest`, which gives each image a sentence of the split train instead of a new sentence.
+"""The generator `nearest`, which captions each image with a sentence of the split train instead of a new sentence.
 
 With `by: features` and `distance: euclidean`, it is the retrieval baseline of Karpathy and Fei-Fei 2015, section 4.2.
 """

@@ -47,7 +47,7 @@ INDEX_PROBES = 16
 TRAINING_PHOTOS = 32
 """Number of photos for each list from which the centres of the lists are computed."""
 MAX_EXACT_PHOTOS = 20_000
-"""Largest number of photos for which all pairs are compared. For more photos, neighbours are found with an index."""
+"""Largest number of photos whose pairs are all compared. For more photos, neighbours are found with an index."""
 BLOCK_PAIRS = 512
 """Number of pairs that are compared at once."""
 
@@ -96,8 +96,8 @@ def _search_exactly(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[
 def _search_index(read: ReadRows, blocks: list[np.ndarray]) -> Iterator[tuple[np.ndarray, np.ndarray]]:
     """Yield approximate results of `_search_exactly`, from indexes of principal components of the features.
 
-    Each index has INDEX_ROWS photos. All indexes have the same lists, so that together they find what a single index of
-    all photos would find.
+    Each index has INDEX_ROWS photos. All indexes have the same lists, so that together they find the same photos as a
+    single index of all photos.
     """
     count = sum(map(len, blocks))
     sample = np.linspace(0, count - 1, MAX_EXACT_PHOTOS).astype(int)

@@ -81,7 +81,7 @@ def decode_pixels(data: bytes, limits: ImageLimits, sides: Sequence[int | None])
     """Decode an image as `decode_each` does. Return Pillow images, or arrays (height, width, 3) uint8 of their pixels.
 
     torchvision decodes most JPEGs that are needed at their whole size to arrays, in less time. All other images are
-    decoded by Pillow, and so are JPEGs that torchvision cannot decode, because Pillow says what is wrong with them.
+    decoded by Pillow, and so are JPEGs that torchvision cannot decode, because Pillow describes the fault.
     Raises UnreadableImage as `decode` does.
     """
     started = time.thread_time()
@@ -212,8 +212,8 @@ def inspect(
 ) -> Inspection:
     """Read the image at `location` and decode all of its data.
 
-    `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which says what is wrong,
-    if the image cannot be read or decoded.
+    `read(*location)` returns the bytes at a location (path, offset, size). Raises InputError, which describes the
+    fault, if the image cannot be read or decoded.
 
     A JPEG is decoded at an eighth of its size unless it is tiny, which reads all of its data and finds the same damage
     in less time.

@@ -174,8 +174,8 @@ def build_gallery(
     index of a multi-vector model stores all vectors exactly, and the candidates of `requirements` are ignored. It is a
     Flat index if this meets the requirements for at most `requirements.exact_limit` vectors, and otherwise an inverted
     file of whole vectors. The `shortlist` is only used with an inverted file, because it is computed from the lists.
-    The card has the recall and the speed of searches with the shortlist. The other arguments are those of
-    `choose_and_build`.
+    The card has the recall and the speed of searches with the shortlist. The other arguments are the
+    arguments of `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.

@@ -224,8 +224,7 @@ class Bench:
         runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return those of the factory strings with which the codes of all vectors would fit into the required
-        memory."""
+        """Return the factory strings with which the codes of all vectors would fit into the required memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }

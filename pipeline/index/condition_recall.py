@@ -80,8 +80,8 @@ def measure_gallery_conditions(gallery: MultiVectorGallery, queries: MultiVector
     """Measure the recall of the gallery of a multi-vector model under sampled conditions, compared with exact scores.
 
     The first RANDOM_QUERIES of the `queries` are used. The correlated condition of a query allows the items with the
-    best scores for the previous query, and for the first query those of the last query. The result has one card for
-    each of the SHARES that allows an item.
+    best scores for the previous query. For the first query, it allows the items with the best scores for the last
+    query. The result has one card for each of the SHARES that allows an item.
     """
     vectors = gallery.vectors()
     rng = np.random.default_rng(0)

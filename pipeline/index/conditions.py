@@ -29,7 +29,7 @@ BUILT_IN_COLUMNS = frozenset(
 """Names of the columns of images, and of keys of results, that jointspace writes. All other columns come from the
 user's collection."""
 FILTERABLE_BUILT_IN_COLUMNS = ("split", "width", "height")
-"""Built-in columns that are offered to users for conditions, beside their own columns."""
+"""Built-in columns that are offered to users for conditions, in addition to their own columns."""
 TIME = pa.timestamp("us")
 LARGE_INTEGER = pa.decimal128(20, 0)
 """An Arrow type that can hold all integers of 64 bits, signed and unsigned."""

@@ -526,7 +526,7 @@ class Searcher(QueryEncoder):
     def groups(self, modality: Modality) -> Iterator[pa.Table]:
         """Yield all rows of a table in order, without the hidden columns.
 
-        They are a single table if it is kept in memory. Otherwise they are several tables, which are read one by one.
+        They are a single table if it is kept in memory. Otherwise they are several tables, which are read in turn.
         """
         self._keep(modality)
         kept = self._tables.get(modality)

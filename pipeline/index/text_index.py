@@ -1,4 +1,4 @@
-"""Searching the words of captions, file names and columns as text, beside the vectors of an index.
+"""Searching the words of captions, file names and columns as text, next to the vectors of an index.
 
 Inventory numbers and names have no meaning for an embedding. The words of every photo are therefore also stored in a
 full-text index of SQLite (FTS5). A text is split as for the text encoders (pipeline.text.tokens), and also between

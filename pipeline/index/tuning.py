@@ -42,7 +42,7 @@ MAX_LATENCY_QUERIES = 40
 LATENCY_SECONDS = 1
 """Approximate number of seconds that measuring the latency may take, unless MIN_LATENCY_QUERIES need longer."""
 LATENCY_REPEATS = 3
-"""Number of times that each query is searched to measure its latency. The shortest time counts, because another program
+"""Number of searches of each query to measure its latency. The shortest time counts, because another program
 may have used the CPU."""
 TIMING_REPEATS = 5
 """Number of times that several settings which reach the recall floor are timed alternately. The median counts."""
@@ -264,8 +264,8 @@ def find_least(
     `operate(effort)` measures an effort and returns the result, which it must also keep for the caller, because this
     function returns nothing. Starting from `start`, the effort is halved until the recall is below the floor. Then it
     is doubled until the recall reaches the floor, until a query takes longer than `limit` seconds, or until the recall
-    hardly grows (see MIN_RECALL_GAIN) and `hopeless()` says that no effort reaches the floor. Finally, the smallest
-    effort that reaches the floor is found by bisection, to within an eighth.
+    almost stops growing (see MIN_RECALL_GAIN) and `hopeless()` says that no effort reaches the floor. Finally, the
+    smallest effort that reaches the floor is found by bisection, to within an eighth.
     """
     operate = cache(operate)
     hopeless = cache(hopeless)
@@ -289,7 +289,7 @@ def find_least(
 
 def latency(index: faiss.Index, questions: Questions) -> float:
     """Measure the latency of an index: the 95th percentile of the wall time, in seconds, of queries that are searched
-    one by one. Only some of the queries are searched."""
+    individually. Only some of the queries are searched."""
     queries = questions.queries[:: max(1, len(questions.queries) // MAX_LATENCY_QUERIES), None]
 
     def answer(query: np.ndarray) -> float:

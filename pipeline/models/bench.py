@@ -110,7 +110,7 @@ class Measured:
     belongs to the image in row `owners[j]`. `hubness` is `none` without a correction, and `auto` with a correction.
     `seconds` are the CPU seconds of the fit or training, with the choice of the method's settings on dev. They include
     neither the choice of the correction nor the fit of the `ncca` from which a refinement starts. `chosen` has the
-    chosen settings of the method, and with a correction also those of the correction.
+    chosen settings of the method, and with a correction also the settings of the correction.
     """
 
     method: str

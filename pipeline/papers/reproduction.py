@@ -206,8 +206,8 @@ class Reproduction:
 def _subtract(
     above: Mapping[Column, float | None], below: Mapping[Column, float | None], columns: Columns
 ) -> float | None:
-    """Return the sum of the published numbers `above` minus the sum of `below`, over those of `columns` in which both
-    rows have a number. The result is None if there is no such column."""
+    """Return the sum of the published numbers `above` minus the sum of `below`, over the `columns` in which both rows
+    have a number. The result is None if there is no such column."""
     common = [
         high - low for column in columns if (high := above[column]) is not None and (low := below[column]) is not None
     ]

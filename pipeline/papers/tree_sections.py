@@ -17,7 +17,7 @@ LENGTHS = ("0 to 2", "3 to 5", "6 or more")
 LENGTH_BOUNDS = (3, 6)
 """Differences in length at which the next group of LENGTHS begins."""
 WORST_SHARE = 0.01
-"""Share of the pairs, those with the worst ranks, in which the pairs with one verb are counted separately."""
+"""Share of all pairs that have the worst ranks. Among these, the pairs with one verb are counted separately."""
 MAX_RELATIONS = 12
 """Maximum number of relations that are listed for a system. They are the relations with the greatest norms."""
 FAILURE = (

@@ -60,9 +60,9 @@ class Photographs:
     """Makes thumbnails for rows of the images' table.
 
     `read(path, offset, size)` reads the bytes of a photo, and `limits` limit the size of its image. `moved` says
-    whether the photos are read from another folder than the one that `ingest` read. A file with the same name may then
-    be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the caption
-    of a photo or None. `shown` records for each image_id whether its photo could be shown.
+    whether the photos are read from another folder than the folder that `ingest` read. A file with the same name may
+    then be another photo, so a photo is only shown if it has the sha256 of the row. `caption(image_id)` returns the
+    caption of a photo or None. `shown` records for each image_id whether its photo could be shown.
     """
 
     def __init__(

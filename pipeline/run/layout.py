@@ -14,7 +14,7 @@ from pipeline.storage.files import require_no_links
 
 @dataclass(frozen=True)
 class Artefact:
-    """A file or folder that one job makes.
+    """A file or folder made by one job.
 
     `name` identifies the artefact in messages and in declarations of inputs, and `path` is the file or folder. `commit`
     is the commit record, a JSON file that is written last. Without this file the artefact counts as missing. A page has
@@ -32,7 +32,7 @@ class Artefact:
 class Shards:
     """An artefact that consists of shards: `folder/shard-00000.h5` and so on, each with a commit record.
 
-    A part is the range of shards that one job makes. It has the commit record `folder/part-00000.json`, which is
+    A part is the range of shards made by one job. It has the commit record `folder/part-00000.json`, which is
     written when all shards of the part exist, and which lists the digests of their commit records.
 
     The files of a `chunked` artefact are `folder/chunk-00000.h5` and so on. Each is made from a chunk of the shards of

@@ -86,7 +86,7 @@ def examine(folder: Path) -> list[Finding]:
 
 
 def free_memory() -> int:
-    """Return the bytes of memory that new processes can use, within the limit of a container if there is one.
+    """Return the bytes of memory that new processes can use, within the limit of a container, if any.
 
     Returns 0 if the system does not report its free memory.
     """
@@ -232,7 +232,7 @@ class Speed:
 class Estimate:
     """The estimated needs of a run on a number of `images` and `sentences`.
 
-    `hours` has the time that one job takes to extract the features of each measured encoder. `disk` has bytes by kind
+    `hours` has the time that a job takes to extract the features of each measured encoder. `disk` has bytes by kind
     of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read pixels and have
     no measured speed.
     """

@@ -130,7 +130,7 @@ def outside_files(name: str, folder: Path) -> list[Outside]:
 
 @dataclass(frozen=True)
 class Job:
-    """A job of a stage: the artefacts that one call of its function makes.
+    """A job of a stage: the artefacts made by one call of its function.
 
     `names` identify the job, such as a model and a split. `outputs` are the artefacts that the stage's `writes`
     returns, and `path` is the file or folder of the first of them. `provenance` is stored in the commit records of the
@@ -205,7 +205,8 @@ class Stage:
     """Function of `(config, layout, *names)` that returns the inputs of a job by name. The function of the stage gets
     these inputs as `run.inputs`."""
     may_read: Callable[..., Inputs] = lambda *_: {}
-    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows those that exist.
+    """Function of `(config, layout, *names)` that returns optional inputs of a page. The page shows the inputs that
+    exist.
 
     The workflow does not wait for optional inputs, and does not make the page again when they change.
     """

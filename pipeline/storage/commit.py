@@ -435,7 +435,7 @@ class Commits:
     def _parts(self, source: str) -> Iterator[str]:
         """Yield the places of the records `part-00000.json` and so on if `source` means all shards, otherwise nothing.
 
-        A part is a range of shards that one job makes, and its record lists the records of these shards. If a job was
+        A part is a range of shards made by one job, and its record lists the records of these shards. If a job was
         killed after it had made only some of its shards again, the record of the part does not fit these shards. The
         mixture is therefore found by checking the records of the parts.
         """

@@ -61,7 +61,7 @@ class UnfinishedShard:
     def publish(self, details: Mapping[str, Json]) -> Commit:
         """Write the complete shard with its commit record, and then remove its parts.
 
-        `details` are noted in the record, beside the dimension of the features.
+        `details` are noted in the record, next to the dimension of the features.
         """
         features = np.concatenate([arrays["features"] for arrays, _ in self._all()])
         commit = write_features(self.path, features, self.image_id, self.provenance, details)
@@ -101,7 +101,7 @@ def write_features(
 ) -> Commit:
     """Write a complete feature shard with its commit record: `features` (n, dim) of the images `image_id` (n,).
 
-    `details` are noted in the record, beside the dimension of the features.
+    `details` are noted in the record, next to the dimension of the features.
     """
     arrays = {"features": features, "image_id": image_id}
     details = {"dim": features.shape[1], **details}
@@ -172,9 +172,9 @@ class Features:
 class FeatureRows(ChosenRows):
     """One encoder's features (n, dim) of the images `image_id` (n,). `rows[[3, 1]]` reads only these two images.
 
-    `origin` says what computed the features: {"encoder": digest} for a stored encoder, or {"imported": fingerprint} for
-    precomputed features. Raises IntegrityError if a shard is
-    missing or was changed, or if it was computed in another precision than the other shards.
+    `origin` names the source of the features: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
+    for precomputed features. Raises IntegrityError if a shard is missing or was changed, or if it was computed in
+    another precision than the other shards.
     """
 
     def __init__(self, features: Features, encoder: str, image_id: np.ndarray) -> None:

@@ -55,7 +55,7 @@ class ShardSide:
 
     @property
     def ids(self) -> np.ndarray:
-        """The id (n,) that each row has in the manifest."""
+        """The id (n,) of each row in the manifest."""
         return self.table[NUMBER[self.modality]].to_numpy()
 
     @property
@@ -92,8 +92,8 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
     """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
 
-    `sides` are the images and captions of the shard. Those that were not removed must be in the manifest, with their
-    ids.
+    `sides` are the images and captions of the shard. The images and captions that were not removed
+    must be in the manifest, with their ids.
     """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)

@@ -84,7 +84,7 @@ class IndexWriter:
     def add(self, name: str, data: bytes | memoryview | Writer) -> None:
         """Write the file `name`, which is a path with forward slashes below the folder of the shard.
 
-        The parts that a Writer produces are written one by one, so that the file is never complete in memory.
+        The parts that a Writer produces are written in turn, so that the file is never complete in memory.
 
         Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
         file cannot be written.

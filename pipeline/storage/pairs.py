@@ -374,7 +374,7 @@ class JoinedPairs:
             yield from part.blocks(own, encoders, text_encoders, rows)
 
     def _split_folds(self, folds: Sequence[int]) -> list[tuple[PairSet, list[int]]]:
-        """Return both sets, each with those of `folds` that belong to it. The folds of each set are numbered from 0."""
+        """Return both sets, each with the `folds` that belong to it. The folds of each set are numbered from 0."""
         first, second = self._parts
         own = [fold for fold in folds if fold < first.n_folds]
         return [(first, own), (second, [fold - first.n_folds for fold in folds if fold >= first.n_folds])]

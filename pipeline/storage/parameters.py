@@ -2,7 +2,7 @@
 
 The tensors are in `<name>.safetensors`. Everything else is in the commit record `<name>.json`.
 
-The origin of vectors says what computed them: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
+The origin of vectors names their source: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
 for precomputed vectors. It is compared when photos or captions are added later, so that all vectors come from the same
 encoder. The details of a model contain the origin for each encoder, because an index may be used without its run.
 """

@@ -51,7 +51,7 @@ class UnfinishedRegions(UnfinishedShard):
     def publish(self, details: Mapping[str, Json]) -> Commit:
         """Write the complete shard with its commit record, and then remove its parts.
 
-        `details` are noted in the record, beside the dimension of the features and the details of all parts.
+        `details` are noted in the record, next to the dimension of the features and the details of all parts.
         """
         parts = self._all()
         # A part whose images are all unreadable is left out here, because its empty features do not have the dimension

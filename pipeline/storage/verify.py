@@ -167,8 +167,8 @@ def _sort_file(survey: Survey, path: Path, status: os.stat_result | OSError, fol
 
 
 def _records(files: Sequence[Path]) -> list[Path]:
-    """Return the files that may be commit records: the JSON files. Of the files of an index, only the card is returned,
-    because it lists the other files."""
+    """Return the files that may be commit records: the JSON files. Among the files of an index, only the card is
+    returned, because it lists the other files."""
     indexes = {path.parent for path in files if path.name == CARD}
     return [
         path for path in files if path.suffix == ".json" and (path.name == CARD or indexes.isdisjoint(path.parents))
@@ -309,9 +309,9 @@ def _retarget(fault: FaultyFile, vouched: Mapping[Path, Path]) -> FaultyFile:
 class TraceRows:
     """The rows of one file that belong to an image.
 
-    `of` says what the rows are: the image itself, its captions, its regions and so on. If there are no rows, `note`
-    says why, unless the reason is not known. For rows of an index, it gives the recall of the index. Otherwise it is
-    empty.
+    `of` names the subject of the rows: the image itself, its captions, its regions and so on. If there are no rows,
+    `note` says why, unless the reason is not known. For rows of an index, it gives the recall of the index. Otherwise
+    it is empty.
     """
 
     file: Path

@@ -22,7 +22,7 @@ MIN_IMAGES_FOR_REPORT = 200
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
-"""Maximum number of rejected rows that the command prints, and likewise of folders and of indexes."""
+"""Maximum number of rejected rows that the command prints. It is also the maximum for folders and for indexes."""
 MAX_OPENED = 20
 """Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 MIN_DIVIDED_IMAGES = 5
@@ -434,7 +434,7 @@ def _configure(
     """Return the keys of the new configuration that differ from config/default.yaml.
 
     `splits` has the number of photos of each split, and `drawn` the splits that `run` will draw at random. The other
-    arguments are those of the command.
+    arguments are the arguments of the command.
 
     Raises UsageError if the keys are not a valid configuration, and InputError if the weights do not fit.
     """

@@ -75,7 +75,7 @@ def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.n
     run = Run(source)
     if run.manifest.images["member"].null_count < run.manifest.n_images:
         raise UsageError(
-            f"The photos of {source} are inside tar or Parquet files, beside which captions.tsv is not read. Call"
+            f"The photos of {source} are inside tar or Parquet files. A captions.tsv next to them is not read. Call"
             " jointspace.suggest in Python with the features of the run."
         )
     ids = np.arange(run.manifest.n_images)

@@ -18,8 +18,8 @@ if TYPE_CHECKING:
 
 
 def _extracted(config: "Config", encoders: "Iterable[EncoderEntry]") -> list[tuple[str]]:
-    """Return (name,) for each of the `encoders` that reads pixels, except for those whose features are computed from
-    the features of another encoder by a linear map (key `extract.mapped`)."""
+    """Return (name,) for each of the `encoders` that reads pixels, except for encoders whose features are computed
+    from the features of another encoder by a linear map (key `extract.mapped`)."""
     return [(one.name,) for one in encoders if one.spec.reads == "pixels" and one.name not in config.extract.mapped]
 
 

@@ -86,7 +86,7 @@ def _add_photographs(change: "Change", source: Path, removed: Set[str], sample: 
     `change` is the change of the index, and `source` has the photos. `removed` has the hashes and paths of photos that
     were removed from the index. `sample` is the folder of the run that has added these photos to another index, so that
     its features can be reused, or None. Return the number of photos of `source` that were not removed, and the number
-    of those that the index did not have.
+    of these photos that the index did not have.
     """
     from pipeline.run.reading.application import RECORD, added_run, apply_index
     from pipeline.storage.index_changes import photo_digests, were_removed

@@ -13,7 +13,7 @@ from stages.commands import FILE, FOLDER, say_next
 @click.command("calibrate")
 @click.argument("index", type=FOLDER)
 @click.argument("pairs", type=FILE, default="pairs.csv")
-@click.option("--ask", is_flag=True, help="Show photos one by one, and add the captions that you type to PAIRS, a CSV.")
+@click.option("--ask", is_flag=True, help="Show photos in turn, and add the captions that you type to PAIRS, a CSV.")
 @click.option("--seed", type=int, default=0, show_default=True, help="Seed of the random choice of photos.")
 def command(index: Path, pairs: Path, ask: bool, seed: int) -> None:
     """Show where likely matches end, by captions that you write.

@@ -32,7 +32,7 @@ def command(
 ) -> None:
     """Export vectors, or a recipe for queries, for other programs.
 
-    Give --to and --output for the vectors, or --recipe, or all three. The files beside the vectors, or the Parquet
+    Give --to and --output for the vectors, or --recipe, or all three. The files next to the vectors, or the Parquet
     table itself, have the ids, paths and captions, and your own columns.
     """
     from pipeline.storage.locks import hold

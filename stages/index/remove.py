@@ -97,7 +97,7 @@ def command(
 
 
 def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
-    """Return line -> reason for those of the `lines` that name photos which were removed from the index before."""
+    """Return line -> reason for the `lines` that name photos which were removed from the index before."""
     from pipeline.storage.index_changes import read_removed
 
     gone = [

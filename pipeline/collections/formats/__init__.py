@@ -107,7 +107,7 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
     tally = options.tally
     named = _lists_and_shards(folder, form, options.files)
     if form in SHARDS and options.files and not any("*" in pattern for pattern in options.files.values()):
-        # If collection.files names the shards one by one, other files in the folder are not part of the collection.
+        # If collection.files names the shards individually, other files in the folder are not part of the collection.
         for _ in named:
             tally.add(None)
         return

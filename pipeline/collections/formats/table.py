@@ -204,7 +204,7 @@ def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) -> str | None:
     """Return the only one of the columns `names` whose values are all names of splits, and name at least two splits.
 
-    Empty values do not count. Return None if there is no such column, or more than one.
+    Empty values do not count. Return None if there is no such column, or if there are several.
     """
     found: dict[str, set[str]] = {name: set() for name in names}
     for row in rows.read_rows(folder, path, (), (), None):

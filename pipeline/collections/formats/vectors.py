@@ -80,7 +80,7 @@ def sides_of(folder: CollectionFolder, path: Path) -> list[str]:
     columns if several columns have vectors.
 
     A Parquet file with one column of vectors has vectors of images, unless a name says otherwise. Return [] if the file
-    has no vectors, or if no name says what they describe.
+    has no vectors, or if no name says whether they describe images or sentences.
     """
     if path.suffix.lower() != ".parquet":
         return [side] if (side := foreign.marked(path.stem)) and path.suffix.lower() in SUFFIXES else []

@@ -170,7 +170,7 @@ def _read_side(
 
 class HubCorrected:
     """A registered `model` with a hubness `correction`, which adds columns to the model's vectors or globals. All other
-    attributes are those of the model."""
+    attributes are the attributes of the model."""
 
     def __init__(self, model: JointModel, correction: HubnessCorrection) -> None:
         self.model = model

@@ -1,7 +1,7 @@
 """Models that are not trained themselves: `zero-shot` and ensembles.
 
-`zero-shot` uses the space that an image encoder and a text encoder, such as those of CLIP, share already. The score of
-an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
+`zero-shot` uses the space that an image encoder and a text encoder, such as the encoders of CLIP, share already. The
+score of an ensemble is the weighted sum of the scores of its members, S = sum over k of weight_k S_k.
 
 The vectors of members with one vector per item are put side by side. A multi-vector member has a vector for each
 region of an image and for each word of a sentence. It may also have globals, one further vector for each image and
@@ -371,7 +371,7 @@ def combine_scores(
 
     `scores` has an array (n, m) for each member, its scores of n images with m sentences, usually of dev. Sentence j
     belongs to image `owners[j]`. For a member, a value of `grid` is divided by the standard deviation of the member's
-    scores, so that the grid suits members of any scale. The returned weights are for the scores as they are given.
+    scores, so that the grid suits members of any scale. The returned weights are for the given scores.
     `after_trial` is called after each trial.
     """
     deviations = [float(part.std(dtype=np.float64)) or 1.0 for part in scores]

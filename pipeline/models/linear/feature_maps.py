@@ -180,7 +180,7 @@ def project(
 
 
 PRODUCT_ROWS = 512
-"""Number of rows that one thread of a FourierMap maps at a time. The results for so many rows stay in the cache of a
+"""Number of rows per thread that a FourierMap maps at a time. The results for so many rows stay in the cache of a
 core."""
 SIGMA_NEIGHBOUR = 50
 """The k in the definition of sigma, the mean distance of a row to its k-th nearest neighbour (Gong et al. 2014, section

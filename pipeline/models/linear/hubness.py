@@ -216,7 +216,7 @@ def choose_correction(
     the same trial for both directions, by the sum of both. Among equal trials, the first is chosen.
 
     In the log, `chosen` describes the trial of each side and has the recall sums that the correction reaches, and
-    `trials` has all trials, those with the greatest `recall_sum` first.
+    `trials` has all trials, sorted so that the trials with the greatest `recall_sum` are first.
     """
     scores = score(images, sentences, bank.comparison)
     dev = {"images": _DevSide(bank, "images", images), "sentences": _DevSide(bank, "sentences", sentences)}

@@ -151,8 +151,8 @@ class Moments:
             )
 
     def to_arrays(self) -> dict[str, np.ndarray]:
-        """Return the arrays to store, name -> array. Of xx and yy, which are symmetric, only the upper triangles are
-        stored, in the form of `pack`."""
+        """Return the arrays to store, name -> array. The matrices xx and yy are symmetric, so only their
+        upper triangles are stored, in the form of `pack`."""
         return {**vars(self), "n": np.array(self.n), "xx": pack(self.xx), "yy": pack(self.yy)}
 
     @classmethod

@@ -143,9 +143,9 @@ class EncoderMap:
     W is `weight` (D, d) = (X'X + lambda I)^-1 X'Y for the n photos of the fit, where lambda is the relative `ridge`
     times n times the mean variance of x. If no feature of an encoder is negative, the square roots of its features are
     mapped instead, because models read square roots too. `roots` says for x and for y whether square roots are used.
-    The means, W and `loss` are then those of the square roots. `loss` is the unexplained share of the variance of y, 0
-    for a perfect map, if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges that
-    were tried.
+    The means, W and `loss` are then computed from the square roots. `loss` is the unexplained share of the variance of
+    y, 0 for a perfect map, if each fold is predicted from the other folds. `ridge` has the smallest loss of the ridges
+    that were tried.
     """
 
     weight: np.ndarray

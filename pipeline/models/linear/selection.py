@@ -32,8 +32,8 @@ class ChosenPhotos(NamedTuple):
 def choose_photos(
     views: Mapping[str, np.ndarray], count: int, seed: int = 0, captioned: np.ndarray | None = None
 ) -> ChosenPhotos:
-    """Choose `count` of n photos by their features `views`, encoder -> (n, D). Of these, a tenth, rounded down, is for
-    dev, a tenth for test, and the others are for train.
+    """Choose `count` of n photos by their features `views`, encoder -> (n, D). A tenth of these, rounded down, is
+    for dev, a tenth for test, and the others are for train.
 
     The features of each encoder are scaled to unit length, so that all encoders count equally. The photos for dev and
     test are drawn at random, as `seed` decides, so that they represent the collection. The photos of the rows

@@ -38,8 +38,8 @@ class StudyCell:
 
     The auxiliary set has `auxiliary_folds` folds of pairs with weak texts, or all available folds if it is None.
     `documents` names the entry of the section `documents` of the configuration that decides the weak texts. `encoders`
-    are the image encoders. The text view has the vectors of all text encoders. Of sparse vectors, such as tf-idf, it
-    has only the first `terms` columns, or all columns if `terms` is None.
+    are the image encoders. The text view has the vectors of all text encoders. For sparse vectors, such as tf-idf,
+    it has only the first `terms` columns, or all columns if `terms` is None.
 
     `fit` and `transfer` replace keys of the sections with these names in the configuration, and `settings` replaces
     keys of the model's own section. The cell is measured in at most `draws` draws, each with other folds.
@@ -238,7 +238,7 @@ model, and keeps the chosen values in all other cells and draws of the model."""
 
 def pinned(cell: StudyCell, transfer: Choices) -> StudyCell:
     """Return a copy of `cell` in which each of the settings PINNED has only its value in `transfer`, so that it is not
-    chosen again. Settings that `transfer` lacks stay as they are.
+    chosen again. Settings that `transfer` lacks stay unchanged.
 
     `transfer` has the values that were chosen when the cell's model was first measured.
     """

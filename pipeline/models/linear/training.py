@@ -139,8 +139,8 @@ def fit_on_moments(model: type[LinearModel], task: FitTask) -> Tuned:
 
 
 def _best_of(tuned: Sequence[Tuned]) -> Tuned:
-    """Return the result with the greatest merit on dev, with the trials of all results. Of equal results, the first is
-    returned."""
+    """Return the result with the greatest merit on dev, with the trials of all results. Among equal results, the first
+    is returned."""
     best = max(tuned, key=lambda result: result.merit)
     return replace(best, trials=tuple(trial for result in tuned for trial in result.trials))
 

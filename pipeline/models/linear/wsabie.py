@@ -40,8 +40,8 @@ class WsabieSchedule:
 
     `max_norm` is alpha of eq. 4, and `dimensions` is the number c of columns of W and U. If `adaptive` is true, AdaGrad
     is used instead of SGD. An epoch visits each pair once in random order, and a step has `batch` pairs. In a step, at
-    most `max_samples` sentences are sampled, and those of other images are the negatives of a pair. If none of them
-    violates the margin, the pair changes nothing.
+    most `max_samples` sentences are sampled, and the sentences of other images are the negatives of a pair. If none of
+    them violates the margin, the pair changes nothing.
     """
 
     epochs: int

@@ -382,7 +382,7 @@ class HMLSTM(GlobalModel):
         return self.in_blocks(embed, len(phrases), "sentence")
 
     def no_correspondences(self, sentences: Trees) -> Correspondences:
-        """Return the initial correspondences, in which each phrase has the region -1 and the confidence 0."""
+        """Return the initial correspondences. Each phrase has the region -1 and the confidence 0."""
         nodes = noun_phrases(sentences, self.network.sentences.noun_phrase)
         offsets = np.searchsorted(nodes, sentences.offsets)
         return Correspondences(torch.full((len(nodes),), -1), torch.zeros(len(nodes)), offsets)

@@ -33,7 +33,7 @@ def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
 
 def load_arrays(network: Network, arrays: Mapping[str, np.ndarray]) -> Network:
     """Load `arrays`, the parameters and buffers by name, into `network`, and return the network. Raises RuntimeError if
-    the names or shapes differ from those of the network."""
+    the names or shapes differ from the names or shapes of the network."""
     network.load_state_dict({name: torch.tensor(array) for name, array in arrays.items()})
     return network
 

@@ -228,7 +228,7 @@ class Recurrence(torch.autograd.Function):
     in packed order. `words` (total, d) and `sizes` are packed as in `Packed`. `w` (gates H, d) and `u` (gates H, H) are
     the weights of the input and of the hidden state. The biases are (gates H,). The bias of the input may also be
     (total, gates H), with a row for each word. Products are computed in the dtype of `words`, and everything else in
-    float32. Values and gradients equal those of torch.nn.RNN, GRU and LSTM.
+    float32. Values and gradients equal the values and gradients of torch.nn.RNN, GRU and LSTM.
 
     The gradient of `u` is one product over all words. torch's own loop instead adds a matrix (gates H, H) to this
     gradient at each position.

@@ -164,7 +164,7 @@ def search_command(folder: Path) -> str | None:
 
 
 def _short_values(index: "StoredIndex", modality: "Modality", column: str) -> Iterator[str]:
-    """Yield those of the first QUERY_CANDIDATES values of a text column that are short and safe in a command."""
+    """Yield the values that are short and safe in a command, among the first QUERY_CANDIDATES of a text column."""
     table = index.packed_table(modality)
     texts = [record[column] or "" for record in table.records(range(min(QUERY_CANDIDATES, table.num_rows)))]
     for text in texts:
