@@ -162,7 +162,7 @@ def device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
 @pytest.fixture(params=OTHERS)
 def other_device(request: pytest.FixtureRequest) -> Iterator["torch.device"]:
     """Yield the devices whose results are compared with the CPU: a simulated device whose tensors do not mix with CPU
-    tensors, and a GPU if there is one.
+    tensors, and the GPU of the machine if it has a GPU.
     """
     yield from _offer(request.param)
 

@@ -55,7 +55,7 @@ def keep_megabytes(log: Path, megabytes: int) -> int:
     """Take some memory, keep it until the process ends, and return its size. The begin and end are written to `log`.
 
     A process can take 100 MB more than it has at its first call. While an item of 130 MB has begun only once, each call
-    waits, for at most a second, so that a second try of this item can begin beside it.
+    waits, for at most a second, so that a second try of this item can begin in the meantime.
     """
     if not KEPT:
         pages = int(Path("/proc/self/statm").read_text().split()[0])

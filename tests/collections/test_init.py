@@ -384,7 +384,7 @@ WORDS = ("A red bench in the snow .", "A green kite over the water .", "Two lamp
 
 
 def described(folder: Path) -> list[tuple[str, str]]:
-    """Return the paths of all photos below the folder, each with a caption that no other photo has."""
+    """Return the paths of all photos below the folder, each with a unique caption."""
     names = sorted(path.relative_to(folder).as_posix() for path in folder.rglob("*.jpg"))
     return [(name, f"{WORDS[number % 3]} {number}") for number, name in enumerate(names)]
 

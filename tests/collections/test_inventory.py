@@ -1,4 +1,4 @@
-"""Tests that every file of a collection is read, rejected or ignored for a reason, and counted."""
+"""Each file of a collection is read, rejected or ignored for a reason, and counted."""
 
 import json
 import os
@@ -76,8 +76,8 @@ def summary_of(run: Path) -> dict:
 
 @pytest.mark.parametrize("form", FORMS)
 def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> None:
-    """Checks that every file in the folder is counted as read or as ignored for the right reason. The files include
-    those that network storage, Windows and macOS leave behind."""
+    """Each file in the folder is counted as read, or as ignored for the right reason. Some of the files are files that
+    network storage, Windows and macOS leave behind."""
     files = make_files(photograph)
     settings = {"format": form, "exclude": EXCLUDED, "reject_limit": 1, "default_split": "gallery"}
     ingest(tmp_path, write(tmp_path / "data", files), {"collection": settings})
@@ -88,7 +88,7 @@ def test_all_files_are_accounted_for(form: str, tmp_path: Path, photograph) -> N
     assert {"@eaDir", "#recycle", "$RECYCLE.BIN", "__MACOSX", "lost+found", "Thumbs.db", "._*"} < named
     assert left_out["packed: unpack them first (.gz)"] == 1
     assert left_out["collection.exclude masks"] == left_out["collection.exclude sub/*.pdf"] == 1
-    unnamed = int(form == "table")  # In the format table, no list names sub/4.jpe.
+    unnamed = int(form == "table")  # The lists of the format table do not name sub/4.jpe.
     assert left_out["photos that no list names"] == unnamed
     rejected = 1 + int(form == "table")  # broken.png, and in the format table also the row of nowhere.jpg
     images = {"given": 4 - unnamed + rejected, "kept": 4 - unnamed, "rejected": rejected, "duplicate": 0}

@@ -47,7 +47,7 @@ SPELLINGS: dict[str, Callable[[int, Path], str]] = {
 """Functions that spell the name of a photo as a list may do. Their arguments are the position of the name in FILES and
 the folder of the photos."""
 UNKNOWN_NAMES = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
-"""Names that no photo has."""
+"""Names of photos that do not exist."""
 ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
 
 
@@ -75,8 +75,8 @@ longer than other tests."""
 
 @pytest.fixture
 def root(tmp_path: Path, images: Path) -> Path:
-    """Return the folder that all tests share, with the photos in its subfolder `images`, after removing the lists of
-    the last test."""
+    """Return the folder shared by all tests, with the photos in its subfolder `images`, after removing the lists of the
+    last test."""
     for path in images.parent.iterdir():
         if path != images:
             path.unlink()
@@ -227,7 +227,7 @@ def test_boxes_of_proposals(images: Path, names: list[str]) -> None:
 
 
 def test_names_that_may_mean_two_files_are_rejected(tmp_path: Path, photograph, gather) -> None:
-    """Checks that of files whose names differ only in case, exact names are accepted. A name that may mean either file
+    """Checks that exact names are accepted for files whose names differ only in case. A name that may mean either file
     is rejected, and the reason names both files."""
     (tmp_path / "images").mkdir()
     for number, name in enumerate(("a.jpg", "A.jpg", "b.jpg")):

@@ -29,7 +29,7 @@ def degenerate(features: np.ndarray) -> np.ndarray:
 
 
 def fill_row(value: float) -> Callable[[np.ndarray], np.ndarray]:
-    """Return a function that returns a float32 copy of features (n, D) in which all values of row 3 are `value`."""
+    """Return a function that returns a float32 copy of features (n, D) with `value` at every place of row 3."""
     return lambda features: np.where(np.arange(len(features))[:, None] == 3, value, features).astype(np.float32)
 
 

@@ -23,7 +23,7 @@ from pipeline.storage.verify import examine, whole
 from stages.operations.verify import verify as command
 
 WITHOUT_COMMIT_RECORD = ["config.yaml"]
-"""Files of a run that no commit record lists."""
+"""Files of a run that are not in any commit record."""
 SHARD = "features/colour/shard-00001.h5"
 """A shard that the tests damage."""
 

@@ -1,5 +1,5 @@
-"""Training, perplexities and captions of the generators `mrnn` and `sc-nlm` on another device equal those on the
-CPU."""
+"""The generators `mrnn` and `sc-nlm` are trained on another device and on the CPU, with equal results, perplexities and
+captions."""
 
 import numpy as np
 import pytest

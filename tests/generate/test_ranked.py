@@ -20,8 +20,8 @@ SHAPE = {"dimensions": 4, "hidden": 3, "dropout": 0, "sum": "words"}
 
 
 def test_the_best_snippet_has_the_greatest_sum_of_products() -> None:
-    """The two best snippets of a restored generator for each of three regions, and their scores, equal those of a loop
-    over all snippets. The score is equation 8 with one region, the sum of v . s_t over the words t of a snippet.
+    """The two best snippets of a restored generator for each of three regions, and their scores, equal the results of a
+    loop over all snippets. The score is equation 8 with one region, the sum of v . s_t over the words t of a snippet.
     Snippets with the same words get their mean score."""
     rng = np.random.default_rng(0)
     view = RegionView(ImageView(("eyes",), (6,), ()), geometry=False)

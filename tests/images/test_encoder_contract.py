@@ -32,8 +32,7 @@ ENTRIES = {
     "transformers": {"kind": "transformers", "architecture": "transformers"},
     "open_clip": {"kind": "open_clip", "architecture": "open_clip"},
 }
-"""Kind of image encoder -> the keys of its entry in the configuration that differ from the keys that all kinds
-share."""
+"""Kind of image encoder -> the keys of its entry in the configuration that differ from the keys shared by all kinds."""
 
 
 class DrawnImages:

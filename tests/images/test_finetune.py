@@ -58,7 +58,7 @@ def test_a_network_learns_the_contents_of_boxes() -> None:
         features = learned(torch.from_numpy(unseen.pixels)).numpy()
     classifier = {name.removeprefix(CLASSIFIER): tensor for name, tensor in task.classifier().items()}
     predicted = Classifier(**classifier, iou=0.5, most=9).probabilities(features).argmax(1)
-    assert (predicted == unseen.classes).mean() > 0.75  # The accuracy by chance is one in three.
+    assert (predicted == unseen.classes).mean() > 0.75  # The accuracy by chance is 1/3.
     # The finetuned encoder is restored from its parts. The original encoder must not have changed.
     back = NetworkEncoder.from_parts(learned.settings(), {**learned.tensors(), **task.classifier()})
     with torch.inference_mode():

@@ -18,7 +18,7 @@ def test_the_central_square_equals_resizing_and_then_cropping(size: tuple[int, i
     expected = np.asarray(whole.crop((left, top, left + 24, top + 24)), np.float32)
     pixels = prepare(image, Preprocessing(32, 24, MEAN, STD))
     assert pixels.shape == (24, 24, 3) and pixels.dtype == np.uint8
-    # The square that is cut out in one step may be up to half a pixel beside the square of the two separate steps.
+    # The square that is cut out in one step may be up to half a pixel away from the square of the two separate steps.
     assert np.abs(pixels - expected).mean() < 3
 
 

@@ -60,7 +60,7 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
 
 
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
-    """Read a forged FAISS file, search it with a condition and without one, and return the number of the two queries.
+    """Read a forged FAISS file, search it with and without a condition, and return the number of the two queries.
 
     `asked` is the path of the file, and the values of an ExpectedIndex. An error of FAISS is raised.
     """

@@ -230,7 +230,7 @@ def test_only_allowed_vectors_are_found_and_few_allowed_vectors_are_all_compared
     having = index.index if "IDMap" in factory else index
     if inverted := stages_of(index).inverted:
         inverted.make_direct_map()
-    # The scores are compared with those of the stored vectors, because the index compresses its vectors.
+    # The scores are compared with the scores of the stored vectors, because the index compresses its vectors.
     stored = having.reconstruct_n(0, len(ids)).astype(float)
     for share in (0.9, 0.3, 0.004, 0.0):
         allowed = np.zeros(ids.max() + 1, bool)

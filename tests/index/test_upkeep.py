@@ -58,7 +58,7 @@ def bundle_of(run: Path, factory: str, model: str = "ncca", bundles: int = 1) ->
 
 def traces(bundle: Path, vectors: list[np.ndarray], paths: list[str]) -> list[str]:
     """Return the names of the FAISS and array files in an index that contain the bytes of one of the `vectors`,
-    followed by those of the `paths` that are in its tables of images."""
+    followed by the `paths` that are in its tables of images."""
     files = [*bundle.rglob("*.faiss"), *bundle.rglob("fragments.safetensors")]
     found = [path.name for path in files if any(vector.tobytes() in path.read_bytes() for vector in vectors)]
     names = {path for part in open_index(bundle).shards for path in part.table("images")["path"].to_pylist()}
@@ -215,7 +215,7 @@ def test_impossible_changes_are_refused_with_a_reason(runs: dict[str, Path], tmp
 def test_lines_of_a_list_that_match_nothing_are_reported(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The list of `remove` has an id, a path, other spellings of a path and an absolute path, which all match. Each
+    """The list of `remove` has an id, a path, other spellings of a path and an absolute path. All of them match. Each
     line that matches no photo is reported, and the exit code is 3."""
     start = bundle_of(runs["small"], "Flat")
     bundle = IndexShard(start)

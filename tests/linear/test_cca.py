@@ -69,8 +69,8 @@ def test_fewer_images_than_dimensions_are_solved_in_their_span() -> None:
 
 
 def test_correlations_equal_scikit_learn() -> None:
-    """The four greatest correlations of CCASolver without ridges are compared with those of scikit-learn, which finds
-    one pair of directions after the other, by deflation."""
+    """The four greatest correlations of CCASolver without ridges are compared with the correlations of scikit-learn,
+    which finds one pair of directions after the other, by deflation."""
     x, y = make_views()
     a, b = ScikitCCA(n_components=4, scale=False, max_iter=2000, tol=1e-12).fit_transform(x.astype(float), y)
     expected = [np.corrcoef(a[:, i], b[:, i])[0, 1] for i in range(4)]

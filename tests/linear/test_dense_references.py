@@ -69,8 +69,8 @@ def block_cca(x: np.ndarray, y: np.ndarray, weights: np.ndarray, count: int):
     """Solve CCA of the views x and y as the generalised eigenvalue problem [[0, Cxy], [Cyx, 0]] v = rho diag(Cxx, Cyy)
     v in float64, with the ridges IMAGE_RIDGE and TEXT_RIDGE added to Cxx and Cyy.
 
-    Return the `count` directions of x, those of y, their eigenvalues rho, which are the largest, and the means of both
-    views. The covariances and the means are weighted by the `weights` (m,) of the pairs.
+    Return the `count` directions of x, the `count` directions of y, their eigenvalues rho, which are the largest, and
+    the means of both views. The covariances and the means are weighted by the `weights` (m,) of the pairs.
     """
     mean_x, mean_y = (np.average(rows, axis=0, weights=weights) for rows in (x, y))
     both = np.hstack([x - mean_x, y - mean_y])
@@ -127,8 +127,9 @@ def test_equation_2_with_both_forms_of_the_eigenvalue_problem(eigenvalues: str) 
 
 @pytest.mark.parametrize("beta", [0.1, 1])
 def test_joint_training_weights_auxiliary_pairs_by_beta_squared(beta: float) -> None:
-    """The similarities of an ncca by joint training equal those by CCA of the stacked rows, in which the auxiliary rows
-    F and T are below the target rows X and Y and have the weight beta^2, in the products and in the means."""
+    """The similarities of an ncca by joint training equal the similarities by CCA of the stacked rows, in which the
+    auxiliary rows F and T are below the target rows X and Y and have the weight beta^2, in the products and in the
+    means."""
     x = np.vstack([TARGET.x, WEAK.x])
     y = np.vstack([TARGET.y, WEAK.y])
     weights = np.concatenate([np.ones(len(TARGET.x)), np.full(len(WEAK.x), beta**2)])
@@ -145,8 +146,8 @@ def auxiliary_projections(scale):
 
 @pytest.mark.parametrize("eigenvalues", POWERS)
 def test_stacked_training(eigenvalues: str) -> None:
-    """The similarities of an ncca by stacked training equal those by two CCAs in float64. The second CCA has the views
-    X^ = XA and Y^ = YB, where A and B are the projections of the auxiliary CCA."""
+    """The similarities of an ncca by stacked training equal the similarities by two CCAs in float64. The second CCA has
+    the views X^ = XA and Y^ = YB, where A and B are the projections of the auxiliary CCA."""
     a, b, *_ = auxiliary_projections(POWERS[eigenvalues])
     w, u, rho, mean_x, mean_y = block_cca(TARGET.x @ a, TARGET.y @ b, np.ones(len(TARGET.x)), C)
     scale = POWERS["gong"](rho)
@@ -162,9 +163,9 @@ def balancing_factor(x: np.ndarray, new: np.ndarray, weight: float) -> float:
 
 @pytest.mark.parametrize("weight", [1, 0.3])
 def test_linear_sae(weight: float) -> None:
-    """The similarities of an ncca by the training sae-linear equal those by two CCAs in float64. The second CCA has the
-    views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi), where A and B are the scaled projections of the
-    auxiliary CCA."""
+    """The similarities of an ncca by the training sae-linear equal the similarities by two CCAs in float64. The second
+    CCA has the views X^ = [X, XA] and Y^ = [Y, YB] (equation 5 without phi), where A and B are the scaled projections
+    of the auxiliary CCA."""
     a, b, *_ = auxiliary_projections(POWERS["gong"])
     s = balancing_factor(TARGET.x, TARGET.x @ a, weight)
     t = balancing_factor(TARGET.y, TARGET.y @ b, weight)
@@ -181,9 +182,9 @@ def fiftieth_distance(z: np.ndarray) -> float:
 
 @pytest.mark.parametrize("rule", ["paper", "cosine-sine"])
 def test_nonlinear_sae(rule: str) -> None:
-    """The similarities of an ncca by the training sae equal those by two CCAs in float64. The second CCA has the views
-    X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b) has the random R and b of the
-    fitted model, whose spread is compared with sigma."""
+    """The similarities of an ncca by the training sae equal the similarities by two CCAs in float64. The second CCA has
+    the views X^ = [X, phi(XA)] and Y^ = [Y, phi(YB)] (equation 5). phi(z) = sqrt(2) cos(zR + b) has the random R and b
+    of the fitted model, whose spread is compared with sigma."""
     tuned = fit_ncca("sae", 4, "gong", auxiliary_power=4, auxiliary_eigenvalues="gong", rule=rule, features=100)
     views: dict[str, list[np.ndarray]] = {"train": [], "new": []}
     a, b, mean_x, mean_y = auxiliary_projections(POWERS["gong"])

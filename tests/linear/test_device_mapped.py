@@ -45,8 +45,8 @@ def test_each_pair_counts_once_if_the_memory_is_full_at_any_step(maps) -> None:
 
 @pytest.mark.parametrize(("name", "training"), [("cca", "target"), ("ncca", "sae")])
 def test_embeddings_equal_those_of_numpy(device, name: str, training: str, monkeypatch) -> None:
-    """The embeddings by a linear model on a device equal those by NumPy. The memory of the device holds at most 13
-    rows, so the rows are projected in several parts. No sentences give no vectors."""
+    """The embeddings by a linear model on a device equal the embeddings by NumPy. The memory of the device holds at
+    most 13 rows, so the rows are projected in several parts. No sentences give no vectors."""
     task, pairs = make_fit_task(name, training)
     model = model_spec(name).load().fit(task).model
     images = model.embed_images(pairs.features)

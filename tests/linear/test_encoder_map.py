@@ -13,8 +13,8 @@ def features(count: int, seed: int, rectified: bool) -> tuple[np.ndarray, np.nda
     """Draw synthetic features (count, 30) and (count, 20) of the same photos by two encoders.
 
     The second features are a noisy linear function of the first features. If `rectified` is true, all values are
-    squared, so that no value is negative and the square roots have this linear relation. The function is the same for
-    all seeds.
+    squared, so no value is negative and the square roots have this linear relation. The function is the same for all
+    seeds.
     """
     rng = np.random.default_rng(seed)
     matrix = np.random.default_rng(0).normal(size=(30, 20)) / 6

@@ -133,9 +133,9 @@ def test_bandwidth_is_the_mean_distance_to_the_fiftieth_neighbour() -> None:
 
 
 def test_kernel_cca_equals_the_dual_problem_with_kernel_matrices() -> None:
-    """The correlations of CCA on KernelFeatures, with all rows as landmarks, equal those of the dual problem of kernel
-    CCA in float64. The dual problem maximises a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1 and to the corresponding
-    constraint on b, where Kx and Ky are the centred kernel matrices."""
+    """The correlations of CCA on KernelFeatures, with all rows as landmarks, equal the correlations of the dual problem
+    of kernel CCA in float64. The dual problem maximises a'Kx Ky b subject to a'(Kx^2/n + rx Kx)a = 1 and to the
+    corresponding constraint on b, where Kx and Ky are the centred kernel matrices."""
     rng = np.random.default_rng(12)
     hidden = rng.standard_normal((60, 2))
     x, y = (np.tanh(hidden @ rng.standard_normal((2, 5))) + 0.1 * rng.standard_normal((60, 5)) for _ in range(2))

@@ -41,7 +41,7 @@ def test_no_fold_is_both_target_and_auxiliary_where_they_overlap() -> None:
         assert sorted(folds.target + folds.auxiliary) == [0, 1, 2, 3, 4]
         cells = (make_cell(target_folds=size, auxiliary_folds=2) for size in (1, 2, 3))
         weak = {draw_folds(cell, draw, 5, overlap=True).auxiliary for cell in cells}
-        # The auxiliary folds are the same for target sets of one, two and three folds.
+        # The auxiliary folds are the same for target sets of 1, 2 and 3 folds.
         assert weak == {((draw + 3) % 5, (draw + 4) % 5)}
 
 

@@ -1,4 +1,4 @@
-"""Tests that every stage of a small run opens only declared files, by watching the functions that open files."""
+"""Every stage of a small run opens only declared files. The tests watch the functions that open files."""
 
 import builtins
 import io

@@ -56,8 +56,8 @@ def photograph(run: Path, name: str = "dog-0.png") -> dict:
 
 
 def audited_run(run: Path, folder: Path) -> Path:
-    """Make a run in `folder` with a copy of the index of another run and with an audit that no stage has made, and
-    return the folder of the copied index.
+    """Make a run in `folder` with a copy of the index of another run and with an audit that was not made by a stage,
+    and return the folder of the copied index.
 
     The audit lists a near-duplicate, a single caption of each of two photos, and all captions of another photo. The
     list is not sorted.

@@ -271,7 +271,7 @@ def test_photos_of_an_index_and_of_its_addition_are_read_from_their_folders(join
 
 
 def test_an_index_of_several_shards_is_applied_to_a_webdataset_shard(joined: Path, tmp_path: Path) -> None:
-    """The photos have captions, but are put into the split `gallery`, so that no model learns from them."""
+    """The photos have captions, but are put into the split `gallery`, so no model learns from them."""
     shutil.copytree(joined, tmp_path / "joined" / "bundle")
     for name in draw(tmp_path / "photos", 12, 4):
         (tmp_path / "photos" / name).with_suffix(".txt").write_text("a picture")

@@ -33,7 +33,7 @@ def unit(vectors: np.ndarray) -> np.ndarray:
 
 def write(path: Path, vectors: np.ndarray, names: list[str] | None = None) -> Path:
     """Write vectors to the file `path`, and return `path`. A Parquet file has the names too, and a .npy file has them
-    in a text file beside it. Without `names`, a .npy file has no text file.
+    in a text file next to it. Without `names`, a .npy file has no text file.
     """
     if path.suffix == ".parquet":
         pq.write_table(pa.table({"name": names, "vector": list(vectors)}), path)

@@ -147,7 +147,7 @@ def test_readers_never_see_a_mixture_when_publishing_fails(
 def read_generation(folder: Path) -> dict[str, int]:
     """Read the generation of the summary, as `publish_two` has written it. Return {} if there is no summary.
 
-    Asserts that every file for which a commit record vouches exists and has the content of its generation.
+    Checks each file for which a commit record vouches. The file must exist and have the content of its generation.
     """
     generations = {}
     for path in sorted(folder.glob("?.bin.json")):
@@ -193,7 +193,7 @@ DEAD = 999_999_999
 
 
 def test_only_temporary_files_of_dead_processes_are_swept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of the files of five processes on several machines, only two are swept: the file of a dead process of this
+    """Only two of the files of five processes on several machines are swept: the file of a dead process of this
     machine, and a file that a process of another machine wrote long ago. A dead process's file of an earlier version is
     swept too. Other names, a folder and a link stay."""
     here = socket.gethostname()

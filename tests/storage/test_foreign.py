@@ -190,7 +190,7 @@ def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, p
 
 
 def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
-    """The schema says that every row has a name, but the column was written as one in which names may be missing."""
+    """The schema requires a name in each row, but the column was written as a column in which names may be missing."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()

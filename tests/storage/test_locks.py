@@ -123,7 +123,7 @@ LATE = ("add", "init", "remove")
 
 
 def with_output() -> list[str]:
-    """Return the commands with an option `--output`, except those in LATE."""
+    """Return the commands with an option `--output`, except the commands in LATE."""
     commands = {name: cli.get_command(click.Context(cli), name) for name in COMMANDS if name not in LATE}
     return [name for name, command in commands.items() if any(option.name == "output" for option in command.params)]
 
