@@ -189,7 +189,7 @@ def tests(bench: Bench) -> None:
         if not running_tests:
             start_tests(bench)
         if (code := running_tests[0].wait()) not in PYTEST_RAN:
-            raise RuntimeError(f"pytest ended with the exit code {code}. Read its output in tests.txt beside gpu.jsonl")
+            raise RuntimeError(f"pytest ended with the exit code {code}. Read tests.txt next to gpu.jsonl")
         said = bench.path.with_name("tests.txt").read_text()
         passed = re.search(r"(\d+) passed", said)
         failed, not_run = (re.findall(rf"^{word} (\S+)", said, re.MULTILINE)[:10] for word in ("FAILED", "ERROR"))

@@ -87,7 +87,7 @@ def make_shards(folder: Path, rows: int) -> None:
 
 
 def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.csr_array]]:
-    """Yield the images of `count` shards in blocks, as they are stored, each block with the vectors of its
+    """Yield the images of `count` shards in blocks, as stored, each block with the vectors of its
     sentences."""
     for number in range(count):
         features = Shard(shard_path(folder / "features", number), FEATURES)

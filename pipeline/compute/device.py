@@ -166,7 +166,7 @@ class Arriving:
 def move_tensors(value: Value, device: "torch.device") -> Value:
     """Return a copy of `value` with its tensors on `device`, including tensors inside tuples, lists and dataclasses.
 
-    NumPy arrays, and values of other types such as dicts, are kept as they are. If `device` is the CPU, `value` itself
+    NumPy arrays, and values of other types such as dicts, are kept unchanged. If `device` is the CPU, `value` itself
     is returned.
     """
     return value if device.type == "cpu" else _move(value, device)

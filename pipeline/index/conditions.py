@@ -38,7 +38,7 @@ MAX_SAMPLED_VALUES = 1000
 MAX_EXAMPLES = 3
 """Largest number of different values of a text column that an error message shows."""
 EXAMPLE_LITERALS = {"numbers": "1234.5", "dates": "2024-01-31", "truth": "true"}
-"""Kind of a column -> an example of a value, as it is written in a collection, for error messages."""
+"""Kind of a column -> an example of a value, as written in a collection, for error messages."""
 
 
 class Column(NamedTuple):

@@ -69,8 +69,9 @@ def compare_draws(
     degrees of freedom. The draws are not resampled, because a bootstrap of three draws would show only two thirds of
     their variance. If all these variances are zero, both ends of the interval are the difference.
 
-    With `same_draws`, draw k of both systems was trained on the same images, which no other draw has. Instead of the
-    variances over the draws of each system, the variance over k of the difference between the two draws k is then used.
+    With `same_draws`, draw k of both systems was trained on the same images. No other draw has these images. Instead of
+    the variances over the draws of each system, the variance over k of the difference between the two draws k is then
+    used.
 
     Raises InputError if two draws were measured on different images.
     """

@@ -163,7 +163,7 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
-    """Return the vocabularies of the ensemble as they are stored in its model: a fingerprint, and `views`, which maps
+    """Return the vocabularies of the ensemble, as stored in its model: a fingerprint, and `views`, which maps
     each form of captions that a member reads (tokens, or a kind of trees) to the vocabulary of this form."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint

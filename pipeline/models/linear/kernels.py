@@ -21,8 +21,8 @@ from pipeline.models.linear.views import Rows, is_sparse, one_matrix, shape_of, 
 GAMMA = 0.5
 """Gamma of the kernels rbf and laplacian, in units of 1 / (total variance of the view). Other kernels have no gamma."""
 MAX_LANDMARKS = 2000
-"""Maximum number of landmarks of a view, which are the training rows with which every row is compared. If there are not
-more training rows than this, all rows are landmarks and the kernels are exact."""
+"""Maximum number of landmarks of a view. Every row is compared with these training rows. If there are not more training
+rows than this, all rows are landmarks and the kernels are exact."""
 
 
 class KernelFeatures:

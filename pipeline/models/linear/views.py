@@ -392,7 +392,7 @@ def _signed_roots(block: "csr_array") -> "csr_array":
 def weightings(tried: Mapping[str, Sequence[float]]) -> list[dict[str, float]]:
     """Return a list of all combinations, text encoder -> weight, of the weights in `tried`, text encoder -> weights.
 
-    A combination in which all weights are 0 is left out, because it would use no text encoder.
+    A combination whose weights are all 0 is left out, because it would use no text encoder.
     """
     every = [dict(zip(tried, values, strict=True)) for values in product(*tried.values())]
     return [weights for weights in every if any(weights.values())]

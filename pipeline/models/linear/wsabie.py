@@ -164,8 +164,8 @@ def _step(
 ) -> None:  # fmt: skip
     """Update `weights` in place by one step with a batch of b pairs, whose sentences are the rows `pairs` (b,) of y.
 
-    The violators of all b pairs are found in the same random sample of sentences, which each pair visits from a random
-    start of its own.
+    The violators of all b pairs are found in the same random sample of sentences. Each pair visits the sample from a
+    random start of its own.
     `rank_weight` (m,) is the result of `rank_weights`. Raises InputError if the weights diverge.
     """
     pool = rng.choice(len(owners), min(weights.schedule.max_samples, len(owners)), replace=False)
@@ -280,8 +280,8 @@ def _best(attempts: Sequence[_Attempt]) -> _Attempt:
 
 
 class _Search:
-    """The search for the learning rate and alpha of one task. It writes the training pairs to temporary files, from
-    which every training reads them, and holds the views of the dev pairs in memory."""
+    """The search for the learning rate and alpha of one task. It writes the training pairs to temporary files,
+    and every training reads them from there. It holds the views of the dev pairs in memory."""
 
     def __init__(self, model: type[WsabieSGD], task: FitTask) -> None:
         self.model = model
