@@ -47,7 +47,7 @@ SPELLINGS: dict[str, Callable[[int, Path], str]] = {
 """Functions that spell the name of a photo as a list may do. Their arguments are the position of the name in FILES and
 the folder of the photos."""
 UNKNOWN_NAMES = ["nobody.jpg", "deep/plain2.jpg", "CAFE.jpg"]
-"""Names of photos that do not exist."""
+"""Names that do not belong to a photo."""
 ENDS = {"\n": "", "\r\n": "\ufeff", "\r": "\ufeff"}
 
 
