@@ -162,8 +162,11 @@ class Assembly:
     def place(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
-        The splits in `draw` that the collection does not have are drawn. If it has neither dev nor test, both are drawn
-        in any case. They are drawn from the images without a split, and also from train if `draw` is not empty.
+        Images keep the split that the collection gives them. The splits in `draw` that the collection does not have are
+        drawn, and dev and test also if it has neither. Each drawn split gets a tenth, and at most MAX_DRAWN_IMAGES, of
+        the images with a usable caption and without a split. If `draw` is not empty, the images of train are drawn,
+        too. The other images without a split get train if they have a caption, weak if they have only weak text, and
+        else gallery.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named

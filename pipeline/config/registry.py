@@ -351,7 +351,8 @@ class ModelSpec(Spec):
     made_by: Literal["fit", "train", "adopt", "combine"]
     """The stage that makes the model."""
     defaults: str | None = None
-    """The key of the configuration with the defaults of the model's settings, or None."""
+    """The section of the configuration, such as `train_defaults`, whose keys the model inherits if its own section does
+    not set them. With None, it inherits nothing."""
     sentences: Literal["vectors", "tokens", "dependency-trees", "phrase-trees", "each"] = "vectors"
     """The form in which the model reads captions. `vectors` are the vectors (n, dim) of its text encoders. An ensemble
     has `each`, because each member has its own form."""

@@ -106,9 +106,10 @@ class View(NamedTuple):
 class PhotographReader:
     """A reader of photos. The object can be pickled.
 
-    `read(path, offset, size)` returns the bytes at a location, and `limits` are the limits on images. `processes` is
-    the number of processes in which `views` decodes photos. With 0, `views` decodes them in this process. The methods
-    raise InputError for a photo that cannot be read, or that has changed since it was ingested.
+    The caller gives the function `read(path, offset, size)`, which returns `size` bytes of the file `path` from the
+    byte `offset` on. Both are None for a whole file. `limits` are the limits on images. `processes` is the number of
+    processes in which `views` decodes photos. With 0, `views` decodes them in this process. The methods raise
+    InputError for a photo that cannot be read, or that has changed since it was ingested.
     """
 
     read: Callable[..., bytes]

@@ -1,4 +1,7 @@
-"""The folder of a generated demo collection. Its commit record is `demo.json`, and `make-demo` may replace it."""
+"""Writes and checks the folder of a generated demo collection, whose commit record is `demo.json`.
+
+`make-demo` replaces the demo in a folder only if the folder has the file `.jointspace-demo`, and refuses other folders
+that contain files."""
 
 import os
 import re

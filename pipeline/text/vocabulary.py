@@ -263,8 +263,11 @@ class Vocabulary(KnownTerms):
 
 
 def build_vocabulary(sentences: Iterable[str], settings: TermSettings, **sizes: Unpack[VocabularySizes]) -> Vocabulary:
-    """Learn the vocabulary of `sentences`. `sizes` has the maximum `size` of the vocabulary, the `min_count` of
-    sentences with a term, and the flags `idf` and `normalise`. Raises InputError if no term is frequent enough.
+    """Learn the vocabulary of `sentences`.
+
+    `sizes` has four values. The vocabulary has at most `size` terms, which are in at least `min_count` sentences each.
+    `idf` says whether terms are weighted by their inverse document frequency, and `normalise` whether vectors are
+    scaled to unit length. Raises InputError if no term is in enough sentences.
 
     The sentences may be read twice, so `sentences` must not be an iterator.
     """

@@ -418,7 +418,11 @@ class Commands:
         self._process: subprocess.Popen[str] | None = None
 
     def __call__(self, *words: object) -> str:
-        """Call the command with the name and the arguments `words`, and return the answer, or `died: CODE`."""
+        """Call a command. The first of `words` is its name, and the others are its arguments.
+
+        Return the answer of the process, such as `refused: MESSAGE`, or `died: CODE` if the process ended with the
+        return code CODE before it answered.
+        """
         if self._process is None or self._process.poll() is not None:
             program = (
                 "import sys, json; sys.path = json.loads(sys.argv[1]); from index_forgeries import answer; answer()"

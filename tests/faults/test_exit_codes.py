@@ -22,7 +22,7 @@ def test_a_failure_exits_with_1_and_wrong_usage_with_2(
 ) -> None:
     os.truncate(run / "models/ncca/model.safetensors", 9)
     monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
-    monkeypatch.setattr("gc.disable", lambda: None)  # main() calls it, because the process normally ends then.
+    monkeypatch.setattr("gc.disable", lambda: None)  # The process of main() ends soon, this process does not.
     for code, message, *words in (
         (1, "jointspace: 1 file of", "--quiet", "verify", str(run)),
         (2, "jointspace: Unknown command serch. Did you mean search?", "serch", "a dog"),

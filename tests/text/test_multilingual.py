@@ -1,4 +1,4 @@
-"""Tests that captions in one language are searched in another, with multilingual encoders of two libraries."""
+"""Tests of searches in one language for captions in another language, with multilingual encoders of two libraries."""
 
 import json
 from collections.abc import Callable

@@ -124,8 +124,7 @@ def require_plain_config(config: "JsonValue") -> None:
     """
     if isinstance(config, str) and ELSEWHERE.match(IGNORED.sub("", config)):
         raise ValueError(
-            f"its configuration names {config[:MAX_QUOTED_CHARACTERS]!r} as a network inside the network, which is not"
-            " restored"
+            f"it names {config[:MAX_QUOTED_CHARACTERS]!r}, and a network inside another network is not restored"
         )
     pairs: Iterator[tuple[str | int, JsonValue]] = iter(())
     if isinstance(config, Mapping):

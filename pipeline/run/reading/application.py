@@ -172,9 +172,11 @@ def added_run(home: Path, photographs: Path) -> Path:
 def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
     """Update the additions of the index in the folder `home` after the index was built anew.
 
-    An addition is an index shard of photos that `add` has added. It is embedded anew if the model of the index has
-    changed, or if the index now has some of its photos. It is removed if the index has all of its photos, or if its
-    photos are from the collection of the run, since the run then decides which of them are indexed.
+    An addition is an index shard of photos that `add` has added. An addition is removed if the index has all of its
+    photos, or if its photos are from the collection of the run, since the run then decides which of them are indexed.
+    An addition that `add` can repeat is embedded anew if the model of the index has changed, or if the index now has
+    some of its photos. Photos that are in the index or in another addition, or that were removed, are then left out.
+    If this fails, a warning is logged.
 
     `stages` has the declared stages `ingest` and `extract`. The caller must hold the lock of `home`.
     """

@@ -28,7 +28,8 @@ MAX_ROWS = 20_000
 """Maximum number of rows with an old and a new vector to which the maps are fitted. If there are more, this number is
 drawn at random."""
 MAX_CAPTIONS = 100_000
-"""Maximum number of captions to which the maps are fitted. If there are more, this number is drawn at random."""
+"""Maximum number of captions to which the maps are fitted. If there are more, MAX_CAPTIONS of them are drawn at
+random."""
 MAX_QUERIES = 2000
 """Maximum number of queries with which the kept recall is measured."""
 CUTOFF = 10
