@@ -1,6 +1,5 @@
 """The folder of a collection: lists its files, ignores files that do not belong to it, and opens all files."""
 
-import itertools
 import os
 import posixpath
 import re
@@ -87,15 +86,12 @@ class Exclusion:
                 return f"{pattern} ({EXCLUDED_PATTERNS[pattern]})"
             if name.startswith("."):
                 return HIDDEN
-        return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
+        return self._of_named_pattern(name)
 
     def of_path(self, path: str) -> str | None:
         """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
         None."""
-        if reason := self.of_name(path.rpartition("/")[2]):
-            return reason
-        patterns = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
-        return next((BY_PATTERN + pattern for pattern in patterns), None)
+        return self.of_name(path.rpartition("/")[2]) or self._of_path_pattern(path)
 
     def of_whole_path(self, path: str) -> str | None:
         """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
@@ -106,20 +102,23 @@ class Exclusion:
     def excludes(self, path: str) -> str | None:
         """Return the reason, with the pattern, if a pattern of `collection.exclude` excludes the file at `path`, which
         is relative to the root. Return None if none does."""
+        if not self._names and not self._paths:
+            return None
         parts = path.split("/")
-        folders = ("/".join(parts[: depth + 1]) for depth in range(len(parts)))
-        pattern = next(filter(None, map(self._pattern_of, folders)), None)
-        return pattern and BY_PATTERN + pattern
-
-    def _pattern_of(self, path: str) -> str | None:
-        """Return the first pattern of `collection.exclude` that the file or folder at `path` itself matches, or None.
-        Patterns without a slash are compared first."""
-        name = path.rpartition("/")[2]
-        matching = (given for given, pattern in self._names.items() if fnmatchcase(name, pattern))
-        return next(
-            itertools.chain(matching, (given for given, pattern in self._paths.items() if pattern.fullmatch(path))),
-            None,
+        reasons = (
+            self._of_named_pattern(name) or self._of_path_pattern("/".join(parts[: depth + 1]))
+            for depth, name in enumerate(parts)
         )
+        return next(filter(None, reasons), None)
+
+    def _of_named_pattern(self, name: str) -> str | None:
+        """Return the reason, with the pattern, if a pattern without a slash matches the name of a file or folder."""
+        return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
+
+    def _of_path_pattern(self, path: str) -> str | None:
+        """Return the reason, with the pattern, if a pattern with a slash matches the path of a file or folder."""
+        matching = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
+        return next((BY_PATTERN + pattern for pattern in matching), None)
 
     def without_excluded(self, records: Iterable[Record], tally: Tally) -> Iterator[Record]:
         """Yield the records, without images that the patterns of `collection.exclude` exclude, and without the records

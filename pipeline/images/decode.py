@@ -9,13 +9,13 @@ import math
 import re
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from datetime import datetime
 from functools import cache, partial
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Generic, NamedTuple, TypeVar
+from typing import Any, Generic, NamedTuple, TypeVar
 
 import numpy as np
 from PIL import ExifTags, Image, IptcImagePlugin, UnidentifiedImageError, features
@@ -35,7 +35,7 @@ MAX_EXIF_CHARACTERS = 100
 """Largest number of characters of the name of a camera, or of a time, in EXIF. A longer text is ignored."""
 SIDEWAYS = (5, 6, 7, 8)
 """The EXIF orientations that exchange width and height."""
-UPRIGHT = {
+UPRIGHT: Mapping[Any, Image.Transpose] = {  # Any: some cameras store the orientation as a fraction or float
     2: Image.Transpose.FLIP_LEFT_RIGHT, 3: Image.Transpose.ROTATE_180, 4: Image.Transpose.FLIP_TOP_BOTTOM,
     5: Image.Transpose.TRANSPOSE, 6: Image.Transpose.ROTATE_270, 7: Image.Transpose.TRANSVERSE,
     8: Image.Transpose.ROTATE_90,
@@ -303,8 +303,7 @@ def _turn_upright(image: Image.Image) -> Image.Image:
     """
     with suppress(Exception):  # damaged EXIF does not affect the pixels
         image.load()
-        orientation = image.getexif().get(ExifTags.Base.Orientation)
-        method = UPRIGHT.get(orientation) if isinstance(orientation, int) else None
+        method = UPRIGHT.get(image.getexif().get(ExifTags.Base.Orientation))
         upright = image.copy() if method is None else image.transpose(method)
         for key in ORIENTED if method is not None else ():
             upright.info.pop(key, None)

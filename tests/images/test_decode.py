@@ -416,6 +416,15 @@ def test_a_photo_is_turned_upright_although_pillow_cannot_write_its_exif_again()
     assert inspect(lambda *_: photo, LIMITS, ("", None, None))[:2] == (40, 60)
 
 
+def test_an_orientation_that_is_stored_as_a_float_turns_a_photo() -> None:
+    """The stored size, which `inspect` takes from the header, is the size of the decoded photo."""
+    orientation = struct.pack("<HHII", 0x0112, 12, 1, 26) + struct.pack("<Id", 0, 6.0)
+    photo = encoded(PHOTOGRAPH, "JPEG", exif=b"Exif\0\0II*\0" + struct.pack("<IH", 8, 1) + orientation, quality=95)
+    upright = decode(encoded(PHOTOGRAPH, "JPEG", quality=95), LIMITS).rotate(-90, expand=True)
+    assert np.array_equal(np.asarray(decode(photo, LIMITS)), np.asarray(upright))
+    assert inspect(lambda *_: photo, LIMITS, ("", None, None))[:2] == upright.size
+
+
 def test_the_limit_of_pixels_is_the_configured_one_and_not_that_of_pillow(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Image, "MAX_IMAGE_PIXELS", 1000)
     assert decode(PNG, LIMITS).size == (60, 40)
