@@ -54,8 +54,8 @@ class ServedGallery:
     """One index that answers queries and shows its photos.
 
     The constructor reads the model, the FAISS indexes and the tables that are kept in memory, and opens the full-text
-    index. Afterwards, threads may share the object. Only photos may not be encoded by several threads at the same time,
-    because the first encoded photo loads the encoders.
+    index. Afterwards, threads may share the object, but only one thread at a time may encode photos, because the first
+    encoded photo loads the encoders.
 
     `features(data)` encodes the bytes of a photo for the `searcher`, as encoder -> (1, dim). `read(row)` returns the
     bytes of the photo that a row of the image table describes. `decode(data)` turns these bytes into an image. `side`

@@ -54,8 +54,8 @@ def stack_on(view: ImageView, features: Features, device: torch.device, rows: sl
 
 
 def normalise_tensor(x: Tensor, steps: Sequence[str]) -> Tensor:
-    """Apply `steps` (`sqrt` and `l2`) to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, but
-    return a new tensor and leave x unchanged."""
+    """Apply `steps` to the rows of x (n, d), as `pipeline.models.linear.views.normalise` does, but leave x unchanged.
+    Return x itself if there are no steps, and otherwise a new tensor."""
     for step in steps:
         if step == "sqrt":
             x = x.abs().sqrt_().copysign_(x)

@@ -212,7 +212,7 @@ class ImageView(View):
     @classmethod
     def from_dict(cls, value: Settings) -> "ImageView":
         """Restore a view from the keys `encoders`, `dims` and `steps` of JSON settings. Other keys are ignored. Raises
-        ValueError if a key is missing or not a list, or if a step is not one of STEPS."""
+        ValueError if a key is missing or not a list, or if a step of normalisation is unknown."""
         steps = read_list(value, "steps")
         view = cls(tuple(read_list(value, "encoders")), tuple(read_list(value, "dims")), _to_steps(steps))
         _require_known(view.steps_of_each)
@@ -311,7 +311,7 @@ class TextView(View):
     @classmethod
     def from_dict(cls, value: Settings) -> "TextView":
         """Restore a view from the result of `to_dict`, read from JSON. Other keys are ignored. Raises ValueError if a
-        key is missing or not a list, or if a step is not one of STEPS."""
+        key is missing or not a list, or if a step of normalisation is unknown."""
         steps = tuple(map(tuple, read_list(value, "steps")))
         _require_known(steps)
         return cls(**{**{entry.name: tuple(read_list(value, entry.name)) for entry in fields(cls)}, "steps": steps})
