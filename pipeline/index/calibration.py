@@ -74,8 +74,9 @@ class Calibration:
         The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image in row
         `owners[j]`, which is left out of the background of this caption. The normalised score z of an image is its
         score minus the mean of the background's scores, divided by their standard deviation. The threshold `score` is
-        the greatest value for which at most (1 - `coverage`) * (m + 1) captions have an image whose z is below it. This
-        number is computed without rounding errors. With too few captions, the threshold is LOWEST_SCORE.
+        the k-th smallest z of the m captions with their images. k is (1 - `coverage`) * (m + 1), computed without
+        rounding errors and then rounded down. If k is 0, because there are too few captions, the threshold is
+        LOWEST_SCORE.
         """
         scores = []
         nearness = []
