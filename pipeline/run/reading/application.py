@@ -52,7 +52,7 @@ RECORD = "applied.json"
 """Name of the file, in the folder of a run, that has the path of the new photos. A run with this file was made by
 `apply` or `add`."""
 MAX_LISTED_REJECTS = 20
-"""Maximum number of rejected files that are logged if `apply_index` fails and removes the list of rejected files."""
+"""Maximum number of rejects that are logged if `apply_index` fails and removes the list of rejects."""
 log = logging.getLogger(__name__)
 
 
@@ -135,7 +135,8 @@ def apply_index(
 def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
     """Remove everything that the block has written into the folder `output` if it raises InputError or UsageError.
 
-    The rejected files are logged instead. Nothing is removed if `output` has the work of an earlier call.
+    The first MAX_LISTED_REJECTS rejects are logged instead. Nothing is removed if `output` has the work of an earlier
+    call.
     """
     resumed = (output / RECORD).exists()
     before = set(output.iterdir()) if output.is_dir() else None
@@ -147,7 +148,7 @@ def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
         report = Layout(output.absolute()).manifest.path.with_name(REJECTS)
         rejects = list(read_rejects(report)) if report.exists() else []
         for reject in rejects[:MAX_LISTED_REJECTS]:
-            log.warning("This photo was rejected: %s: %s.", printable(reject["file"]), printable(reject["reason"]))
+            log.warning("Rejected: %s: %s.", printable(reject["file"]), printable(reject["reason"]))
         for path in set(output.iterdir()) - (before or set()):
             shutil.rmtree(path) if path.is_dir() else path.unlink()
         if before is None:

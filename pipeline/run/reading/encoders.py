@@ -1,5 +1,6 @@
 """Encoders of a run: collects the material from which an encoder is prepared, and stores encoders."""
 
+import shlex
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,7 +109,7 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
     if reasons := [reason for _, reason in opened if reason]:
         raise InputError(
             f"{max(reasons)}. `ingest` could read this photo, but now it cannot be read. Restore the photo, or run"
-            f" `jointspace stage ingest --run {run.root}` again."
+            f" `jointspace stage ingest --run {shlex.quote(str(run.root))}` again."
         )
     images = [image for image, _ in opened if image is not None]
     return GivenVectors(images, [], matched.names(rows), matched.features(rows))

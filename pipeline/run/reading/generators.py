@@ -1,5 +1,6 @@
 """Caption generators of a run: the stored generators, their training data, and the data that they use to generate."""
 
+import shlex
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
@@ -173,7 +174,7 @@ def gather_sources(run: Run, stored: StoredGenerator, corpus: Corpus, index: Sto
             raise UsageError(
                 f"The generator in {stored.folder} was trained with a joint space, but gets none now. Set the joint"
                 f" space in describe.space, or train the generator again with `jointspace stage train-generator"
-                f" {stored.name} --run {run.root}`."
+                f" {stored.name} --run {shlex.quote(str(run.root))}`."
             )
         space = JointSpace(index, run.gpu)
         trigram = count_trigrams(run.config, corpus)

@@ -129,9 +129,9 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
-        log.warning("%s does not know many words of the collection: %s. %s.", name, coverage, remedy)
+        log.warning("%s does not know many of the words in the collection: %s. %s.", name, coverage, remedy)
     elif coverage.sentences:
-        log.info("%s knows most words of the collection: %s.", name, coverage)
+        log.info("%s knows most of the words in the collection: %s.", name, coverage)
     return asdict(coverage)
 
 
