@@ -49,7 +49,7 @@ def to_number(value: SupportsFloat, name: str) -> float:
     try:
         if not isinstance(value, str | bytes | bool | np.bool_):
             return float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         pass
     raise UsageError(f"{name} is {value!r}, but must be a number. Pass an int or a float.")
 
