@@ -60,9 +60,9 @@ def audit(
     and text vectors (m, d) with `owners`, in the form that `fit` describes. Rows with equal image vectors are one
     image, with the number of the first row. Float32 arrays, such as memory-mapped files, are read in blocks and not
     copied. `names` (n,) are the names of the images (default: the row numbers), and `texts` (m,) are the captions
-    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. These other arguments
-    are ignored if a `run` is passed. Near-duplicates come first, then findings about all captions of an image, and then
-    findings about single captions. Each group is sorted, the most suspicious first.
+    (default: `NAME#k` for caption k of the image NAME). `seed` divides the images into folds. If a `run` is passed,
+    `owners`, `names`, `texts` and `seed` are ignored. Near-duplicates come first, then findings about all captions of
+    an image, and then findings about single captions. Each group is sorted, the most suspicious first.
 
     Each finding has these columns:
 
