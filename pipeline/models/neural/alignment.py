@@ -79,9 +79,9 @@ def align_alone(words: np.ndarray, regions: np.ndarray) -> list[Segment]:
 def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int) -> list[dict[str, Any]]:
     """Compute the mean length of each word's vectors over all its occurrences (Karpathy and Fei-Fei 2015, Table 4).
 
-    `words` (total,) are the occurrences, and `lengths` (total,) the lengths of their vectors. Returns `word`,
-    `magnitude` and `count` of each word that occurs at least `least_count` times, shortest first. Words that describe
-    nothing visible have short vectors.
+    `words` (total,) are the occurrences, and `lengths` (total,) the lengths of their vectors. Returns a dict for each
+    word that occurs at least `least_count` times, with the `word`, its mean length as `magnitude`, and the number of
+    its occurrences as `count`. The least magnitude comes first. Words that describe nothing visible have short vectors.
     """
     terms, ids, counts = np.unique(words, return_inverse=True, return_counts=True)
     means = np.bincount(ids, lengths.astype(np.float64)) / counts
@@ -93,12 +93,12 @@ def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int)
 
 
 def longest_vectors(vectors: np.ndarray, owners: np.ndarray, count: int) -> np.ndarray:
-    """Return the row numbers of the `count` longest `vectors` (n, c), longest first.
+    """Return the row numbers of the longest vectors of `count` different images, longest first.
 
-    `owners` (n,) are the images of the vectors. At most one vector of each image is returned.
+    `owners` (n,) are the images to which the `vectors` (n, c) belong. Only the longest vector of each image is
+    returned, so that there are fewer than `count` rows if there are fewer images.
 
-    If `vectors` belong to regions, these regions can have the greatest scores with a sentence (Karpathy and Fei-Fei
-    2015, Figure 8).
+    Regions with long vectors can have the greatest scores with a sentence (Karpathy and Fei-Fei 2015, Figure 8).
     """
     order = np.argsort(-np.linalg.norm(vectors, axis=1), kind="stable")
     first = np.sort(np.unique(owners[order], return_index=True)[1])

@@ -72,8 +72,8 @@ class FragmentModel(NetworkModel):
 
     @property
     def encoders(self) -> tuple[str, ...]:
-        """The encoders whose features of whole images the model reads in addition to the features of regions. There are
-        none unless a subclass names some."""
+        """The encoders whose features of whole images the model reads in addition to the features of regions. The tuple
+        is empty unless a subclass overrides this property."""
         return ()
 
     @property
@@ -88,7 +88,8 @@ class FragmentModel(NetworkModel):
         """Embed n images from their `regions`, which must not be None, and from the `features` of the model's
         `encoders` if it has any.
 
-        Returns float32 arrays, with one vector per region.
+        Returns MultiVectors of float32 arrays with one vector per region, and with one global vector per image if the
+        network has global vectors.
         """
         assert regions is not None
 
@@ -100,15 +101,16 @@ class FragmentModel(NetworkModel):
         return _in_blocks(embed, len(regions))
 
     def arrange(self, sentences: "WordForms") -> ArrangedFragments:
-        """Convert sentences to the form that the network reads. This method packs Tokens. A model that reads trees
-        overrides it."""
+        """Convert `sentences`, which must be Tokens, to Packed, the form that the network reads. A model that reads
+        trees overrides this method."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
     def embed_sentences(self, sentences: "Sentences") -> MultiVectors:
-        """Embed n sentences as float32 arrays, with one vector per word or relation.
+        """Embed n sentences as MultiVectors of float32 arrays with one vector per word or relation, and with one global
+        vector per sentence if the network has global vectors.
 
-        An empty sentence has the vector of the unknown word.
+        An empty sentence counts as a sentence of one unknown word.
         """
         assert not isinstance(sentences, Mapping)
 
@@ -120,8 +122,9 @@ class FragmentModel(NetworkModel):
     def embed_phrases(self, phrases: "WordForms") -> np.ndarray:
         """Embed p noun phrases, and return (p, c) float32 (Niu et al. 2017, section 5.2).
 
-        The vector of a phrase is the sum of the words' vectors, or their mean if the rule takes a mean. The product of
-        this vector and the vector of a single region is the score of the phrase with the region.
+        The vector of a phrase is the sum of the words' vectors, or their mean if the rule takes a mean. With the rules
+        `words` and `mean-words`, the inner product of this vector and the vector of a region is the score of the phrase
+        with the region. The stage `embed-phrases` does not admit other rules or models with global vectors.
         """
         words = self.embed_sentences(phrases)
         sums = np.zeros((len(phrases), words.array.shape[1]), np.float32)
@@ -131,7 +134,8 @@ class FragmentModel(NetworkModel):
     def embed_regions(self, block: RegionBlock) -> np.ndarray:
         """Embed the r regions of a block, and return (r, c) float32.
 
-        The block has the features of the model's region encoders side by side, in the model's order.
+        The block has the features of the model's region encoders side by side, in the model's order. The network must
+        not have global vectors.
         """
         x = torch.from_numpy(self.region_view.stack(block))
         with torch.inference_mode():
@@ -139,7 +143,8 @@ class FragmentModel(NetworkModel):
             return self.network.embed_images(*move_tensors((regions, None), self.device)).arrays().vectors
 
     def stack(self, features: Mapping[str, np.ndarray]) -> Tensor | None:
-        """Stack the features of whole images, (n, D). Return None if the model does not read them."""
+        """Return None, because the model does not read features of whole images. A model that reads the features
+        overrides this method, and stacks them to (n, D)."""
         return None
 
     def objective(self, task: TrainingTask) -> LossFunction:
@@ -147,8 +152,7 @@ class FragmentModel(NetworkModel):
         return task.objective
 
     def start_training(self, task: TrainingTask) -> Training:
-        """Return the training of this model on the device of `task`, which has not begun. The model is moved to this
-        device."""
+        """Move the model to the device of `task`, and return its training, which has not begun."""
         model = self.to(task.device)
         train = task.train
         regions = required(train.regions)
@@ -179,8 +183,8 @@ class FragmentModel(NetworkModel):
 
 
 def stack_regions(view: RegionView, regions: RegionSource, rows: np.ndarray) -> MultiVectors:
-    """Read the regions of the images `rows`. The result has the features of each region, stacked by `view`, and its
-    box."""
+    """Read the regions of the images with the row numbers `rows` (k,). The result has one vector per region, the
+    features of the region stacked by `view`, and the boxes of the regions."""
     block = regions.packed(rows)
     return MultiVectors(torch.from_numpy(view.stack(block)), block.offsets, boxes=block.boxes)
 
@@ -194,7 +198,7 @@ def _in_blocks(embed: Callable[[np.ndarray], MultiVectors], count: int) -> Multi
 
 def measure_regions(view: RegionView, regions: RegionSource) -> tuple[np.ndarray, float]:
     """Compute the mean (D,) of the features of all regions, stacked by `view`, and the root mean square length of these
-    features minus the mean."""
+    features minus the mean. There must be at least one region."""
     rows = (np.arange(start, min(start + BLOCK_ROWS, len(regions))) for start in range(0, len(regions), BLOCK_ROWS))
     return mean_and_spread(view.stack(regions.packed(some)) for some in rows)
 
@@ -203,8 +207,8 @@ class AlignedModel(FragmentModel):
     """The base class of models that map regions by Karpathy and Fei-Fei 2015, eq. 1, and sentences by an encoder.
 
     A subclass sets the class `sentence_encoder`. Its arguments are word vectors, dimensions, dropout, and a fourth
-    argument, whose name is the value of the class variable `own`. The method `learn` computes the value of this
-    argument from the training data.
+    argument, whose name is the value of the class variable `own`. The method `learn` returns the value of this
+    argument.
     """
 
     network_type: ClassVar[type[FragmentNetwork]] = FragmentNetwork
@@ -213,8 +217,8 @@ class AlignedModel(FragmentModel):
 
     @classmethod
     def learn(cls, task: TrainingTask) -> int | list[int]:
-        """Compute the value of the argument of the sentence encoder that only this model has, from the settings or the
-        training sentences of `task`. Its name is `cls.own`, and it is the fourth argument."""
+        """Return the value of the fourth argument of the sentence encoder, whose name is `cls.own`, from the settings
+        or the training sentences of `task`. Every subclass overrides this method."""
         raise NotImplementedError
 
     @classmethod
@@ -224,8 +228,8 @@ class AlignedModel(FragmentModel):
         """Create an untrained model.
 
         `mean` (D,) is the mean of the training regions, and `scale` the factor of RegionMap. `words` (V + 1, d) are
-        word vectors, of which the last belongs to the unknown word. `shape` has `dimensions`, `dropout`, `sum`, and the
-        value of the argument whose name is `cls.own`. `seed` decides the initial parameters.
+        word vectors, of which the last belongs to the unknown word. `shape` has `dimensions`, `dropout`, the `sum` of
+        ScoreRule, and the value of the argument whose name is `cls.own`. `seed` decides the initial parameters.
         """
         dimensions = read_setting(shape, "dimensions", int)
         dropout = read_number(shape, "dropout")

@@ -36,8 +36,9 @@ class RegionMap(nn.Module):
     """The map of regions v = W_m x + b_m (Karpathy and Fei-Fei 2015, eq. 1). W_m is `weight` (h, D), b_m is `bias`
     (h,), and h is `dimensions`.
 
-    x is the stacked features of a region minus `mean` (D,), the mean of the training regions, times `scale`. The scale
-    gives x, and initially also v, a root mean square length of 1, so that one learning rate suits all encoders.
+    x is (f - `mean`) times `scale`, where f (D,) are the stacked features of a region, and `mean` (D,) is the mean of f
+    over the training regions. The number `scale` gives x, and initially also v, a root mean square length of 1, so that
+    one learning rate suits all encoders.
     """
 
     mean: Tensor
@@ -127,9 +128,9 @@ class Edges(NamedTuple):
     """The relations of n sentences, sorted so that relations with the same matrix are neighbours.
 
     `heads` (total,) and `dependents` (total,) are the word ids of the head and of the dependent of each relation. The
-    head of a root is -1. `groups` has (matrix, start, stop) for each matrix in use, which belongs to the relations
-    `start` to `stop` - 1. `rows` (total,) lists the positions of the relations sentence by sentence, and `offsets` (n +
-    1,) divides `rows` into sentences.
+    head of a root is -1. `groups` has (matrix, start, stop) for each matrix in use: the relations `start` to `stop` - 1
+    have the matrix with this number. `rows` (total,) lists the positions of the relations sentence by sentence, and
+    `offsets` (n + 1,) divides `rows` into sentences.
     """
 
     heads: Tensor
@@ -140,10 +141,11 @@ class Edges(NamedTuple):
 
 
 def learn_relations(trees: Trees, least_share: float) -> list[int]:
-    """Number the matrices of the relations: return for each label a matrix 1, 2, ..., or -1 for a rare label. The
-    matrix 0 is for roots.
+    """Return the number of the matrix of each label, 1, 2, ..., or -1 for a rare label. The number 0 is left for the
+    matrix of roots.
 
-    A label is rare if no word has it, or if less than the share `least_share` of all words with a head have it.
+    The list has an entry for each label from 0 to the greatest label of a word with a head. A label is rare if no word
+    with a head has it, or if less than the share `least_share` of all words with a head have it.
     """
     counts = np.bincount(trees.labels[trees.parents >= 0])
     kept = counts >= max(1, least_share * counts.sum())
@@ -154,7 +156,7 @@ def edges_of(trees: Trees, matrix_of: Sequence[int], unknown: int) -> Edges:
     """List the relations of `trees` that have a matrix, and the root of each tree, which counts as a relation.
 
     `matrix_of` has the matrix of each label. Relations with the matrix -1, or with a label beyond the end of
-    `matrix_of`, are left out. A tree without nodes has one root, the word `unknown`.
+    `matrix_of`, are left out. A tree without nodes gets one root, the word with the id `unknown`.
     """
     matrices = np.append(np.asarray(matrix_of, np.int64), -1)
     kinds = np.where(trees.parents < 0, ROOT_MATRIX, matrices[np.minimum(trees.labels, len(matrix_of))])
@@ -187,11 +189,11 @@ ArrangedFragments = Packed | Edges
 
 
 class FragmentNetwork(nn.Module):
-    """The network that scores images by sentences from the vectors of their regions and fragments.
+    """The network that scores images with sentences by the vectors of their regions and fragments.
 
     `regions` maps regions, `sentences` maps sentences to the vectors of their fragments, and `rule` combines the
-    products of both to a score. `precision` is the dtype of the products of regions with W_m and, in training, of the
-    products of regions with words.
+    products of both to a score. `precision` is the dtype of the products of the map of regions and, in training, of the
+    products of regions with fragments.
     """
 
     def __init__(self, regions: RegionMap, sentences: FragmentEncoder, rule: ScoreRule) -> None:
@@ -203,7 +205,7 @@ class FragmentNetwork(nn.Module):
 
     def set_precision(self, precision: torch.dtype) -> None:
         """Set the dtype of the most expensive matrix products: of the map of regions and, in training, of the products
-        of regions with words."""
+        of regions with fragments."""
         self.precision = self.regions.precision = precision
 
     def embed_images(self, regions: MultiVectors, whole: Tensor | None) -> MultiVectors:
@@ -220,7 +222,8 @@ class FragmentNetwork(nn.Module):
         self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments
     ) -> tuple[MultiVectors, MultiVectors]:
         """Embed n images by the stacked features of their `regions`, and n sentences by their fragments. Return the
-        vectors of both in the dtype `precision`. `whole` is not used, because the first region is the whole image."""
+        images and the sentences, with vectors in the dtype `precision`. `whole` is not used, because the first region
+        is the whole image."""
         images = self.embed_images(regions, whole)
         fragments = self.embed_sentences(sentences)
         return (

@@ -206,8 +206,8 @@ class TwoBranches(GlobalNetwork):
         return functional.normalize(self.image_norm(x @ self.image_map.T, images), dim=1)
 
     def embed_nodes(self, levels: Levels, rows: Tensor, roots: int) -> Tensor:
-        """Embed the nodes in the rows `rows` (p,) of `levels` as (p, K) of unit length. The first `roots` of them are
-        roots of trees, and the others are noun phrases."""
+        """Embed the nodes in the rows `rows` (p,) of `levels` as (p, K) of unit length. The first `roots` of these
+        nodes are roots of trees, and the others are noun phrases."""
         states = functional.dropout(self.sentences(levels)[rows], self.dropout, self.training)
         return functional.normalize(self.text_norm(states @ self.text_map.T, roots), dim=1)
 
@@ -216,8 +216,8 @@ class TwoBranches(GlobalNetwork):
         return self.embed_nodes(levels, levels.roots, len(levels.roots))
 
     def forward(self, x: Tensor, levels: Levels, pairs: PhrasePairs) -> Scores:
-        """Score n images, with the stacked features x (n, D), by n sentences, and the p regions of `pairs` by its p
-        noun phrases."""
+        """Score n images, with the stacked features x (n, D), with n sentences, and the p regions of `pairs` with the p
+        noun phrases of `pairs`."""
         n = len(x)
         h = self.embed_nodes(levels, torch.cat([levels.roots, pairs.rows]), n)
         v = self._embed_views(torch.cat([self._centre_images(x), self._centre_regions(pairs.regions)]), n)
@@ -297,8 +297,8 @@ class HMLSTM(GlobalModel):
         """Return the training of Niu et al. 2017, Figure 3.
 
         The first `simplified_epochs` epochs use only the loss of sentences. All later epochs use the losses of
-        sentences and phrases. The correspondences of phrases and regions are computed before the first of these epochs,
-        and again after every `correspondence_epochs` epochs.
+        sentences and phrases. The correspondences of phrases and regions are computed before the first of the later
+        epochs, and again after every `correspondence_epochs` epochs.
         """
         model = cls.untrained(task).to(task.device)
         train = task.train

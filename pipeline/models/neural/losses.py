@@ -27,8 +27,9 @@ class Objective:
     `negatives` selects the contrastive pairs, which never belong to the same image as the pair itself:
 
     - `all`: all other pairs of the batch.
-    - `distinct`: all other pairs of the batch, but each image counts only once as a contrastive image (Socher et al.
-      2014, eq. 5, in which the batch is the whole training set). All their sentences count.
+    - `distinct`: all other pairs of the batch, but each image counts only once as a contrastive image, even if the
+      batch has several of its sentences (Socher et al. 2014, eq. 5, in which the batch is the whole training set). All
+      sentences count as contrastive sentences.
     - `hardest`: the pair of the batch with the greatest score.
     - `sampled`: `contrastive` pairs that are drawn from the whole training set for each batch, and stand at the end of
       the batch (Kiros et al. 2014, section 2.2).
@@ -57,7 +58,8 @@ class Objective:
 
         `owners` (n,) are the images of the pairs. `weights` (n,) are factors of the terms of each pair (Niu et al.
         2017, eq. 10). Row i of `legal` (n, n) bool says which pairs may be contrastive pairs of pair i. By default
-        these are the pairs of other images.
+        these are the pairs of other images. The last `drawn` pairs are only contrastive pairs, and have no terms of
+        their own.
         """
         anchors = len(scores) - self.drawn
         legal = owners[:, None] != owners if legal is None else legal
@@ -114,7 +116,7 @@ class MultipleInstance:
 
     The fragment alignment objective is the sum over regions i and words t of k_it max(0, 1 - y_it v_i . s_t). Karpathy
     and Fei-Fei 2015 mention it with eq. 7. If the region and the word belong to different images, y_it is -1. Otherwise
-    y_it is 1 for the word's best region, and the sign of v_i . s_t for the other regions. k_it is 1 divided by the
+    y_it is 1 if i is the word's best region in its image, and else the sign of v_i . s_t. k_it is 1 divided by the
     number of products with the same y_it, because negative products are hundreds of times as many as positive products.
     """
 
@@ -126,14 +128,14 @@ class MultipleInstance:
         return self.ranking.drawn
 
     def __call__(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """Compute the loss of the class for the `batch`, a scalar. `owners` (n,) are the images of the batch's
-        pairs."""
+        """Compute the loss, a scalar, from the scores and products of a `batch`. `owners` (n,) are the images of the
+        batch's pairs."""
         loss = self.ranking(batch.scores, owners)
         return loss + self.weight * self.align(batch, owners) if self.weight else loss
 
     def align(self, batch: ScoredFragments, owners: Tensor) -> Tensor:
-        """Compute the fragment alignment objective, which the docstring of the class describes, as a scalar. `owners`
-        (n,) are the images of the batch's pairs."""
+        """Compute only the fragment alignment objective, a scalar, from the products of a `batch`. `owners` (n,) are
+        the images of the batch's pairs."""
         regions, words = (owners[upload(pairs, owners.device)] for pairs in (batch.regions, batch.words))
         products = batch.products.float()
         with torch.no_grad():
@@ -189,8 +191,8 @@ class DenseObjective:
     drawn = 0
 
     def __call__(self, scores: Scores, owners: Tensor) -> Tensor:
-        """Compute the loss of the class from the `scores` of a batch, a scalar. `owners` (n,) are the images of the
-        batch's pairs."""
+        """Compute the loss, a scalar, from the `scores` of a batch. `owners` (n,) are the images of the batch's
+        pairs."""
         loss = self.objective(scores.sentences, owners)
         pairs = scores.pairs
         if not len(pairs.rows) or not pairs.weights.any():
@@ -201,6 +203,7 @@ class DenseObjective:
         return loss + self.share * phrases
 
     def legal(self, pairs: PhrasePairs) -> Tensor:
-        """Return a matrix (p, p) bool. Row i says which pairs are contrastive pairs of the phrase and region i."""
+        """Return a matrix (p, p) bool. Row i says which of the p `pairs` are contrastive pairs of pair i, a phrase and
+        its region."""
         same, others = (column[:, None] == column for column in (pairs.owners, pairs.chosen))
         return {"other-images": ~same, "batch": ~others, "own-image": same & ~others}[self.contrasts]

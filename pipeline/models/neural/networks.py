@@ -27,7 +27,8 @@ vectors."""
 
 
 def arrays_of(network: nn.Module) -> dict[str, np.ndarray]:
-    """Return the parameters and buffers of `network` as arrays, name -> array."""
+    """Return the parameters and buffers of `network` as arrays, name -> array. The arrays share their memory with a
+    network that is on the CPU."""
     return {name: tensor.detach().cpu().numpy() for name, tensor in network.state_dict().items()}
 
 
@@ -101,8 +102,8 @@ class JointNetwork(GlobalNetwork):
     q (D,) are the features of an image, and v (K,) is the encoded sentence. In the code, W_I is `image_map` (K, D).
     Unlike in the paper, `mean`, the mean of the training images, is subtracted first, because image features are often
     not negative. If `score` is not `cosine`, vectors keep their length: s is their inner `product` (Socher et al. 2014,
-    eq. 5) or minus their squared `distance` (the squared loss of section 5). `mean` is then zero, because a linear map
-    of centred images without a bias could not reach the mean sentence.
+    eq. 5) or minus their squared `distance` (the squared loss of section 5). The caller then gives a `mean` of zeros,
+    because a linear map of centred images without a bias could not reach the mean sentence.
     """
 
     mean: Tensor

@@ -42,7 +42,7 @@ class Packed(NamedTuple):
 
 
 def pack(tokens: Tokens, unknown: int) -> Packed:
-    """Pack all sentences of `tokens`. A sentence without words becomes the single word `unknown`."""
+    """Pack all sentences of `tokens`. A sentence without words becomes the single word with the id `unknown`."""
     lengths = np.maximum(tokens.lengths, 1)
     order = np.argsort(-lengths, kind="stable")
     sizes = len(lengths) - np.searchsorted(np.sort(lengths), np.arange(lengths.max(initial=0)), "right")
@@ -79,9 +79,11 @@ ACTIVATIONS = {
 
 
 sigmoid_backward = torch.ops.aten.sigmoid_backward
-"""Function from the gradient of a sigmoid's value, and this value, to the gradient of its argument, in one pass."""
+"""Function of d and s. s is the value of a sigmoid, and d the gradient of this value. The function returns the gradient
+of the sigmoid's argument, which it computes in one pass."""
 tanh_backward = torch.ops.aten.tanh_backward
-"""Function from the gradient of a tanh's value, and this value, to the gradient of its argument, in one pass."""
+"""Function of d and t. t is the value of a tanh, and d the gradient of this value. The function returns the gradient of
+the argument of the tanh, which it computes in one pass."""
 State = tuple[Tensor, ...]
 """The tensors (k, H) float32 that a cell passes from word to word. The first is the hidden state."""
 Gradients = tuple[State, State | None, tuple[Tensor | None, ...]]

@@ -43,8 +43,8 @@ many are used."""
 class Bags(NamedTuple):
     """The rows of a sparse matrix.
 
-    Row i has values in the columns ids[starts[i] : starts[i + 1]], and these are the entries of `weights` at the same
-    positions. The last row extends to the end of `ids`.
+    Row i has the values weights[starts[i] : starts[i + 1]] in the columns ids[starts[i] : starts[i + 1]], and zeros in
+    all other columns. The last row extends to the end of `ids`.
     """
 
     ids: Tensor

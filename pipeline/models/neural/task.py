@@ -34,8 +34,8 @@ WHOLE_IMAGE_GEOMETRY = np.sqrt(np.array([0, 0, 1, 1, 1, 1, 1], np.float32) / 5)
 
 
 def required(value: Value | None) -> Value:
-    """Assert that `value` is not None, and return it. The specification of the model or generator requires this
-    value."""
+    """Return `value`. An assertion fails if it is None, which cannot happen if the specification of the model or
+    generator requires the value."""
     assert value is not None
     return value
 
@@ -169,7 +169,8 @@ class TrainingTask:
         return Objective(**self.settings.model_dump(include={entry.name for entry in fields(Objective)}))
 
     def own_settings(self, kind: type[Own]) -> Own:
-        """Return the settings, after checking that they are of the class `kind`, the model's section."""
+        """Return the `settings` of the task. An assertion fails if they are not of the class `kind`, which describes
+        the configuration of the model."""
         assert isinstance(self.settings, kind)
         return self.settings
 
@@ -211,8 +212,9 @@ class TrainingTask:
     def draw_images(self, rows: np.ndarray) -> torch.Tensor:
         """Stack the image features of the training pairs `rows` (k,) for a training step.
 
-        For each image, the features of each encoder are replaced by the columns of this encoder in the mean image with
-        the probability `encoder_dropout`. At least one encoder of each image is kept.
+        With the probability `encoder_dropout` of the settings, the features of an encoder are replaced by the columns
+        of this encoder in `mean_image`. This is drawn for each image and encoder separately, but at least one encoder
+        of each image is kept.
         """
         images = self.images(rows)
         share = self.settings.encoder_dropout

@@ -34,8 +34,9 @@ class TrainingSchedule:
       anchor (see TrainingPlan), independently of the gradient.
     - `penalty` is the weight of the regulariser in the loss (see TrainingPlan).
     - `clip` is the largest allowed norm of the gradient of all parameters together.
-    - Running averages of the parameters are scored on dev and kept, not the parameters themselves. After each step, an
-      average is `averaging` times its former value, plus 1 - `averaging` times the parameter.
+    - `averaging` is the weight of the former value in the running average of a parameter: after each step, the average
+      is `averaging` times its former value, plus 1 - `averaging` times the parameter. The averages are scored on dev
+      and kept, not the parameters themselves.
     - `batch_size` is the number of pairs in a batch.
     - Training ends after `epochs`, or after `patience` epochs without a better dev score. If the plan has groups,
       patience counts from the first epoch of the last group. With a patience of 0, nothing is scored, and the averages
@@ -214,8 +215,8 @@ class Training:
         self._unread: UnreadLoss | None = None
 
     def finish(self) -> TrainedModel:
-        """Return the model with the current parameters of the module, which `finish` of the plan makes. The plan must
-        have this function."""
+        """Call `finish` of the plan, and return its result, the model with the current parameters of the module. The
+        plan must have this function."""
         assert self.plan.finish is not None
         return self.plan.finish()
 
@@ -404,8 +405,8 @@ class Training:
         """Take over the state in `checkpoint`, from which `run` then continues. The checkpoint may come from another
         device.
 
-        Raises IntegrityError if the names or shapes of its current parameters differ from the parameters of this
-        training.
+        Raises IntegrityError if the names or shapes of the parameters in the checkpoint differ from the parameters of
+        this training.
         """
         groups: dict[str, dict[str, Tensor]] = {"now": {}, "average": {}, "best": {}, "moment": {}}
         for path, array in checkpoint.tensors.items():

@@ -46,7 +46,8 @@ class Forest(NamedTuple):
 
 
 def forest(trees: Trees, unknown: int) -> Forest:
-    """Number the nodes of all `trees`. An empty tree becomes a single node with the word `unknown`."""
+    """Number the nodes of all `trees`. An empty tree becomes a single node with the word id `unknown` and the label
+    -1."""
     empty = np.flatnonzero(trees.lengths == 0)
     insertions = trees.offsets[empty]
     lengths = np.maximum(trees.lengths, 1)
@@ -87,7 +88,8 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """Return the numbers of the nodes of phrase trees that have a parent, sorted by parent, and then by first word."""
+    """Return the numbers of all nodes that have a parent, sorted by parent, and the children of a parent by their first
+    words. The trees must be phrase trees."""
     parents = nodes.parents
     total = len(parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
@@ -155,7 +157,7 @@ class Level(NamedTuple):
     """The nodes of one height, in the rows `start` to `stop` - 1.
 
     The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The kind of a node is the
-    number of the matrix by which it is multiplied, or -1. The other rows are roots.
+    number of the matrix by which its state is multiplied, or -1. The other rows are roots.
     """
 
     start: int
@@ -190,7 +192,7 @@ def arrange_levels(nodes: Forest, kinds: np.ndarray, counts: np.ndarray | None) 
 
     Nodes with the same kind in `kinds` (total,) are multiplied by the same matrix. Kind -1 has no matrix. `counts`
     (total,) are the numbers of words at the nodes and below them, by which children are weighted as in Socher et al.
-    2014, eq. 4. If it is None, all weights are 1.
+    2014, eq. 4. If `counts` is None, all weights are 1.
     """
     parents = nodes.parents
     heights = nodes.heights()

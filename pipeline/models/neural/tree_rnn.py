@@ -274,9 +274,9 @@ class TreeModel(GlobalModel):
         return {"activation": activation, **cls.sentence_encoder.learn(task.train.sentences)}
 
     def anchors(self) -> dict[str, Tensor]:
-        """Return copies of the current matrices of the sentence encoder. They are taken before training, and weight
-        decay pulls the matrices towards them. At that time they are block identities plus noise, with which the vector
-        of a sentence is about the mean of its word vectors."""
+        """Return copies of the current matrices of the sentence encoder, name of the parameter -> copy. The method is
+        called before training, when the matrices are block identities plus noise. Weight decay pulls the matrices
+        towards these copies, with which the vector of a sentence is about the mean of its word vectors."""
         network = self.network.sentences
         return {f"sentences.{name}": p.detach().clone() for name, p in network.named_parameters() if name != "words"}
 

@@ -131,8 +131,8 @@ class GlobalModel(NetworkModel):
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:
-        """Convert `sentences` to the form that the sentence encoder reads. This method packs Tokens. A model that reads
-        trees overrides it."""
+        """Convert `sentences`, which must be Tokens, to Packed, the form that the sentence encoder reads. A model that
+        reads trees overrides this method."""
         assert isinstance(sentences, Tokens)
         return pack(sentences, self.unknown)
 
@@ -220,8 +220,8 @@ def read_score(settings: Settings) -> Score:
 class BagOfWords(GlobalModel):
     """The model `bow`, which embeds a sentence as the mean of its word vectors.
 
-    It is the linear encoder of Kiros et al. 2014, section 3.2. With fixed word vectors it is their DeViSE of section
-    3.1. The joint space has the dimension of the word vectors.
+    It is the linear encoder of Kiros et al. 2014, section 3.2. With fixed word vectors it is DeViSE as in section 3.1
+    of the same paper. The joint space has the dimension of the word vectors.
     """
 
     sentence_encoder = MeanOfWords
