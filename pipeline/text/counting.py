@@ -1,4 +1,4 @@
-"""Counts the sentences that contain each term. Counts are kept in files, so that the memory stays bounded."""
+"""Counts the sentences that contain each term. The results are kept in files, so that the memory stays bounded."""
 
 import errno
 from collections import Counter
@@ -14,7 +14,7 @@ import pyarrow.parquet as pq
 from pipeline.text.tokens import PIECE, TermSettings, make_analyzer
 
 MAX_TERMS_IN_MEMORY = 1 << 20
-"""Number of different terms that are counted in memory, about 250 MB, before they are written to a file."""
+"""Number of different terms whose counts are kept in memory, about 250 MB, before the counts are written to a file."""
 COUNTS_SCHEMA = pa.schema([("term", pa.string()), ("count", pa.int64())])
 TOTALS_QUERY = "SELECT term, sum(count)::BIGINT AS total FROM read_parquet($files) GROUP BY term"
 """The SQL query that sums the counts of each term over all files."""
@@ -37,8 +37,8 @@ class TermCounts:
     def most_common(self, size: int, min_count: int, pieces: bool = False) -> list[tuple[str, int]]:
         """Return the `size` most frequent terms with their frequencies, in falling order. Ties are alphabetical.
 
-        Terms in fewer than `min_count` sentences are ignored. The terms are the pieces of words if `pieces` is true,
-        and else all other terms.
+        Terms in fewer than `min_count` sentences are ignored. Only pieces of words are returned if `pieces` is true,
+        and only other terms if it is false.
         """
         chosen = (
             f"{TOTALS_QUERY} HAVING total >= $least AND starts_with(term, $piece) = $pieces"
@@ -65,8 +65,8 @@ class TermCounts:
 
 
 def count_terms(sentences: Iterable[str], settings: TermSettings, folder: Path) -> TermCounts:
-    """Count the sentences that contain each term. The counts are written to one or more new Parquet files in
-    `folder`."""
+    """Split `sentences` into terms by `settings`, and count the sentences that contain each term. The counts are
+    written to one or more new Parquet files in `folder`, which must exist as long as the result is used."""
     analyze = make_analyzer(settings)
     n = 0
     counts: Counter[str] = Counter()

@@ -92,8 +92,8 @@ def read_conllu(lines: Iterable[str], name: str) -> Iterator[Entry]:
 
 def _row(line: str, expected: int, where: str) -> list[list[str]]:
     """Return a list that has the columns of a word's line as its only entry, or an empty list for a multiword span or
-    an empty node. Raises InputError, which begins with `where`, if the line is not the word with the number `expected`,
-    or has a fault."""
+    an empty node. Raises InputError, which begins with `where`, if the line does not have ten columns, is not the word
+    with the number `expected`, or has an empty word or a head that is not a number."""
     columns = line.split("\t")
     if len(columns) != CONLLU_COLUMNS:
         raise InputError(
@@ -164,7 +164,7 @@ def projective_heads(heads: Sequence[int]) -> list[int]:
 
 
 def _is_projective(heads: Sequence[int]) -> bool:
-    """Return whether every word and its descendants are contiguous."""
+    """Return whether every word forms a contiguous span with its descendants."""
     count = [1] * len(heads)
     first = list(range(len(heads)))
     last = list(range(len(heads)))

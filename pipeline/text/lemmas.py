@@ -39,8 +39,8 @@ def find_lemma(word: str) -> str:
 def is_english(counts: Mapping[str, int]) -> bool:
     """Return whether at least MIN_ENGLISH_SHARE of the words of a collection are English.
 
-    `counts` has the number of sentences with each word, and each word counts so many times. Words with other characters
-    than letters are ignored. A collection without any word of letters counts as English.
+    `counts` has the number of sentences with each word, and a word counts once for each of these sentences. Words with
+    other characters than letters are ignored. A collection without any word of letters counts as English.
     """
     import simplemma
 
@@ -53,14 +53,16 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
     """Choose the term that represents each word of a collection.
 
     `counts` has the number of sentences with each word. Return a mapping from words to terms. Every term is a word of
-    the collection or a stop word. A lemma that is neither is a key of the mapping too, and has the term of its words.
+    the collection or a stop word. A lemma that is neither is also a key of the mapping, with the same term as the words
+    that have this lemma.
 
     The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
     ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
-    that is a stop word or that at least `min_count` sentences have. If there is no such candidate, the lemma is the
-    candidate that most other words have as lemma in the dictionary, where a candidate that is itself a word of the
-    collection has one more word. If a lemma is not a word of the collection, its term is the shortest of its words: if
-    only `geese` occurs, the query `goose` finds it.
+    that is a stop word or that at least `min_count` sentences have. If there is no such candidate, each candidate gets
+    a point for every other word of the collection whose lemma in the dictionary it is, and a point if it is a word of
+    the collection itself. The lemma is the candidate with the most points. If a lemma is neither a word of the
+    collection nor a stop word, the shortest word with this lemma becomes the term: if only `geese` occurs, the query
+    `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)
@@ -81,8 +83,8 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
 def make_lemmatiser(terms: Mapping[str, str]) -> Callable[[str], str]:
     """Return a function from a word to its term.
 
-    `terms` is the result of `choose_lemmas`. A word that was not in the collection gets the term of its lemma, or else
-    its lemma in the dictionary.
+    `terms` is the result of `choose_lemmas`. A word that is not a key of `terms` gets the term of its first candidate
+    (see `choose_lemmas`) that is a key, or else its lemma in the dictionary.
     """
 
     def lemmatise(word: str) -> str:

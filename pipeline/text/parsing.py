@@ -40,8 +40,8 @@ def require_spacy() -> Any:
 def parse_texts(load: "Callable[[], Language]", texts: Sequence[str]) -> list[Parsed]:
     """Parse texts with a spaCy pipeline and derive their phrase trees. `load` returns the pipeline.
 
-    The result has the texts in their order. A text without words, or with more than MAX_WORDS words, gets chains in
-    place of the trees (see `fall_back`), in which each word is the head of the next word.
+    The result has one entry per text, in the order of the texts. A text without words, or with more than MAX_WORDS
+    words, gets chains in place of the trees (see `fall_back`), in which each word is the head of the next word.
     """
     pipeline = load()
     docs = [pipeline.make_doc(" ".join(text.split())) for text in texts]
@@ -75,7 +75,7 @@ MAX_QUOTED_CHARACTERS = 200
 
 
 def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
-    """Return the ids under which a file of parses may have each sentence.
+    """Return for each sentence the three ids that the sentence may have in a file of parses.
 
     `names` has the image name of each sentence. The sentences of an image are adjacent. The ids are `name#k` for
     sentence k of the image, counted from 0, with and without the folders in the name, and the number of the sentence,
@@ -92,8 +92,8 @@ def sentence_keys(names: Sequence[str], first: int) -> list[list[str]]:
 
 
 def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -> dict[str, Parse]:
-    """Return the parses of the `wanted` ids, as a mapping from ids. The id of a sentence is its comment sent_id. Wanted
-    ids without a sentence are left out.
+    """Return the mapping id -> parse for the `wanted` ids. The id of a sentence is its comment sent_id. Wanted ids
+    without a sentence are left out.
 
     `name` is the name of the file for messages. Raises InputError for a sentence without an id, a repeated id, or a
     file without sentences.
@@ -104,7 +104,7 @@ def index_parses(entries: Iterable[Entry], wanted: Collection[str], name: str) -
 def index_trees(
     trees: Iterable[tuple[str | None, PhraseTree]], wanted: Collection[str], name: str
 ) -> dict[str, PhraseTree]:
-    """Return the phrase trees of the `wanted` ids, as a mapping from ids.
+    """Return the mapping id -> phrase tree for the `wanted` ids.
 
     `trees` has an id, or None, with each tree. The id of a tree without an id is its number in the file, counted from
     0. Wanted ids without a tree are left out. `name` is the name of the file for messages. Raises InputError for a
@@ -136,9 +136,10 @@ def _index(pairs: Iterable[tuple[str | None, object]], wanted: Collection[str], 
 def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Mapping[str, PhraseTree]) -> Parsed:
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
-    `keys` are the ids that the sentence may have in the files. If only one of the two trees exists, the other is
-    derived from it. A sentence without letters, without trees, or with trees over other letters than `text` gets
-    chains (see `fall_back`), and the result then has the reason as `fallback`.
+    `keys` are the ids that the sentence may have in the files. In each mapping, the first id that is found counts. If
+    only one of the two trees exists, the other is derived from it. If `text` has no letters and digits, if it has no
+    tree, or if a tree has other letters and digits than `text`, both trees are substitutes from `fall_back`, and the
+    result has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)
@@ -161,9 +162,10 @@ LANGUAGE = "en"
 MAX_STEPS_PER_EVALUATION = 200
 """Largest number of training steps between two evaluations on dev."""
 WORDS_PER_STEP = 100
-"""Number of words in one of the first training steps. A small treebank is evaluated on dev once per epoch."""
+"""Approximate number of words in one of the first training steps. The number of steps between two evaluations on dev is
+the number of words in the treebank divided by this number, but at most MAX_STEPS_PER_EVALUATION."""
 SCORES = ("dep_uas", "dep_las", "tag_acc")
-"""The scores of a parser on dev, by spaCy's names: the shares of words with the right head, with the right head and
+"""Names that spaCy gives to the scores of a parser: the shares of words with the right head, with the right head and
 relation, and with the right tag."""
 
 
@@ -222,9 +224,9 @@ def train(folder: Path, words: int, epochs: int, seed: int) -> Path:
 def judge(pipeline: Path, corpus: Path) -> dict[str, float]:
     """Evaluate a spaCy pipeline on a corpus that `write_corpus` has written. Return percentages by spaCy's names.
 
-    The pipeline splits the sentences into words itself, which spaCy aligns with the words of the corpus. `dep_uas` is
-    the percentage of words with the right head, `dep_las` with the right head and relation, and `tag_acc` with the
-    right tag.
+    The pipeline splits the sentences into words itself, and spaCy aligns these words with the words of the corpus.
+    `dep_uas` is the percentage of words with the right head, `dep_las` with the right head and relation, and `tag_acc`
+    with the right tag.
     """
     import spacy
     from spacy.training import Corpus

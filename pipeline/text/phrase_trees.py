@@ -41,7 +41,7 @@ TOP = "TOP"
 FRAGMENT = "FRAG"
 """Label of a phrase that is added to connect several roots, and of the phrases in a substitute for a missing tree."""
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
-"""Escaped brackets in the words of the Penn Treebank."""
+"""Mapping from the escapes for brackets in words of the Penn Treebank to the brackets."""
 
 
 @dataclass(frozen=True)
@@ -66,7 +66,7 @@ class PhraseTree:
         return [(self.labels[node], first[node], last[node] + 1) for node in range(len(self.words), len(self))]
 
     def extents(self) -> tuple[list[int], list[int]]:
-        """Return the number of the first word, and of the last word, of every node."""
+        """Return two lists, which have the number of the first word and the number of the last word of every node."""
         m = len(self.words)
         first = list(range(m)) + [m] * (len(self) - m)
         last = list(range(m)) + [-1] * (len(self) - m)
@@ -243,9 +243,10 @@ def _read_tree(tokens: Sequence[str], where: str) -> PhraseTree:
 
 
 def assemble(words: Sequence[str], tags: Sequence[str], phrases: Sequence[tuple[str, Sequence[int]]]) -> PhraseTree:
-    """Return the tree of words, their tags, and phrases (label, children), each after the phrases that it contains.
+    """Build the tree of `words`, their `tags`, and `phrases`. A phrase is (label, children), and comes after the
+    phrases that it contains. Several roots get a common parent, FRAGMENT.
 
-    A child is the number of a word, or ~p for phrase p.
+    A child is the number of a word, or ~p, which is -1 - p, for phrase p.
     """
     m = len(words)
     parents = [-1] * (m + len(phrases))

@@ -33,11 +33,11 @@ _JOINERS = (0xAD, 0x34F, 0x200D, 0x2060, 0xFEFF)
 _VARIATIONS = (*range(0x180B, 0x1810), 0x20E3, *range(0xFE00, 0xFE10), *range(0xE0100, 0xE01F0))
 _REMOVED = (*_HEBREW_POINTS, *_ARABIC_SIGNS, *_DIRECTIONS, *_JOINERS, *_VARIATIONS)
 SPELLINGS = dict.fromkeys(_REMOVED) | dict.fromkeys(range(0x64B, 0x64E), " ") | {0x2019: "'", 0x2BC: "'"}
-"""Maps characters to their replacements in words, or to None if they are removed. Hebrew points, Arabic vowel signs,
-and the sign that stretches Arabic letters are removed, because they are rarely written. Marks of the writing direction,
-soft hyphens, invisible joiners and variation selectors are removed, because they do not change a word. The Arabic case
-endings of tanwin are replaced by a space, so that the stem of the word is the same with and without the ending. All
-apostrophes become ASCII apostrophes."""
+"""Mapping from characters to their replacements in words, or to None for characters that are removed. Hebrew points,
+Arabic vowel signs, and the sign that stretches Arabic letters are removed, because they are rarely written. Marks of
+the writing direction, soft hyphens, invisible joiners and variation selectors are removed, because they do not change a
+word. The Arabic case endings of tanwin are replaced by a space, so that the stem of the word is the same with and
+without the ending. All apostrophes become ASCII apostrophes."""
 _OTHER_DIGIT = re.compile(r"[^\D0-9]")
 LONGEST_NGRAM = 3
 """Largest number of words, or of characters, in an n-gram."""
@@ -59,8 +59,9 @@ class Patterns(NamedTuple):
     `word` matches a word like ASCII_WORD, with combining marks. `spaceless` matches a sequence of characters of scripts
     without spaces between words, and `han` a sequence of Han characters. `character` matches a user-perceived
     character, such as a consonant cluster of Khmer with its vowel signs. `letter` matches one letter with its marks.
-    `non_joiner` matches a zero-width non-joiner that follows a mark, as in Indic scripts. It is removed, because it is
-    inside a word. A non-joiner that follows a letter, as in Persian, is not matched, and separates parts of words.
+    `non_joiner` matches a zero-width non-joiner that follows a mark, as in Indic scripts. Such a non-joiner is removed,
+    because it is inside a word. A non-joiner that follows a letter, as in Persian, is not matched, and separates parts
+    of words.
     """
 
     word: Any
@@ -73,7 +74,8 @@ class Patterns(NamedTuple):
 
 @lru_cache(maxsize=1)
 def _patterns() -> Patterns:
-    """Compile the patterns with the library `regex`, which knows scripts and marks. Texts in ASCII do not import it."""
+    """Compile the patterns with the library `regex`, which knows scripts and marks. As long as all texts are ASCII, the
+    library is not imported."""
     import regex
 
     word = rf"{_LETTERS}(?:'{_LETTERS})*"
@@ -123,7 +125,7 @@ class TermSettings:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> "TermSettings":
         """Return the settings from the result of `to_dict`. Raises ValueError if a value has another form, and
-        TypeError if a key is unknown or missing."""
+        TypeError if a key is unknown, or if a key without a default is missing."""
         found = cls(**value)
         flags = all(isinstance(flag, bool) for flag in (found.lemmatise, found.english, found.pieces))
         if not flags or not all(isinstance(word, str) for word in found.stop_words):

@@ -58,7 +58,8 @@ PHRASE_LABELS = {
 }
 """The label of the innermost phrase of a head, by its universal part of speech."""
 OTHER = "X"
-"""The label of a phrase whose head has another part of speech, and of several phrases without a common head."""
+"""The label of a phrase whose head has a part of speech that PHRASE_LABELS lacks, and of a phrase that joins several
+phrases without a common head."""
 SUBJECTS = frozenset({"nsubj", "csubj", "expl"})
 BETWEEN = frozenset({"punct", "cc"})
 """Relations of punctuation and conjunctions. These words are between or around phrases, and do not form a layer."""
@@ -81,17 +82,17 @@ CLAUSE_LAYERS = {
 }
 """The layer of a dependent of a verb or of another predicate, by its relation."""
 WITHIN = frozenset({"compound", "flat", "fixed", "goeswith", "nummod", "amod", "det", "cc", "case", "mark", "punct"})
-"""Relations to its head in which a noun or pronoun without dependents is not a phrase."""
+"""Relations to the head with which a noun or pronoun without dependents does not form a phrase of its own."""
 EMPTY = "no words"
-"""The value of `Parsed.fallback` for a text without words or without letters."""
+"""The value of `Parsed.fallback` for a text without words, or without letters and digits."""
 
 
 @dataclass(frozen=True)
 class Parsed:
     """The dependency tree and the phrase tree of a sentence, over the same words.
 
-    If there are no real trees, both are chains of words: each word is the head of the next word, and `fallback` says
-    why. Otherwise `fallback` is None.
+    `fallback` is None if the trees are real. Otherwise it says why real trees are missing, and the trees are the
+    substitutes that `fall_back` returns.
     """
 
     parse: Parse
@@ -100,10 +101,10 @@ class Parsed:
 
 
 def fall_back(text: str, reason: str) -> Parsed:
-    """Return chains over the space-separated words of `text`, as a substitute for missing trees.
+    """Return substitutes for missing trees over the space-separated words of `text`.
 
-    Each word is the head of the next word, and the phrase tree is right-branching. `reason` says why the trees are
-    missing.
+    In the dependency tree, each word is the head of the next word. The phrase tree is right-branching. `reason` says
+    why the trees are missing, and becomes `fallback` of the result.
     """
     words = text.split()
     return Parsed(chain(words), right_branching(words), reason)
@@ -115,7 +116,8 @@ def derive_phrases(parse: Parse) -> PhraseTree:
 
 
 class _Derivation:
-    """Builds phrases bottom-up, from the deepest words of the dependency tree."""
+    """The builder of the phrase tree of a parse. It builds phrases from the deepest words of the dependency tree
+    upwards."""
 
     def __init__(self, parse: Parse) -> None:
         self.parse = parse
@@ -142,8 +144,8 @@ class _Derivation:
     def _gather(self, nodes: list[int]) -> None:
         """Join `nodes`, which together have all words of the sentence, to one phrase.
 
-        If the phrase that was made last is among them, the other nodes are moved into it. Otherwise they become a
-        phrase with the label OTHER.
+        If the phrase that was made last is one of several nodes, the other nodes are moved into this phrase. Several
+        nodes without this phrase become a phrase with the label OTHER.
         """
         outermost = ~(len(self.phrases) - 1)
         if len(nodes) > 1 and self.phrases and outermost in nodes:
@@ -156,7 +158,7 @@ class _Derivation:
         """Build the phrases around `word`. `built[d]` has the result of this method for each dependent d.
 
         Return a list of the outermost phrase and of the nodes next to it that belong into a larger phrase. A node is
-        the number of a word, or ~p for phrase p.
+        the number of a word, or ~p, which is -1 - p, for phrase p.
         """
         before = [d for d in reversed(self.dependents[word]) if d < word]
         after = [d for d in self.dependents[word] if d > word]
@@ -182,7 +184,8 @@ class _Derivation:
         return [~(len(self.phrases) - 1)]
 
     def _layers(self, word: int, side: list[int]) -> dict[int, Layer]:
-        """Return the layer of each dependent on one side of `word`. `side` lists them from the nearest outwards."""
+        """Return the layer of each dependent on one side of `word`. `side` lists these dependents from the nearest
+        outwards."""
         layers: dict[int, Layer] = {}
         edge = len(side)
         while edge and self.plain[side[edge - 1]] in BETWEEN:
@@ -220,8 +223,8 @@ class _Derivation:
         return self.upos[word] in NOMINAL and self.plain[word] not in WITHIN and not possessive
 
     def _begins(self, word: int, layer: Layer, dependents: Sequence[int]) -> bool:
-        """Return whether `word` alone becomes a phrase inside the phrase of `layer`, the innermost layer of its
-        `dependents`."""
+        """Return whether `word` becomes a phrase of its own before the phrase of `layer` is built around it. `layer` is
+        the innermost layer of all `dependents` of `word`."""
         if self.upos[word] in VERBAL:
             return layer > Layer.PREDICATE
         joined = [d for d in dependents if self.plain[d] == "conj"]
@@ -229,9 +232,10 @@ class _Derivation:
         return layer > Layer.BASE and self._is_phrase(word) and not together and not self._bare_conjunct(word)
 
     def _bare_conjunct(self, word: int) -> bool:
-        """Return whether `word` is a conjunct without dependents, as in `dogs and cats`.
+        """Return whether `word` is a conjunct that shares a phrase with its head, as in `dogs and cats`.
 
-        The dependents of its head, which must be a noun, must be in the layer JOINED or in outer layers.
+        This is so if `word` has no dependents and its head is a noun or pronoun whose dependents are all in the layer
+        JOINED or in outer layers. Punctuation and coordinating conjunctions do not count as dependents.
         """
         head = self.heads[word]
         dependents = any(self.plain[d] not in BETWEEN for d in self.dependents[word])
@@ -270,9 +274,9 @@ HEADS: dict[str, tuple[str, ...]] = {
     "ADVP": ("RB.?|WRB", "ADVP|IN|RP|JJ"),
     "QP": ("CD", r"\$|NN.?"),
 }
-"""Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If none matches,
-the head is the last child (in a coordination, the first) that is neither punctuation nor a conjunction, or the first
-child if all are."""
+"""Patterns for the label of the head child of a phrase, the best first, by the label of the phrase. If no pattern
+matches, the head is the last child (in a coordination, the first child) that is neither punctuation nor a conjunction.
+If there is no such child, the head is the first child."""
 
 CLAUSE = r"S|SINV|SQ|SBAR|SBARQ|TOP"
 RELATIONS: tuple[tuple[str, str, str], ...] = (

@@ -52,7 +52,8 @@ INSIDE = "compound"
 compounds."""
 
 Spans = list[tuple[int, int]]
-"""For each word of jointspace, the numbers of the first and the last word of the parser that share letters with it."""
+"""The numbers of the first and the last word of the parser that share letters with a word of jointspace, for each word
+of jointspace."""
 
 
 def letters(word: str) -> str:
@@ -62,7 +63,7 @@ def letters(word: str) -> str:
 
 def align(parser_words: Sequence[str], words: Sequence[str]) -> Spans | None:
     """Find the span of each of `words` in `parser_words`, the words of a parser for the same sentence: the numbers of
-    the first and the last word of the parser that share letters with it.
+    the first and the last word of the parser that share letters with the word.
 
     Return None if the letters of `words` differ from the letters of `parser_words`, or if one of `words` has no
     letters.

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 MAX_IDF = float(np.finfo(np.float32).max)
 """Largest number that float32 can store. A stored vocabulary is refused if the absolute value of an inverse document
-frequency is not smaller."""
+frequency is not smaller than this number."""
 MAX_EDITS = 2
 """Largest number of letters in which a suggested word may differ from the unknown word."""
 SUGGESTION_CANDIDATES = 5
@@ -41,9 +41,9 @@ MAX_UNKNOWN_SHARE = 0.1
 """Largest share of the dev sentences that may have no known word, and of the words in dev that may be unknown, before a
 warning is given."""
 POSSIBLE_PIECES = 10
-"""Smallest ratio of the possible pieces of a length to the known pieces at which pieces of this length are specific: an
-unknown word rarely has a known piece by chance. With 2,000 known pieces, specific pieces have 3 letters in most
-alphabets, and 2 Korean syllables."""
+"""Smallest ratio of the number of possible pieces of a length to the number of all known pieces at which pieces of this
+length count as specific. With this ratio, an unknown word rarely has a known piece of this length by chance. With 2,000
+known pieces, specific pieces have 3 letters in most alphabets, and 2 Korean syllables."""
 
 
 def _edits(word: str, other: str) -> int:
@@ -75,7 +75,8 @@ class CountsWords(Protocol):
 
 
 class KnownTerms:
-    """Base class with a list of known terms. `split` has the settings by which a text is split into terms."""
+    """The base class of vocabularies and text encoders with a list of known terms. `split` has the settings by which a
+    text is split into terms."""
 
     split: TermSettings
     terms: Sequence[str]
@@ -290,11 +291,11 @@ def learn_vocabulary(
     such terms if there are fewer.
 
     `count(settings)` counts the terms of the training sentences. It is called for single words first. Their counts
-    decide whether the sentences are English, and which lemmas are used. If the terms of the vocabulary are not the
-    single words, `count` is called again for these terms. An English vocabulary has no pieces of words. In other
-    languages, if `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether terms are
-    weighted by their inverse document frequency, and `normalise` whether vectors are scaled to unit length. Raises
-    InputError if no term is frequent enough.
+    decide whether the sentences are English, and which lemmas are used. If lemmas, n-grams or pieces of words are terms
+    too, `count` is called again for all terms. An English vocabulary has no pieces of words. In other languages, if
+    `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether terms are weighted by
+    their inverse document frequency, and `normalise` whether vectors are scaled to unit length. Raises InputError if no
+    term is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)

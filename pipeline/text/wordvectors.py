@@ -54,11 +54,10 @@ def random_vectors(count: int, dim: int, scale: float, seed: int) -> np.ndarray:
 def read_text_vectors(lines: Iterable[bytes], source: str, wanted: Collection[str], first: int = 0) -> WordVectors:
     """Read word vectors in a text format: lines `word v1 ... vd`, after an optional first line `count dim` (word2vec).
 
-    Return the vectors of the `wanted` words, and of the words in the first lines of the file, as many as `first` says,
-    in the order of the file. `source` is the name of the file for messages. All lines are checked. Raises InputError,
-    with the line, for a vector of the wrong dimension, a value that is not a finite number, and a word that is repeated
-    or not UTF-8. Raises InputError too if the first line announces another number of vectors or an impossible
-    dimension, or if no vector is returned.
+    Return the vectors of the `wanted` words and of the `first` words of the file, in the order of the file. `source` is
+    the name of the file for messages. All lines are checked. Raises InputError, with the line, for a vector of the
+    wrong dimension, a value that is not a finite number, and a word that is repeated or not UTF-8. Raises InputError
+    too if the first line announces another number of vectors or an impossible dimension, or if no vector is returned.
     """
     reader = _VectorReader(source, "line", wanted, first)
     count = None
@@ -140,8 +139,8 @@ def _read_word(stream: BinaryIO) -> bytes | None:
 
 
 class _VectorReader:
-    """Checks the vectors of a file, and collects the vectors of the `wanted` words and of the first `first` words of
-    the file.
+    """The collector of the vectors of the `wanted` words and of the first `first` words of a file. It checks all
+    vectors of the file.
 
     `add` takes the vectors one after another, and `finish` returns the collected vectors. Both raise InputError for a
     fault. `source` is the name of the file, and `unit` is the noun for the position of a vector in messages: a `line`
@@ -201,9 +200,9 @@ def train_vectors(
     `sentences` have the word ids of each sentence. Unknown words, with the id V, are skipped. With
     `predicts="context"`, each word predicts its context (skip-gram). With `predicts="word"`, the mean of the context
     predicts the word (continuous bag of words). Sentences with fewer than two known words are left out. The last row,
-    for unknown words, and the rows of terms in none of the other sentences are the mean of all trained vectors.
-    Training uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not installed,
-    and InputError if no sentence has two known words.
+    for unknown words, is the mean of all trained vectors, and so is the row of each term that the remaining sentences
+    do not have. Training uses a single thread, so that `seed` determines the result. Raises UsageError if gensim is not
+    installed, and InputError if no sentence has two known words.
     """
     try:
         from gensim.models import Word2Vec
