@@ -106,15 +106,15 @@ def beam_search(decoder: Decoder, search: BeamSearch) -> list[list[Hypothesis]]:
 
 @torch.inference_mode()
 def sample(decoder: Decoder, longest: int, temperature: float, generator: torch.Generator) -> list[Hypothesis]:
-    """Sample one sentence of at most `longest` words for every image of the decoder, word by word from
-    softmax(logits / temperature). Return one hypothesis per image. The lower the `temperature`, the more often the most
-    probable words are drawn.
+    """Sample one sentence of at most `longest` words for every image of the decoder, word by word from softmax(logits /
+    temperature). Return one hypothesis per image. The lower the `temperature`, the more often the most probable words
+    are drawn.
 
     The log probability of a hypothesis is computed at temperature 1. As in `beam_search`, a sentence has at least one
     word, and never the unknown word, and the probabilities are normalised without the excluded classes.
 
-    The random numbers come from `generator`. When the sentence of an image has ended, no more numbers are drawn for it,
-    so the numbers that the other images get depend on its length.
+    The random numbers come from `generator`. When the sentence of an image has ended, no more numbers are drawn for
+    this image, so the numbers that the other images get depend on the length of this sentence.
     """
     logits, state = decoder.begin()
     boundary = decoder.boundary

@@ -43,8 +43,8 @@ class Corpus:
     def likeness(self, sentences: Sequence[str]) -> list[Likeness]:
         """Find the nearest training sentence to each of `sentences`, given as texts, by the cosine of idf-weighted bags
         of words. A training sentence with the same words in the same order, none of them unknown, always counts as
-        nearest, with the cosine 1. A sentence that shares no word with the training sentences gets row 0 and cosine
-        0."""
+        nearest, with the cosine 1. A sentence that shares no word with the training sentences gets row 0 and cosine 0.
+        All unknown words count as one word."""
         tokens = encode_tokens(sentences, self.vocabulary)
         queries = self._bags(tokens)
         nearest = []
@@ -96,8 +96,8 @@ class Corpus:
 
 
 def pad(tokens: Tokens, before: int, after: int, value: int) -> Tokens:
-    """Return new tokens in which every sentence of `tokens` begins with the id `value`, `before` times, and ends with
-    it, `after` times."""
+    """Return new tokens in which every sentence of `tokens` has `before` additional ids `value` at its beginning, and
+    `after` additional ids `value` at its end."""
     offsets = offsets_of(tokens.lengths + before + after)
     ids = np.full(offsets[-1], value, np.int32)
     ids[runs(offsets[:-1] + before, tokens.lengths)] = tokens.ids[tokens.offsets[0] : tokens.offsets[-1]]

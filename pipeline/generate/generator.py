@@ -41,8 +41,8 @@ class JointSpace:
     the inner product of two vectors is their cosine."""
 
     def __init__(self, index: Any, gpu: torch.device | None = None) -> None:
-        """Load the model of `index`, a StoredIndex, onto `gpu`, or onto the CPU if it is None. Raises UsageError if the
-        model does not compare by cosine."""
+        """Load the model of `index`, a StoredIndex, onto `gpu`, or onto the CPU if `gpu` is None. Raises UsageError if
+        the model does not compare by cosine."""
         parameters = index.first.model()
         self.fingerprint: str = parameters.fingerprint
         registered = index.card.registered
@@ -137,13 +137,13 @@ class Material:
     """The inputs for training a generator, which its class method `learn` gets.
 
     `view` says how the features of all encoders of an image become one vector. `train` and `dev` are the images of both
-    splits with their sentences, as word ids of `vocabulary`. For a generator that learns from regions, they are regions
-    with snippets. `texts` has the sentences of both splits as texts, under the keys "train" and "dev". `extra` are
-    training sentences without images, as texts. `settings` is the section of the configuration for this generator,
-    `seed` decides all random numbers, and `precision` is the dtype of the large matrix products. Training runs on
-    `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch. `space` is None if the
-    generator uses no joint space. `tagger` and `ranker` are None unless the spec of the generator says that it needs
-    them.
+    splits with their sentences, as word ids of `vocabulary`. For a generator that learns from regions, `train` and
+    `dev` are regions with snippets instead. `texts` has the sentences of both splits as texts, under the keys "train"
+    and "dev". `extra` are training sentences without images, as texts. `settings` is the section of the configuration
+    for this generator, `seed` decides all random numbers, and `precision` is the dtype of the large matrix products.
+    Training runs on `device`, resumes from `checkpoint` if it is given, and calls `after_step` after every batch.
+    `space` is None if the generator uses no joint space. `tagger` and `ranker` are None unless the spec of the
+    generator says that it needs them.
     """
 
     view: ImageView
@@ -250,13 +250,13 @@ class RankingGenerator(Generator, Protocol):
 def describe_images(
     generator: Generator, features: Mapping[str, np.ndarray], sources: Sources, count: int
 ) -> list[list[dict[str, Any]]]:
-    """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder ->
-    (n, dim). `sources` has the other inputs of the generator.
+    """Generate at most `count` captions, best first, for each of n images, whose `features` are given as encoder -> (n,
+    dim). `sources` has the other inputs of the generator.
 
     Returns a list of entries for each image, as descriptions.json stores them. An entry has the caption as `text`, its
     `score`, and in `nearest` the training sentence (`text`) that is nearest to the caption by the `cosine` of
     idf-weighted bags of words. `verbatim` is whether a training sentence has the same words in the same order as the
-    caption.
+    caption, and all of these words are in the vocabulary.
     """
     corpus = sources.corpus
     described = generator.describe(features, sources, count)

@@ -58,8 +58,8 @@ REPEAT_PENALTY = 0.8
 """Factor by which a positive cosine of a candidate is multiplied for each repetition of a word in the candidate that is
 not a stop word."""
 LANGUAGE_WEIGHT = 0.2
-"""Weight, in the score of a candidate, of its mean log probability per word and END in the trigram model. The cosine
-has the weight 1."""
+"""Weight of the mean log probability of a candidate's words and END, by the trigram model, in the score of the
+candidate. The cosine has the weight 1."""
 
 
 @dataclass(frozen=True)

@@ -52,7 +52,7 @@ def _uniform(*shape: int, scale: float = INITIAL_RANGE) -> nn.Parameter:
 
 
 class LogBilinear(nn.Module):
-    """The log-bilinear model, which ignores the conditioning vector. Equations 7 and 8: r^ = sum_i C_i w_i, and
+    """The log-bilinear model, which ignores the conditioning vector. By equations 7 and 8, r^ = sum_i C_i w_i, and
     P(w_n = j) is proportional to exp(r^ . r_j + b_j). w_i is the vector of word i of the window, r^ is the predicted
     vector of the next word, and r_j is the vector of class j, which is row j of R.
 
@@ -76,8 +76,8 @@ class LogBilinear(nn.Module):
         self.make_words(len(frequencies))
 
     def make_words(self, classes: int) -> None:
-        """Create the word vectors of `classes` (V + 2) classes, and the parameters that only this type of network has.
-        The constructor calls it."""
+        """Create the word vectors of all V + 2 classes, of which `classes` is the number, and the parameters that only
+        this type of network has. The constructor calls this method."""
         self.words = _uniform(classes, self.sizes.dimensions)
 
     def forward(self, context: Tensor, targets: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:
@@ -106,8 +106,8 @@ class LogBilinear(nn.Module):
         return 0.0
 
     def output(self, predicted: Tensor, classes: Tensor) -> Tensor:
-        """Compute the logits (k, V + 2) float32 from `predicted` (k, d) and the vectors of the `classes` (V + 2, d), by
-        products and the biases of the classes. d is K, or F in the multiplicative models."""
+        """Compute the logits (k, V + 2) float32: the inner products of `predicted` (k, d) with the vectors `classes` (V
+        + 2, d) of the classes, plus the biases of the classes. d is K, or F in the multiplicative models."""
         parts = (part.to(self.precision) for part in (predicted, classes, self.bias))
         return functional.linear(*parts).float()
 

@@ -18,7 +18,7 @@ from pipeline.models.linear.views import ImageView
 from pipeline.models.neural.task import mean_and_spread, required
 
 GALLERY_BLOCK = 1 << 16
-"""Number of training images that are embedded at once, and number of rows of the gallery that are compared with images
+"""Maximum number of training images that are embedded at once, and of rows of the gallery that are compared with images
 at once."""
 
 

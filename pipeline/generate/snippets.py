@@ -26,7 +26,7 @@ TOLERANCE = 1.0
 """Largest difference in pixels of the original image between a coordinate of a snippet's box and the same coordinate of
 its region. If no region of the image is so close, `region_pairs` raises InputError."""
 SNIPPET_BLOCK = 1 << 16
-"""Number of rows of the gallery of snippets that RankedSnippets compares with regions at once."""
+"""Maximum number of rows of the gallery of snippets that RankedSnippets compares with regions at once."""
 
 
 class Snippet(NamedTuple):

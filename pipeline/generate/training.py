@@ -19,7 +19,7 @@ from pipeline.models.neural.training import Training, TrainingPlan, TrainingSche
 from pipeline.text.vocabulary import Tokens
 
 LOSS_BLOCK = 512
-"""Number of sentences whose loss is computed at once in an evaluation, after or between epochs of training."""
+"""Maximum number of sentences whose loss is computed at once in an evaluation, after or between epochs of training."""
 Batches = Callable[[np.ndarray], tuple]
 """A function from the row numbers of k sentences (k,) to the arguments with which the network computes their mean
 loss."""
@@ -58,7 +58,8 @@ class Windows(NamedTuple):
 def windows(tokens: Tokens, boundary: int, size: int, tags: Tokens | None, no_tag: int, ahead: int) -> Windows:
     """Create the windows of the sentences `tokens`, with `size` words of context, sentence after sentence. The id
     `boundary` is START and END. `tags` has the part of speech of every word of `tokens`, or is None. END and the
-    positions after it have the part of speech `no_tag`. `ahead` is the number of parts of speech after the target's."""
+    positions after it have the part of speech `no_tag`. `ahead` is the number of further parts of speech after the part
+    of speech of each target."""
     lengths = tokens.lengths + 1
 
     def cut(padded: Tokens, width: int) -> Tensor:
@@ -152,9 +153,9 @@ def log_probabilities(
     """Compute the natural logarithm of the probability of each of the m sentences `tokens`, END included, given each of
     `count` images. Return (count, m) float32.
 
-    `open_block(rows)` is called for blocks of sentences `rows` (k,), with `total` words and ENDs. It returns, for each
-    word and END, the position of its sentence in `rows` (total,), and a function from the number of an image to -log P
-    of each word and END, (total,), in the same order.
+    `open_block(rows)` is called with the row numbers `rows` (k,) of a block of sentences, which together have `total`
+    words and ENDs. It returns the position in `rows` of the sentence of each word and END, (total,), and a function
+    from the number of an image to -log P of each word and END, (total,), in the same order.
     """
     found = np.empty((count, len(tokens)), np.float32)
     with torch.inference_mode():
