@@ -91,8 +91,8 @@ def _lying(pen: Pen, look: Look, build: Build) -> None:
 
 
 def _on_its_legs(pen: Pen, look: Look, build: Build, y: float, gait: Gait, neck: Point) -> None:
-    """Draw a standing, running, jumping or grazing animal. `y` is the height of the middle of its body, and `neck` the
-    offset (x, y) of its head from there."""
+    """Draw a standing, running, jumping or grazing animal. `y` is the height of the middle of the animal's body, and
+    `neck` the offset (x, y) of the head from the middle of the body."""
     for i, tone in enumerate((look.shade, look.main)):
         for hip, feet in ((-0.68 * build.length, gait.hind), (0.68 * build.length, gait.fore)):
             dx, dy = feet[i]
@@ -259,8 +259,8 @@ class Pose:
     """The position of a person's arms and legs for an action, in units of the pen.
 
     `hands` has the offset (x, y) of each hand from its shoulder, and `feet` of each foot from the ground below its hip,
-    the left one in the drawing first. The hips are lowered by `drop` times their height above 0.1 units. The figure is
-    turned anticlockwise by `lean` degrees.
+    the left one in the drawing first. The whole body above the legs is lowered by `drop` times the height of the hips
+    above 0.1 units. The figure is turned anticlockwise by `lean` degrees.
     """
 
     hands: tuple[Point, Point]

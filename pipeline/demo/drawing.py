@@ -70,7 +70,7 @@ class Pen:
         self._turn = before
 
     def shape(self, points: Iterable[Point], colour: Colour) -> None:
-        """Draw a filled polygon."""
+        """Draw a filled polygon with the corners `points`."""
         self._draw.polygon([self._pixel(x, y) for x, y in points], fill=colour)
 
     def oval(self, x: float, y: float, rx: float, ry: float, colour: Colour, degrees: float = 0) -> None:

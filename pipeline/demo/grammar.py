@@ -1,4 +1,4 @@
-"""Writes true captions of a scene, short and long, each about one of its things.
+"""Writes true captions, short and long, about the things in a scene.
 
 The functions for whole captions are first. The functions for noun phrases, verb phrases, and phrases of place and time
 follow. A phrase that is returned with its relation is a pair (name of the relation in Universal Dependencies, phrase).
@@ -42,8 +42,8 @@ class Topic:
 
     @property
     def companion(self) -> Thing | None:
-        """The first thing of another kind that is in the air if `thing` is, and not in the air otherwise. None if
-        there is no such thing."""
+        """The first thing of another kind that a caption can mention together with `thing`: either both are in the air,
+        or neither is. None if there is no such thing."""
         others = (t for t in self.facts.things if t.kind != self.thing.kind and t.airborne == self.thing.airborne)
         return next(others, None)
 
@@ -198,7 +198,8 @@ FORMS: tuple[tuple[Callable[[Topic, np.random.Generator], Phrase], float, str], 
     (_meanwhile, 0.8, "companion"),
     (_view, 0.8, "thing"),
 )
-"""The function that writes each form of caption, its relative frequency, and the attribute of Topic that it needs."""
+"""A function that writes a form of caption, the relative frequency of the form, and the name of the attribute of Topic
+that must not be None, for each form."""
 
 
 # --- the parts of a sentence
@@ -325,8 +326,8 @@ def listed_noun_phrase(tokens: list[str]) -> Phrase:
 
 
 def of_noun(adjunct: tuple[str, Node]) -> tuple[str, Node]:
-    """Return the pair (relation to a verb, phrase) with the phrase's relation to a noun: `nmod` in place of `obl`.
-    Other relations are unchanged."""
+    """Convert a pair (relation to a verb, phrase) to a pair (relation to a noun, phrase). The relation `obl` becomes
+    `nmod`, and other relations are unchanged."""
     relation, node = adjunct
     return ("nmod" if relation == "obl" else relation), node
 

@@ -133,8 +133,8 @@ def _expose(image: Image.Image, scene: Scene, rng: np.random.Generator) -> bytes
 
 
 def draw_figure(kind: str, colour: str, action: str, unit: float, rng: np.random.Generator) -> Image.Image:
-    """Draw one figure that faces right, and return it as an RGBA sprite (see `Pen.lift`). `unit` is the length of its
-    drawing unit in pixels."""
+    """Draw one figure that faces right, and return it as an RGBA sprite (see `Pen.lift`). `unit` is the length of the
+    figure's drawing unit in pixels."""
     look = choose_look(colour, rng)
     pen = Pen(unit, draft=DRAFTS[kind] if action == "swim" else 0.0)
     if kind in creatures.ANIMALS:
@@ -176,8 +176,9 @@ class Relation:
 
 @dataclass(frozen=True)
 class Facts:
-    """The facts about a drawn scene that captions may state. `things` has the mentioned things that can be seen, each
-    with the number of its figures that can be seen as its `count`. `seated` has the kinds that sit on a seat."""
+    """The facts about a drawn scene that captions may state. `things` has the mentioned things that can be seen. The
+    `count` of each thing is the number of its figures that can be seen. `seated` has the kinds of the things that sit
+    on a bench or chair."""
 
     place: str
     light: str
@@ -191,8 +192,8 @@ class _Sight:
     """A thing of which captions may speak.
 
     `thing.count` is the number of its figures of which at least the share SEEN is visible. `box` has the corners x1,
-    y1, x2, y2 in pixels of the box around these figures. `figure` is the first of them: its `depth` and its `seat` are
-    taken for the whole thing.
+    y1, x2, y2 in pixels of the box around these figures. `figure` is the first of these figures, whose `depth` and
+    `seat` are taken for the whole thing.
     """
 
     thing: Thing

@@ -1,4 +1,4 @@
-"""Paints the backgrounds of scenes. After the sky, the function of the place paints everything else.
+"""Paints the backgrounds of scenes. The sky is painted first, and then a function for the place paints everything else.
 
 The pixels of a background are a `canvas` (height, width, 3) of float32, whose values may also be below 0 or above 255.
 """
@@ -242,8 +242,8 @@ def gradient(height: int, width: int, top: RGB | np.ndarray, bottom: RGB | np.nd
 
 
 def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float, float]) -> np.ndarray:
-    """Return random noise (height, width). It is normal with deviation 1 at points that are about `grain` pixels apart
-    (down, across), and interpolated between them."""
+    """Return random noise (height, width). The noise is normal with standard deviation 1 at points that are about
+    `grain` pixels apart (down, across), and interpolated between these points."""
     coarse = (max(2, round(height / grain[0])), max(2, round(width / grain[1])))
     values = rng.standard_normal(coarse, dtype=np.float32)
     if coarse == (height, width):
@@ -252,8 +252,9 @@ def noise(rng: np.random.Generator, height: int, width: int, grain: tuple[float,
 
 
 def roughen(canvas: np.ndarray, rng: np.random.Generator, grain: tuple[float, float], strength: float) -> None:
-    """Add `strength` times random noise of deviation 1 to the brightness of `canvas` (h, w, 3), in place. `grain` is
-    the distance (down, across) in pixels between the points of the noise, which is interpolated between them."""
+    """Add `strength` times random noise of standard deviation 1 to the brightness of `canvas` (h, w, 3), in place.
+    `grain` is the distance (down, across) in pixels between the points of the noise, which is interpolated between
+    them."""
     canvas += strength * noise(rng, canvas.shape[0], canvas.shape[1], grain)[:, :, None]
 
 
@@ -266,7 +267,7 @@ def ridge(rng: np.random.Generator, width: int, level: float, rise: float, grain
 
 
 def fill_below(canvas: np.ndarray, outline: np.ndarray, bottom: int, colour: RGB) -> None:
-    """Colour the pixels below the row `outline[x]` and above the row `bottom` of each column x, in place. The upper
+    """Colour the pixels from the row `outline[x]` down to the row `bottom` - 1 in each column x, in place. The upper
     edge is soft."""
     top = max(0, int(outline.min()) - 1)
     rows = np.arange(top, bottom, dtype=np.float32)[:, None]

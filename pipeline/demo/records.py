@@ -11,7 +11,8 @@ from pipeline.demo.scene import COLOURS, KINDS, PLACES, pick, pick_weighted, sam
 from pipeline.demo.words import NOUNS, VERBS, DemoSentence, kind_names
 
 VERSION = 2
-"""The version of the images and captions for given settings. It must be increased if either of them changes."""
+"""Version of the images and captions that the same settings give. It must be increased if the images or the captions
+change."""
 
 LISTED = 0.05  # minimum visible share of a figure's pixels for it to have a labelled box
 
@@ -91,7 +92,8 @@ def scene_record(settings: DrawingSettings, index: int) -> SceneRecord:
 
 
 def collection_texts(records: Iterable[SceneRecord]) -> dict[str, str]:
-    """Return the content of each text file of the collection by its file name. Rows are in the order of `records`."""
+    """Return the content of each text file of the collection by its file name. Rows about images are in the order of
+    `records`."""
     captions = []
     splits = []
     conllu = []
@@ -196,7 +198,8 @@ def _tokens(facts: Facts, rng: np.random.Generator) -> list[str]:
 
 def _tags(facts: Facts, rng: np.random.Generator) -> tuple[str, ...]:
     """Return at most MAX_TAGS tags in random order: true words, words that say nothing about the image such as `nikon`,
-    and perhaps a random kind, colour or place, town or month, and year. About one image in eight has no tags."""
+    perhaps a random kind, colour or place, perhaps a town or month, and perhaps a year. About one image in eight has no
+    tags."""
     if rng.random() < 0.12:
         return ()
     true = [facts.place]

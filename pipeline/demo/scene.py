@@ -1,4 +1,4 @@
-"""Draws random scenes for the demo: a place with things in it, and the position of each figure of a thing.
+"""Samples random scenes for the demo: a place with things in it, and the position of each figure of a thing.
 
 The scenes are only described here. `picture` draws them.
 """
@@ -71,8 +71,8 @@ LIGHTS = {"day": 0.74, "sunset": 0.14, "night": 0.12}
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of thing, with its possible actions, places and colours. If `group` is true, a scene can have several of
-    them."""
+    """A kind of thing, with its possible actions, places and colours. If `group` is true, a scene can have several
+    figures of this kind."""
 
     unit: float  # drawing unit of a medium figure of this kind, as a share of the height of the image
     girth: tuple[float, float]  # approximate width and height of a figure of any size, in its drawing units
@@ -211,7 +211,7 @@ class Scene:
 
 
 def sample_scene(rng: np.random.Generator) -> Scene:
-    """Draw a scene of one to four figures at random. Captions can mention at least the first of its things."""
+    """Sample a random scene of one to four figures. Captions can mention at least the first thing of the scene."""
     width = int(rng.integers(WIDTHS[0], WIDTHS[1] + 1))
     place = pick(rng, tuple(PLACES))
     light = "day" if place in INDOORS else pick_weighted(rng, LIGHTS)
@@ -251,7 +251,8 @@ def _sample_thing(name: str, place: str, mentioned: bool, rng: np.random.Generat
 
 def _populate(scene: Scene, candidates: list[Thing], rng: np.random.Generator) -> Scene:
     """Return `scene`, which is empty, with the `candidates` added one after another. A candidate that `_add` cannot
-    place is left out. If it is the first one, all candidates become small and single, and the scene is begun again."""
+    place is left out. If this is the first candidate, all candidates become small and single, and the scene is begun
+    again."""
     grown = scene
     for thing in candidates:
         grown = _add(grown, thing, rng)

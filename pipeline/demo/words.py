@@ -169,7 +169,8 @@ SIZE_WORDS = {"small": ("small", "little", "tiny"), "medium": (), "large": ("lar
 
 
 def _verbs(*forms: str) -> tuple[Verb, ...]:
-    """Return a verb for each text, which has its lemma, third person and participle, such as `run runs running`."""
+    """Return a verb for each of `forms`. A form has the lemma, the third person and the participle of the verb, such as
+    `run runs running`."""
     return tuple(Verb(*verb.split()) for verb in forms)
 
 
