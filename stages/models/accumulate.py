@@ -105,7 +105,7 @@ def _sum_stored(run: Run, pairs: str) -> list[Path]:
     writes=lambda layout, pairs: layout.moments(pairs),
 )
 def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[int]:
-    """Sum the moments of image-caption pairs over the features of all image and text encoders.
+    """Sum the moments of image-text pairs over the features of all image and text encoders.
 
     PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or
     `auxiliary/NAME` for the images of auxiliary.splits and their weak texts, where NAME is a section of `documents`.

@@ -81,7 +81,8 @@ def _combine_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     writes=lambda layout, model: layout.model(model),
 )
 def combine(run: StageRun, job: Job, model: str) -> None:
-    """Choose the weights of the ensemble MODEL on dev and join its members into one model.
+    """Choose the weights of the members of the ensemble MODEL on dev, and join the members with a positive weight into
+    one model.
 
     A refit takes the weights from the ensemble that it refits.
     """
@@ -163,8 +164,9 @@ def _join(members: "dict[str, Parameters]", weights: dict[str, float]) -> "Ensem
 
 
 def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]":
-    """Return the vocabularies of the ensemble, as stored in its model: a fingerprint, and `views`, which maps
-    each form of captions that a member reads (tokens, or a kind of trees) to the vocabulary of this form."""
+    """Return the vocabularies of the ensemble in the form in which they are stored with its model: a fingerprint, and
+    `views`, which maps each form of captions that a member reads (tokens, or a kind of trees) to the vocabulary of this
+    form."""
     from pipeline.storage.commit import read_record
     from pipeline.storage.json_files import fingerprint
     from pipeline.storage.records import VocabularyFile

@@ -135,7 +135,8 @@ def _make_task(
 
 
 def _report(model: str, tuned: "Tuned", pairs: float, dev_images: int) -> None:
-    """Log the chosen parameters and the mean correlations, and warn about each parameter of `choices_at_edges`.
+    """Log the chosen parameters and the mean correlations, and warn about each parameter whose chosen value is at an
+    end of its grid.
 
     `pairs` is the number of training pairs, and `dev_images` the number of dev images on which the parameters were
     chosen.

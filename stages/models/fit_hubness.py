@@ -20,8 +20,8 @@ if TYPE_CHECKING:
     from pipeline.storage.embeddings import Embeddings
 
 MAX_MULTI_VECTOR_BANK = 2000
-"""Maximum number of images, of captions and of queries in the bank of a multi-vector model. Its items need more memory
-than single vectors."""
+"""Maximum number of images, of captions and of queries in the bank of a multi-vector model. The items of such a model
+need more memory than single vectors."""
 
 
 def _plain(config: "Config", model: str) -> str:

@@ -15,9 +15,10 @@ if TYPE_CHECKING:
     from pipeline.storage.regions import RegionRows
 
 ALIGNED_IMAGES = 1024
-"""Number of images whose vectors are in memory at a time, while captions are aligned with their regions."""
+"""Maximum number of images whose vectors are in memory at a time, while captions are aligned with the regions of these
+images."""
 EMBEDDED_IMAGES = 512
-"""Number of images whose regions are embedded at a time."""
+"""Maximum number of images whose regions are embedded at a time."""
 
 
 @stage(
@@ -37,7 +38,7 @@ def align(run: StageRun, job: Job, model: str, split: str) -> None:
     """Divide each caption of a split into segments of consecutive words, and assign a region of its photo to each
     segment.
 
-    The file has one JSON line per segment: the ids of the caption and the photo, the words, the box and the score.
+    The stage writes one JSON line per segment: the ids of the caption and the photo, the words, the box and the score.
     """
     from tqdm import tqdm
 
@@ -90,8 +91,9 @@ def align(run: StageRun, job: Job, model: str, split: str) -> None:
 def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Embed the noun phrases of a split's captions and the regions of its images.
 
-    A model that embeds captions embeds each noun phrase as if it were a caption. A model that embeds whole images
-    embeds each region as if it were an image.
+    `hmlstm` embeds a noun phrase as a part of its caption. Other models with one vector per caption embed a noun phrase
+    like a caption, and multi-vector models add up the vectors of its words, or average them. A model that has no
+    vectors of regions embeds a region like a whole image.
     """
     import numpy as np
     import pyarrow as pa
@@ -175,8 +177,8 @@ def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.nd
 def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Rank the regions of a split for each noun phrase, and the noun phrases for each region.
 
-    Labelled boxes say which regions are correct. The stage also measures how often the best region of a phrase within
-    its own photo is correct.
+    Labelled boxes say which regions are correct. Without them, nothing is ranked. The stage also measures how often the
+    best region of a phrase within its own photo is correct.
     """
     from pipeline.metrics.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap

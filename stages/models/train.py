@@ -162,7 +162,7 @@ class OpenedPairs(NamedTuple):
 
     def take(self, sentences: "Sentences") -> "TrainingPairs":
         """Return the pairs in the form in which training reads them. `sentences` has the captions of the run, in the
-        form that the model reads. Only the captions of these pairs are taken from it."""
+        form that the model reads. Only the captions of these pairs are taken from `sentences`."""
         from pipeline.models.neural.task import TrainingPairs
 
         rows = self.rows
@@ -171,7 +171,8 @@ class OpenedPairs(NamedTuple):
 
 
 def _open_pairs(run: StageRun, model: str, *splits: str) -> OpenedPairs:
-    """Open the pairs of some splits, with the features of the model's encoders and, if it reads them, the regions."""
+    """Open the pairs of some splits, with the features of the model's encoders and, if the model reads regions, the
+    regions."""
     from pipeline.run.reading.models import open_region_rows
     from pipeline.storage.features import FeatureRows
 

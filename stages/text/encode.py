@@ -66,7 +66,8 @@ def encode_sentences(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> I
     writes=lambda layout, documents: layout.simulated(documents),
 )
 def simulate_documents(run: StageRun, job: Job, documents: str) -> None:
-    """Simulate titles, tags and descriptions from captions, with the noise of `documents.NAME.simulate`."""
+    """Simulate titles, tags and descriptions from the captions of auxiliary.splits, with the noise of
+    `documents.NAME.simulate`."""
     import numpy as np
 
     from pipeline.collections.weakening import simulate
@@ -114,7 +115,8 @@ def _document_reads(config: "Config", layout: Layout, documents: str, encoder: s
 def encode_documents(run: StageRun, jobs: Iterator[ShardJob], documents: str, encoder: str) -> Iterator[int]:
     """Encode the weak texts (title, tags, description) of each image with a text encoder.
 
-    DOCUMENTS is a section of the key `documents`, which says which fields are joined. Images without text are left out.
+    DOCUMENTS is a section of the key `documents`, and says which of the three fields are joined. Images without weak
+    text are left out.
     """
     import numpy as np
 
@@ -176,7 +178,8 @@ def build_token_vocabulary(run: StageRun, job: Job) -> None:
     writes=lambda layout: layout.word_vectors,
 )
 def train_word_vectors(run: StageRun, job: Job) -> None:
-    """Learn word2vec vectors from the training captions and the file of language_text, if any."""
+    """Learn word2vec vectors from the training captions and, if language_text.file names a file, from the sentences of
+    this file."""
     from pipeline.run.reading.texts import read_extra_text, read_token_vocabulary
     from pipeline.storage.parameters import WORDS, write_parameters
     from pipeline.text.vocabulary import encode_tokens

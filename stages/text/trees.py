@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 BATCH_CAPTIONS = 64
-"""Number of captions that a worker process parses at a time. If the process dies, only this batch is not parsed."""
+"""Maximum number of captions that a worker process parses at a time. If the process dies, only these captions are not
+parsed."""
 MAX_LOGGED = 10
 """Maximum number of unparsed captions, and of reasons, that the log shows for each shard."""
 MAX_RECORDED = 1000
@@ -96,7 +97,8 @@ def train_parser(run: StageRun, job: Job) -> None:
 def _spacy_pipeline(run: Run) -> tuple[str, str]:
     """Return the name or path of the spaCy pipeline that parses the captions, and the digest of the pipeline.
 
-    It is the pipeline of the key parse.pipeline or, if this key is null, the parser that the run has trained.
+    The pipeline is named by the key parse.pipeline. If this key is null, the pipeline is the parser that the run has
+    trained.
     """
     from pipeline.storage.parsers import find_parser
     from pipeline.text.parsing import require_spacy

@@ -1,4 +1,5 @@
-"""Tree encoders computed node by node from the equations, as the reference for the computation by heights."""
+"""Computations of tree encoders node by node from the equations. Tests compare them with the encoders, which compute
+all nodes of the same height together."""
 
 import numpy as np
 import torch
@@ -26,7 +27,7 @@ def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
 
 
 def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """Compute the vector of a node by equation 4 of Socher et al. 2014."""
+    """Compute the vector (K,) of a node, and of the nodes below it, by equation 4 of Socher et al. 2014."""
 
     def count(i: int) -> int:
         return 1 + sum(count(j) for j in children[i])

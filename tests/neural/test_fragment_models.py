@@ -1,4 +1,5 @@
-"""Behaviour of models with several vectors per image and sentence. tests/test_models.py tests what all models share."""
+"""Tests of the behaviour of models with several vectors per image and sentence. The behaviour that all models share is
+tested in tests/test_models.py."""
 
 import numpy as np
 import pytest

@@ -133,7 +133,8 @@ def test_vectors_of_relations_follow_the_equation_of_the_paper() -> None:
 
 
 def test_relations_of_too_few_words_have_no_matrix() -> None:
-    """Five of the ten words with a head have label 0, four have label 2, and one has label 3. Roots are not counted."""
+    """Five of the ten words with a head have label 0, four have label 2, and one has label 3. Roots are not counted.
+    With a least share of 0.2, only the labels 0 and 2 get a matrix."""
     labels = [1] + [0] * 5 + [2] * 4 + [3]
     trees = pack_trees([[(node - 1, 0, label) for node, label in enumerate(labels)]])
     assert learn_relations(trees, 0.2) == [1, -1, 2, -1]

@@ -1,4 +1,5 @@
-"""Behaviour of models with one vector per image. tests/test_models.py tests the behaviour of all models."""
+"""Tests of the behaviour of models with one vector per image. The behaviour that all models share is tested in
+tests/test_models.py."""
 
 from dataclasses import replace
 from types import SimpleNamespace

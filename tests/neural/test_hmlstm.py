@@ -198,7 +198,7 @@ def test_both_branches_follow_the_equations_of_the_paper() -> None:
 
 @pytest.mark.parametrize("geometry", [False, True])
 def test_features_are_centred_at_the_mean_image_and_geometry_at_the_whole_image(geometry: bool) -> None:
-    """Uses the model before it has learned statistics, because learned statistics would hide a wrong centre."""
+    """The network is used before it has learned statistics, because learned statistics would hide a wrong centre."""
     rng = np.random.default_rng(3)
     mean, x = (torch.from_numpy(rng.standard_normal(shape)).float() for shape in (5, (4, 5)))
     network = TwoBranches(mean, make_encoder(), 6, 0.0, geometry=geometry).eval()

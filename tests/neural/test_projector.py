@@ -1,4 +1,4 @@
-"""The regulariser STRUCTURE, and the model `projector` with one and two layers."""
+"""Tests of the regulariser STRUCTURE, and of the model `projector` with one and two layers."""
 
 from dataclasses import replace
 

@@ -76,8 +76,8 @@ def test_peephole_states_and_gradients_follow_the_equations_of_the_paper() -> No
 
 @pytest.mark.parametrize("make", [MeanOfWords, partial(Recurrent, "gru"), partial(Recurrent, "lstm")])
 def test_gradients_of_words_are_deterministic(make) -> None:
-    """Many positions have the same word. Their gradients are added in a fixed order, which does not depend on the
-    threads."""
+    """Many positions have the same word. The gradients of these positions are added in a fixed order, which does not
+    depend on the threads."""
     words = torch.randn(21, 256, generator=torch.Generator().manual_seed(0))
     packed = pack(make_tokens([12] * 64), unknown=20)
     encoder = make(words, 256, dropout=0)

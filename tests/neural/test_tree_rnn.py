@@ -50,8 +50,8 @@ def test_vectors_and_gradients_by_heights_equal_those_of_the_recursion(kind: str
 
 
 def test_the_magnitude_of_a_relation_is_the_norm_of_its_matrix() -> None:
-    """Section 6.7 of Socher et al. 2014 uses Frobenius norms. They are equal for relations that share a matrix, and
-    relations without words have no norm."""
+    """Section 6.7 of Socher et al. 2014 uses Frobenius norms. The norms are equal for relations that share a matrix,
+    and relations without words have no norm."""
     encoder = make_encoder("sdtrnn")
     assert len(encoder.matrices) == 3
     squares = [sum(float(entry) ** 2 for row in matrix for entry in row) for matrix in encoder.matrices.detach()]

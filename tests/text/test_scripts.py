@@ -41,7 +41,8 @@ SCRIPTS = {
 
 
 def write_collection(folder: Path, script: str) -> list[str]:
-    """Write a collection of 200 images, each with a colour, a thing and a place. Return the first sentence of each."""
+    """Write a collection of 200 images, each with a colour, a thing and a place. Return the first sentence of each
+    image."""
     sentences, *words = SCRIPTS[script]
     rng = np.random.default_rng(0)
     shown = rng.permutation(list(product(range(6), repeat=3)))[:200]

@@ -100,7 +100,7 @@ def _is_projective(heads: list[int]) -> bool:
 
 
 def test_noun_phrases_of_the_penn_sample_survive_conversion_to_dependencies_and_back(real_data: Path) -> None:
-    """Trees of the treebank are converted to dependencies by the head rules, and these are converted back to
+    """Trees of the treebank are converted to dependencies by the head rules, and the dependencies are converted back to
     phrases."""
     trees = []
     with zipfile.ZipFile(real_data / "treebanks/ptb_sample.zip") as archive:

@@ -65,7 +65,7 @@ def test_a_query_with_a_repeated_word_has_the_vector_of_the_sentence(normalise: 
 
 
 def test_a_stem_of_one_letter_is_not_a_lemma() -> None:
-    """A rule for endings would make `dy` of `dies`. The lemma in the dictionary is `die`, which is not a word of the
+    """A rule for endings would turn `dies` into `dy`. The lemma in the dictionary is `die`, which is not a word of the
     collection."""
     assert choose_lemmas({"dies": 4, "dy": 9, "d": 9}, (), 1)["dies"] == "dies"
     assert choose_lemmas({"flies": 4, "fly": 9}, (), 1)["flies"] == "fly"
