@@ -118,7 +118,8 @@ class HierarchicalLSTM(SentenceEncoder):
         self.bias = nn.Parameter(torch.zeros(4 * dimensions))
 
     def arrange(self, trees: Trees) -> Levels:
-        """Arrange the nodes of `trees` by their height, in the form that `forward` reads."""
+        """Arrange the nodes of `trees` by their height, in the form that `forward` reads. An empty tree becomes a
+        single node with the unknown word."""
         nodes = forest(trees, len(self.words) - 1)
         return arrange_levels(nodes, (nodes.labels == self.noun_phrase).astype(int), counts=None)
 
@@ -147,7 +148,7 @@ class Normalisation(nn.Module):
 
     def forward(self, x: Tensor, wholes: int) -> Tensor:
         """Normalise the rows of x (n, K). The first `wholes` rows are images or sentences, and the others are regions
-        or phrases."""
+        or phrases. Return (n, K)."""
         sides = ((self.wholes, x[:wholes]), (self.parts, x[wholes:]))
         normalised = [norm(rows) for norm, rows in sides if len(rows)]
         return torch.cat(normalised) * self.gain + self.shift if normalised else x
@@ -294,7 +295,7 @@ class HMLSTM(GlobalModel):
 
     @classmethod
     def trainer(cls, task: TrainingTask) -> Training:
-        """Return the training of Niu et al. 2017, Figure 3.
+        """Create the model, and return its training by Niu et al. 2017, Figure 3, which has not begun.
 
         The first `simplified_epochs` epochs use only the loss of sentences. All later epochs use the losses of
         sentences and phrases. The correspondences of phrases and regions are computed before the first of the later

@@ -78,10 +78,11 @@ class Objective:
         return (losses[0] + losses[1]) / divisor
 
     def _direction(self, positive: Tensor, against: Tensor, legal: Tensor) -> Tensor:
-        """Compute the loss (a,) of a pairs in one direction.
+        """Compute the losses (k,) of k pairs in one direction.
 
-        `positive` (a,) are the scores of the pairs. `against` (a, n) are the scores of the image of each pair with n
-        sentences, or of the sentence of each pair with n images. `legal` (a, n) says which of these count as contrasts.
+        `positive` (k,) are the scores of the pairs. `against` (k, n) are the scores of the image of each pair with n
+        sentences, or of the sentence of each pair with n images. `legal` (k, n) says which of these scores count as
+        contrasts.
         """
         if self.loss == "info-nce":
             logits = against.masked_fill(~legal, -torch.inf)
@@ -98,9 +99,11 @@ def first_of(owners: Tensor) -> Tensor:
 
 
 class ScoredFragments(NamedTuple):
-    """The scores (n, n) of a batch, and the products (regions, words) from which they were computed.
+    """The `scores` (n, n) of the n images (rows) and n sentences (columns) of a batch, and the `products` (r, w) of all
+    regions with all words, from which the scores were computed.
 
-    `regions` and `words` are the numbers of the pairs in the batch to which each region and each word belongs.
+    `regions` (r,) and `words` (w,) are the numbers of the pairs in the batch to which each region and each word
+    belongs.
     """
 
     scores: Tensor

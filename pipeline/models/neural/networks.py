@@ -226,8 +226,8 @@ class RecurrentWeights(SentenceEncoder):
 
 
 class Recurrent(RecurrentWeights):
-    """The encoder of a sentence as the hidden state (K,) after its last word, for a cell of CELLS such as `rnn`, `gru`
-    or `lstm` (Kiros et al. 2014, section 2.2)."""
+    """The encoder that represents a sentence by the hidden state (K,) after its last word, for a cell of CELLS such as
+    `rnn`, `gru` or `lstm` (Kiros et al. 2014, section 2.2)."""
 
     def states(self, packed: Packed) -> Tensor:
         """Compute the hidden state after each word, (total, K) float32, in packed order."""
@@ -240,8 +240,8 @@ class Recurrent(RecurrentWeights):
 
 
 class PlainRecurrent(Recurrent):
-    """The encoder of a sentence as the last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et al. 2014,
-    section 6).
+    """The encoder that represents a sentence by the last of the hidden states h_t = f(W_h h_(t-1) + W_x x_t) (Socher et
+    al. 2014, section 6).
 
     In the code, W_x is `w` and W_h is `u`. f is the one of ACTIVATIONS with the name `activation`. If `bias` is true, a
     trained bias is added to the argument of f.
@@ -255,7 +255,7 @@ class PlainRecurrent(Recurrent):
 
 
 class LongShortTerm(Recurrent):
-    """The encoder of a sentence as the last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
+    """The encoder that represents a sentence by the last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
 
     With `peepholes`, the gates also read the memory cell through W_ci, W_cf and W_co, whose transposes are `p` (3 K,
     K). Without them, these matrices are left out.

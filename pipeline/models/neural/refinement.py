@@ -30,14 +30,15 @@ from pipeline.models.neural.task import TrainingTask
 from pipeline.models.neural.training import LossFunction, Training, TrainingPlan, seeded
 
 SENTENCE_LENGTH = 3.0
-"""Initial root mean square length of the projected sentences. The initial length of projected images is 1.
+"""Initial root mean square length of the projected sentences in `ncca-refined` and `ncca-recurrent`. The initial length
+of projected images is 1.
 
 Adam changes all weights by about the same amount, so that the directions of longer vectors change more slowly. This
 suits sentences, because there are few training sentences with a rare term.
 """
 SCALE_SAMPLE = 4096
-"""Minimum number of training pairs on which the initial lengths are measured, if there are as many. Fewer than twice as
-many are used."""
+"""Number of training pairs that suffices to measure the initial lengths. All pairs are used if there are fewer, and
+otherwise at least this number and less than twice this number."""
 
 
 class Bags(NamedTuple):
@@ -341,7 +342,8 @@ def structure(before: Tensor, after: Tensor, temperature: float) -> Tensor:
 
 
 class Projector(RefinedCCA):
-    """One or two layers on each side of two frozen encoders, compared by cosine similarity.
+    """The model `projector`, which has one or two layers for the images and for the sentences of two frozen encoders,
+    and compares their outputs by cosine.
 
     The loss is InfoNCE in both directions (van den Oord et al. 2018, eq. 4; Radford et al. 2021). With `structure`, a
     regulariser keeps the neighbours of each item (Gröger et al. 2025). The first layers W (D, h) and U (d, h) are

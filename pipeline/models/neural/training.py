@@ -38,9 +38,9 @@ class TrainingSchedule:
       is `averaging` times its former value, plus 1 - `averaging` times the parameter. The averages are scored on dev
       and kept, not the parameters themselves.
     - `batch_size` is the number of pairs in a batch.
-    - Training ends after `epochs`, or after `patience` epochs without a better dev score. If the plan has groups,
-      patience counts from the first epoch of the last group. With a patience of 0, nothing is scored, and the averages
-      after the last epoch are kept.
+    - Training ends after `epochs` epochs, or after `patience` epochs without a better dev score. If the plan has
+      groups, patience counts from the first epoch of the last group. With a patience of 0, nothing is scored, and the
+      averages after the last epoch are kept.
     - `seed` decides all random numbers.
     """
 
@@ -173,7 +173,8 @@ class TrainingPlan:
     judge: Callable[[], float]
     """Function that computes the score on dev. A higher score is better."""
     anchors: Mapping[str, Tensor] = field(default_factory=dict)
-    """The values towards which weight decay pulls parameters, by name. It pulls other parameters towards zero."""
+    """The values towards which weight decay pulls parameters, by name. Weight decay pulls other parameters towards
+    zero."""
     groups: Sequence[Collection[str]] = ()
     """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs.
     Without sets, all parameters are trained in each epoch."""
@@ -275,8 +276,8 @@ class Training:
                 state["sum"].fill_(1)
 
     def _batches(self) -> list[np.ndarray]:
-        """Draw the batches of the current epoch. Each is an array of numbers of pairs, which ends with the contrastive
-        pairs that the objective needs."""
+        """Draw the batches of the current epoch. Each batch is an array of numbers of pairs, which ends with the
+        contrastive pairs that the objective needs."""
         rng = np.random.default_rng([self.schedule.seed, self.progress.epoch])
         m = len(self.plan.owners)
         batches = np.array_split(rng.permutation(m), self.steps)

@@ -61,8 +61,8 @@ def forest(trees: Trees, unknown: int) -> Forest:
 
 
 def positions(parents: np.ndarray) -> np.ndarray:
-    """Compute pos(i, j) of Socher et al. 2014, eq. 4, for each node j of dependency trees with the head i, (total,).
-    `parents` (total,) are as in Forest.
+    """Compute the position (total,) of each node of dependency trees among the children of its head. The position is
+    pos(i, j) of Socher et al. 2014, eq. 4, for the node j with the head i. `parents` (total,) are as in Forest.
 
     The result is -1 for l1, the nearest child on the left of its head, -2 for l2, the next child on the left, and so
     on. It is 1 for r1 and 2 for r2 on the right, and 0 for a root.
@@ -88,8 +88,8 @@ def word_counts(nodes: Forest) -> np.ndarray:
 
 
 def in_order(nodes: Forest) -> np.ndarray:
-    """Return the numbers of all nodes that have a parent, sorted by parent, and the children of a parent by their first
-    words. The trees must be phrase trees."""
+    """Return the numbers of all nodes that have a parent. They are sorted by parent, and the children of the same
+    parent are sorted by their first words. The trees must be phrase trees."""
     parents = nodes.parents
     total = len(parents)
     first = np.where(nodes.words >= 0, np.arange(total), total)
@@ -156,8 +156,8 @@ def _select(nodes: Forest, is_kept: np.ndarray) -> Forest:
 class Level(NamedTuple):
     """The nodes of one height, in the rows `start` to `stop` - 1.
 
-    The rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The kind of a node is the
-    number of the matrix by which its state is multiplied, or -1. The other rows are roots.
+    The nodes in the rows before `joined` have a parent, and are divided into `groups` (kind, start, stop). The kind of
+    a node is the number of the matrix by which its state is multiplied, or -1. The other rows are roots.
     """
 
     start: int

@@ -136,12 +136,12 @@ class TreeRNN(SentenceEncoder):
         self.matrices = nn.Parameter(torch.stack([block_identity(dimensions, dimensions) for _ in range(matrices)]))
 
     def arrange(self, trees: Trees) -> Levels:
-        """Convert trees to the form that `forward` reads."""
+        """Convert trees to the form that `forward` reads. Every subclass overrides this method."""
         raise NotImplementedError
 
     def inputs(self, levels: Levels) -> Tensor:
         """Compute for each node the term that depends on the word of this node, (total, K), with rows as in `levels`.
-        TreeRecurrence reads these terms as `inputs`."""
+        TreeRecurrence reads these terms as `inputs`. Every subclass overrides this method."""
         raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
@@ -195,7 +195,8 @@ class DependencyRNN(TreeRNN):
     def kinds(self, parents: np.ndarray, labels: np.ndarray) -> np.ndarray:
         """Return the number of the matrix of each node, (total,), or -1 for the identity.
 
-        `parents` (total,) are the numbers of the nodes' parents, or -1 for a root. `labels` (total,) are their labels.
+        `parents` (total,) are the numbers of the nodes' parents, or -1 for a root. `labels` (total,) are the labels of
+        the nodes. Every subclass overrides this method.
         """
         raise NotImplementedError
 

@@ -127,7 +127,7 @@ class GlobalModel(NetworkModel):
     @classmethod
     def learn(cls, task: TrainingTask) -> dict[str, Any]:
         """Return further arguments of `sentence_encoder`, name -> JSON value, which come from the settings or the
-        training sentences. There are none unless a subclass overrides this method."""
+        training sentences. The dict is empty unless a subclass overrides this method."""
         return {}
 
     def arrange(self, sentences: "WordForms") -> ArrangedWords:

@@ -22,8 +22,8 @@ from pipeline.models.neural.training import seeded
 from pipeline.models.neural.word_models import GlobalModel
 
 SCALE_SAMPLE = 4096
-"""Minimum number of images, and of sentences, on which the lengths of the initial projections are measured, if there
-are as many. Fewer than twice as many are used."""
+"""Number of images, and of sentences, that suffices to measure the lengths of the initial projections. All are used if
+there are fewer, and otherwise at least this number and less than twice this number."""
 
 
 class InitialTowers(NamedTuple):
@@ -196,7 +196,8 @@ class RecurrentCCA(GlobalModel):
 
     @classmethod
     def untrained(cls, task: TrainingTask) -> Self:
-        """Create the model that starts as `task.start`, a WordStart. The seed of `task` draws the recurrent network."""
+        """Create the model that starts as `task.start`, a WordStart. The recurrent network is drawn at random with the
+        seed of `task`."""
         towers = initial_towers(task)
         with seeded(task.seed):
             hidden = task.own_settings(RecurrentTrainSettings).hidden
