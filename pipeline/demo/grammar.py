@@ -302,8 +302,8 @@ def place_phrase(facts: Facts, thing: Thing, rng: np.random.Generator, *, moving
 
 
 def located(text: str) -> tuple[str, Node]:
-    """Parse a text from a table of `words`: a preposition and a noun phrase, such as `on the grass`, or an adverb, such
-    as `indoors`. Return a pair (name of the relation to a verb, phrase)."""
+    """Parse a text from a table of the module `words`: a preposition and a noun phrase, such as `on the grass`, or an
+    adverb, such as `indoors`. Return a pair (name of the relation to a verb, phrase)."""
     first, *rest = text.split()
     if not rest:
         return "advmod", phrase("ADVP", (HEAD, words.adverb(first)))

@@ -177,12 +177,13 @@ def _when_or_where(facts: Facts, rng: np.random.Generator) -> str:
 
 
 def _beginning(facts: Facts, rng: np.random.Generator) -> str:
-    """Return the first two to six words of a true sentence, each with a capital, as a title."""
+    """Return the first two to six words of a true sentence about the image, each with a capital, as a title."""
     return " ".join(_tokens(facts, rng)[: rng.integers(2, 7)]).title()
 
 
 def _worn_sentence(facts: Facts, rng: np.random.Generator) -> str:
-    """Return a true sentence. Each of its words is removed with the probability 1 - KEPT_WORD."""
+    """Return a true sentence about the image without punctuation, of which each word is left out with the probability 1
+    - KEPT_WORD."""
     return " ".join(token for token in _tokens(facts, rng) if rng.random() < KEPT_WORD)
 
 

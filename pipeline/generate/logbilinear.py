@@ -76,7 +76,7 @@ class LogBilinear(nn.Module):
         self.make_words(len(frequencies))
 
     def make_words(self, classes: int) -> None:
-        """Create the word vectors of all V + 2 classes, of which `classes` is the number, and the parameters that only
+        """Create the word vectors of the classes, of which there are `classes` (V + 2), and the parameters that only
         this type of network has. The constructor calls this method."""
         self.words = _uniform(classes, self.sizes.dimensions)
 

@@ -109,7 +109,8 @@ def accumulate(run: StageRun, jobs: Iterator[ShardJob], pairs: str) -> Iterator[
 
     PAIRS is `target` for the images of train and their captions, `dev` for the images of dev and their captions, or
     `auxiliary/NAME` for the images of auxiliary.splits and their weak texts, where NAME is a section of `documents`.
-    `study/target` and `study/auxiliary/NAME` are the same pairs, whose moments are summed separately for each fold.
+    `study/target` and `study/auxiliary/NAME` are the same pairs, whose moments are summed separately for each fold. The
+    stage writes the sums of each chunk of shards, and yields the number of each written chunk.
     """
     import numpy as np
 

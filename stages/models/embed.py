@@ -34,7 +34,10 @@ def _embed_reads(config: "Config", layout: Layout, model: str) -> Inputs:
     writes=lambda layout, model: layout.embeddings(model),
 )
 def embed(run: StageRun, jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
-    """Embed all images and captions in the joint space of MODEL."""
+    """Embed all images and captions in the joint space of MODEL.
+
+    The stage writes the embeddings of each shard, and yields the number of each written shard.
+    """
     from pipeline.run.reading.models import describe_embeddings, open_region_rows, restore_model
     from pipeline.run.reading.texts import read_sentences
     from pipeline.storage.embeddings import write_embeddings
@@ -189,10 +192,11 @@ def _read_vocabularies(run: Run, ensemble: "Ensemble") -> "dict[str, JsonValue]"
     writes=lambda layout, model: layout.embeddings(model),
 )
 def join_embeddings(run: StageRun, jobs: Iterator[ShardJob], model: str) -> Iterator[int]:
-    """Write the embeddings of the ensemble `model` for each shard, and yield the number of each written shard.
+    """Combine the embeddings by the members of the ensemble MODEL into the embeddings of the ensemble.
 
     The embedding of a photo or caption is the concatenation of its embeddings by the members, each multiplied by the
-    weight of the member. Members with the weight 0 are left out.
+    weight of the member. Members with the weight 0 are left out. The stage writes the embeddings of each shard, and
+    yields the number of each written shard.
     """
     from pipeline.compute.multivectors import ScoreRule
     from pipeline.models.linear.ensemble import join_images, join_sentences, joint_rule

@@ -40,7 +40,10 @@ def _text_keys(config: "Config", encoder: str) -> dict[str, str]:
     writes=lambda layout, encoder: layout.sentences(encoder),
 )
 def encode_sentences(run: StageRun, jobs: Iterator[ShardJob], encoder: str) -> Iterator[int]:
-    """Encode the captions with a text encoder."""
+    """Encode the captions with a text encoder.
+
+    The stage writes one file of vectors per shard, and yields the number of each written shard.
+    """
     from pipeline.run.reading.texts import encode_on_device
     from pipeline.storage.texts import write_vectors
 
@@ -116,7 +119,7 @@ def encode_documents(run: StageRun, jobs: Iterator[ShardJob], documents: str, en
     """Encode the weak texts (title, tags, description) of each image with a text encoder.
 
     DOCUMENTS is a section of the key `documents`, and says which of the three fields are joined. Images without weak
-    text are left out.
+    text are left out. The stage writes one file of vectors per shard, and yields the number of each written shard.
     """
     import numpy as np
 
@@ -202,7 +205,10 @@ def train_word_vectors(run: StageRun, job: Job) -> None:
     writes=lambda layout: layout.sentences("tokens"),
 )
 def encode_tokens(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
-    """Encode each caption as the sequence of its words' numbers in the token vocabulary."""
+    """Encode each caption as the sequence of its words' numbers in the token vocabulary.
+
+    The stage writes one file per shard, and yields the number of each written shard.
+    """
     from pipeline.run.reading.texts import read_token_vocabulary
     from pipeline.storage.texts import TOKENS, write_sentences
     from pipeline.text.vocabulary import encode_tokens

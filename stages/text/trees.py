@@ -152,7 +152,8 @@ def _parser(run: Run) -> dict[str, str]:
 def parse(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Parse the captions with spaCy, or read their parses from files of another parser.
 
-    A caption without a parse is stored as a chain of its words, with the reason.
+    A caption without a parse is stored as a chain of its words, with the reason. The stage writes the parses of each
+    shard, and yields the number of each written shard.
     """
     from tqdm import tqdm
 
@@ -288,7 +289,8 @@ def build_label_table(run: StageRun, job: Job) -> None:
 def encode_trees(run: StageRun, jobs: Iterator[ShardJob]) -> Iterator[int]:
     """Encode the dependency and phrase trees of the captions as arrays.
 
-    The words are numbered by the token vocabulary, and the labels by the label table.
+    The words are numbered by the token vocabulary, and the labels by the label table. The stage writes one file per
+    shard, and yields the number of each written shard.
     """
     from pipeline.run.reading.texts import read_token_vocabulary, read_trees
     from pipeline.storage.commit import read_record

@@ -26,7 +26,8 @@ SMALL = {"train": 48, "dev": 16, "epochs": 2, "dropout": 0.0, "averaging": 0.5, 
 
 
 def make_task(name: str) -> TrainingTask:
-    """Make a small task without dropout, because each device draws other random numbers for dropout."""
+    """Make a small task for the model `name`, without dropout, because each device draws other random numbers for
+    dropout."""
     return make_task_of(name, **SMALL, **OWN.get(name, {}))
 
 
