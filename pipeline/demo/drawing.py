@@ -23,8 +23,8 @@ _CIRCLE = tuple((math.cos(math.tau * i / 28), math.sin(math.tau * i / 28)) for i
 
 @dataclass(frozen=True)
 class Look:
-    """The colours of a figure: the colour that captions mention (`main`), a darker and a lighter tone of it, and the
-    colours of a person's skin, hair and trousers, which captions never mention."""
+    """The colours of a figure: the colour that captions mention (`main`), a darker and a lighter tone of this colour,
+    and the colours of a person's skin, hair and trousers, which captions never mention."""
 
     main: Colour
     shade: Colour

@@ -24,7 +24,8 @@ ATTEMPTS = 5
 """Maximum number of captions that are written for each caption that is needed. Writing ends earlier when SENTENCES
 captions differ."""
 DETAILS = (0.35, 0.75, 0.95)
-"""The possible probabilities with which a size or colour is mentioned. One of them is drawn for each caption."""
+"""The possible probabilities with which a size or colour is mentioned. One of these probabilities is drawn for each
+caption."""
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,8 @@ class Topic:
 
 
 def describe(facts: Facts, rng: np.random.Generator) -> tuple[DemoSentence, ...]:
-    """Write SENTENCES captions. They differ, unless SENTENCES * ATTEMPTS attempts give too few different captions."""
+    """Write SENTENCES captions. The captions differ, unless SENTENCES * ATTEMPTS attempts give too few different
+    captions."""
     new: dict[str, DemoSentence] = {}
     repeated: list[DemoSentence] = []
     for _ in range(SENTENCES * ATTEMPTS):
@@ -311,8 +313,9 @@ def located(text: str) -> tuple[str, Node]:
 
 
 def listed_noun_phrase(tokens: list[str]) -> Phrase:
-    """Parse a noun phrase such as `a city/NN street`, of which `tokens` are the words. The last word is a noun, or a
-    plural if it ends with `/NNS`. Before it are articles, nouns with `/NN`, and adjectives."""
+    """Parse a noun phrase such as `a city/NN street`, of which `tokens` are the words. The last word is a plural noun
+    if it ends with `/NNS`, and otherwise a singular noun. The words before the last word are articles, nouns with
+    `/NN`, and adjectives."""
     parts = []
     for token in tokens[:-1]:
         form, _, tag = token.partition("/")

@@ -156,7 +156,7 @@ Writer = Callable[[Facts, np.random.Generator], str]
 
 
 def annotate(facts: Facts, rng: np.random.Generator) -> Document:
-    """Write weak text for an image with these facts, as on a photo-sharing site. Some of it may be untrue."""
+    """Write weak text for an image with these facts, as on a photo-sharing site. Some of the text may be untrue."""
     title = pick_weighted(rng, TITLES)(facts, rng)
     tags = _tags(facts, rng)
     description = pick_weighted(rng, DESCRIPTIONS)(facts, rng)

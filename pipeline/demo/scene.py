@@ -159,7 +159,7 @@ def pick_usual(rng: np.random.Generator, options: Sequence[Option]) -> Option:
 
 @dataclass(frozen=True)
 class Thing:
-    """One or several (`count`) equal figures in a scene. If `mentioned` is false, no caption is about them."""
+    """One or several (`count`) equal figures in a scene. If `mentioned` is false, no caption mentions these figures."""
 
     kind: str
     colour: str
@@ -273,7 +273,8 @@ def _add(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
 
 
 def _place(scene: Scene, thing: Thing, rng: np.random.Generator) -> Scene:
-    """Return `scene` with `thing` at a random spot, even if it hides something. Its figures are side by side."""
+    """Return `scene` with `thing` at a random spot, even if the thing hides something there. The figures of the thing
+    are side by side."""
     number = len(scene.things)
     first = _first_figure(scene, thing, number, rng)
     figures = [first]
@@ -336,7 +337,8 @@ def _can_sit(thing: Thing, seat: Thing) -> bool:
 
 def _all_in_sight(scene: Scene) -> bool:
     """Return whether every figure is inside the image, except for a narrow strip at a side or the top of a tall thing,
-    and no nearer figure hides more than the share COVERED of it. A figure that sits on another may hide more."""
+    and no nearer figure hides more than the share COVERED of the figure. A figure that sits on a bench or chair may
+    hide more."""
     figures = _back_to_front(scene).figures
     extents = [figure.extent(scene.things[figure.thing]) for figure in figures]
     for i, (x1, y1, x2, y2) in enumerate(extents):

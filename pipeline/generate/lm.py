@@ -78,8 +78,8 @@ class LanguageText:
     def of(
         cls, texts: Sequence[str], vocabulary: Vocabulary, space: JointSpace, tagger: Tagger | None
     ) -> "LanguageText":
-        """Encode those `texts` that have words, embed them in `space`, and tag their words if `tagger` is given. Texts
-        without words are left out, and `names` are the positions of the others in `texts`."""
+        """Encode the `texts` that have words as word ids, embed these texts in `space`, and tag their words if `tagger`
+        is not None. Texts without words are left out, and `names` are the positions of the other texts in `texts`."""
         tokens = encode_tokens(texts, vocabulary)
         names = np.flatnonzero(tokens.lengths)
         tokens = tokens.take(names)
@@ -270,8 +270,8 @@ def conditioning(images: np.ndarray, sources: Sources) -> np.ndarray:
 def propose(
     network: LogBilinear, structures: Tokens | None, u: Tensor, count: int, random: torch.Generator
 ) -> list[tuple[int, ...]]:
-    """Generate `count` candidates for one image, half from each of its conditioning vectors `u` (2, c). Return them
-    without repetitions, in the order in which they were generated.
+    """Generate `count` candidates for one image, half from each of its conditioning vectors `u` (2, c). Return the
+    candidates without repetitions, in the order in which they were generated.
 
     A candidate is a tuple of word ids. With `structures`, the function draws for each candidate a sequence of parts of
     speech with MIN_STRUCTURE_WORDS to MAX_WORDS words, and chooses the most probable word at each position. This

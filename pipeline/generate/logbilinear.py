@@ -158,7 +158,7 @@ class Multiplicative(LogBilinear):
 
     def attribute(self, u: Tensor, tags: Tensor | None) -> Tensor:
         """Compute the attribute vectors (k, G), which are the input of the gates, from the conditioning vectors u (k,
-        c) of unit length. Here they are u times sqrt(c), and `tags` are not used."""
+        c) of unit length. In this class, the attribute vectors are u times sqrt(c), and `tags` are not used."""
         return u * self.sizes.condition**0.5
 
     def logits(self, context: Tensor, u: Tensor | None, tags: Tensor | None) -> Tensor:

@@ -62,8 +62,8 @@ class Statistics:
 
     def measure(self, metric: str, weights: np.ndarray) -> float:
         """Compute `metric`, any of METRICS except meteor, for a sample that has caption i `weights[i]` times, for
-        `weights` (d,). Return it multiplied by 100. BLEU is computed from the counts of the whole sample (Papineni et
-        al. 2002), with the floors of pycocoevalcap. ROUGE-L and CIDEr are means over the sample."""
+        `weights` (d,). Return the metric multiplied by 100. BLEU is computed from the counts of the whole sample
+        (Papineni et al. 2002), with the floors of pycocoevalcap. ROUGE-L and CIDEr are means over the sample."""
         if not metric.startswith("bleu"):
             return float(weights @ getattr(self, metric) / weights.sum())
         n = int(metric[-1])

@@ -191,7 +191,8 @@ class MultimodalRNN:
         return log_probabilities(sentences, len(biases), open_block)
 
     def perplexities(self, held_out: HeldOut) -> dict[str, float]:
-        """Compute the perplexity of held-out sentences given their images. Return it as `given_image`."""
+        """Compute the perplexity of held-out sentences given their images. Return a dict that has the perplexity as
+        `given_image`."""
         return {"given_image": self.perplexity(held_out.pairs)}
 
     def describe(self, features: Mapping[str, np.ndarray], sources: Sources, count: int) -> list[list[Description]]:

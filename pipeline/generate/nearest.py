@@ -29,7 +29,7 @@ class Nearest:
     The setting `by` chooses the rows of `gallery` (k, d) float16:
 
     - `features`: the stacked features of training images, minus their mean `mean` over the training images. If
-      `distance` is `cosine`, the rows have unit length. If it is `euclidean`, the features are not normalised.
+      `distance` is `cosine`, the rows have unit length. If `distance` is `euclidean`, the features are not normalised.
     - `joint-image`: the embeddings of training images in a joint space, with unit length.
     - `joint-sentence`: the embeddings of training sentences in a joint space, with unit length.
 

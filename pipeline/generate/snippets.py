@@ -31,8 +31,8 @@ SNIPPET_BLOCK = 1 << 16
 
 class Snippet(NamedTuple):
     """Consecutive `words` of the sentence `sentence_id`, and the `box` of the region of the image `image_id` with which
-    an alignment model aligned them. The box is (x1, y1, x2, y2) in pixels of the original image. `score` is the score
-    of this alignment, where higher is better."""
+    an alignment model aligned the words. The box is (x1, y1, x2, y2) in pixels of the original image. `score` is the
+    score of this alignment, where higher is better."""
 
     sentence_id: int
     image_id: int

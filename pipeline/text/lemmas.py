@@ -59,10 +59,10 @@ def choose_lemmas(counts: Mapping[str, int], stop_words: Collection[str], min_co
     The candidates for the lemma of a word are its lemma in the dictionary and the results of replacing its ending by
     ENDINGS. For `playing`, for example, the dictionary has the wrong lemma `playe`. The lemma is the first candidate
     that is a stop word or that at least `min_count` sentences have. If there is no such candidate, each candidate gets
-    a point for every other word of the collection whose lemma in the dictionary it is, and a point if it is a word of
-    the collection itself. The lemma is the candidate with the most points. If a lemma is neither a word of the
-    collection nor a stop word, the shortest word with this lemma becomes the term: if only `geese` occurs, the query
-    `goose` finds it.
+    a point for every other word of the collection that has this candidate as its lemma in the dictionary, and a point
+    if the candidate is a word of the collection itself. The lemma is the candidate with the most points. If a lemma is
+    neither a word of the collection nor a stop word, the shortest word with this lemma becomes the term: if only
+    `geese` occurs, the query `goose` finds it.
     """
     listed = {word: find_lemma(word) for word in counts}
     support = Counter(lemma for word, lemma in listed.items() if lemma != word)

@@ -24,8 +24,8 @@ head of the next word."""
 
 
 def require_spacy() -> Any:
-    """Import and return the module spacy. If it is missing, raise UsageError with the command that installs it. From
-    then on, spaCy logs only errors."""
+    """Import and return the module spacy. Raise UsageError, with the command that installs spaCy, if spaCy is missing.
+    After the call, spaCy logs only errors."""
     try:
         import spacy
     except ImportError:
@@ -137,9 +137,9 @@ def match(text: str, keys: Iterable[str], parses: Mapping[str, Parse], trees: Ma
     """Return the dependency tree and the phrase tree of a sentence from the files of a parser.
 
     `keys` are the ids that the sentence may have in the files. In each mapping, the first id that is found counts. If
-    only one of the two trees exists, the other is derived from it. If `text` has no letters and digits, if it has no
-    tree, or if a tree has other letters and digits than `text`, both trees are substitutes from `fall_back`, and the
-    result has the reason as `fallback`.
+    only one of the two trees exists, the other is derived from it. If `text` has no letters and digits, if the sentence
+    has no tree, or if a tree has other letters and digits than `text`, both trees are substitutes from `fall_back`, and
+    the result has the reason as `fallback`.
     """
     keys = list(keys)
     parse = next((parses[key] for key in keys if key in parses), None)

@@ -263,7 +263,7 @@ def _is_spaceless(word: str) -> bool:
 
 
 def words_of(term: str) -> list[str]:
-    """Return the words of a term. In scripts without spaces they are its characters."""
+    """Return the words of a term. In scripts without spaces, the words are the characters of the term."""
     return [word for _, words in _runs(term.split(" ")) for word in words]
 
 

@@ -91,8 +91,8 @@ EMPTY = "no words"
 class Parsed:
     """The dependency tree and the phrase tree of a sentence, over the same words.
 
-    `fallback` is None if the trees are real. Otherwise it says why real trees are missing, and the trees are the
-    substitutes that `fall_back` returns.
+    `fallback` is None if the trees are real. Otherwise `fallback` says why real trees are missing, and the trees are
+    the substitutes that `fall_back` returns.
     """
 
     parse: Parse

@@ -92,8 +92,8 @@ class KnownTerms:
 
     @cached_property
     def cut(self) -> Callable[[str], list[str]]:
-        """The function that returns the pieces of a word that are among the known terms. It returns no pieces for a
-        word that counts as unknown, by the rule of `_cut`."""
+        """The function that returns the pieces of a word that are among the known terms. The function returns no pieces
+        for a word that counts as unknown, by the rule of `_cut`."""
         pieces = [term.removeprefix(PIECE) for term in self.terms if term.startswith(PIECE)]
         letters = {letter for piece in pieces for letter in list_letters(piece)}
         lengths = (n for n in PIECE_LENGTHS if len(letters) ** n >= POSSIBLE_PIECES * len(pieces))
@@ -290,12 +290,12 @@ def learn_vocabulary(
     """Learn a vocabulary of the `size` most common terms that are in at least `min_count` training sentences, or of all
     such terms if there are fewer.
 
-    `count(settings)` counts the terms of the training sentences. It is called for single words first. Their counts
-    decide whether the sentences are English, and which lemmas are used. If lemmas, n-grams or pieces of words are terms
-    too, `count` is called again for all terms. An English vocabulary has no pieces of words. In other languages, if
-    `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether terms are weighted by
-    their inverse document frequency, and `normalise` whether vectors are scaled to unit length. Raises InputError if no
-    term is frequent enough.
+    `count(settings)` counts the terms of the training sentences. The function is called for single words first. The
+    counts of these words decide whether the sentences are English, and which lemmas are used. If lemmas, n-grams or
+    pieces of words are terms too, `count` is called again for all terms. An English vocabulary has no pieces of words.
+    In other languages, if `settings.pieces` is true, pieces take at most half of the vocabulary. `idf` says whether
+    terms are weighted by their inverse document frequency, and `normalise` whether vectors are scaled to unit length.
+    Raises InputError if no term is frequent enough.
     """
     plain = replace(settings, lemmatise=False, max_ngram=1, max_characters=1, pieces=False)
     counts = count(plain)

@@ -107,7 +107,7 @@ def read_binary_vectors(stream: BinaryIO, source: str, wanted: Collection[str], 
 def _sizes(parts: Sequence[bytes], source: str) -> tuple[int, int]:
     """Return the count and the dimension from the first line of a file.
 
-    Raises InputError if one of them is too large or the dimension is 0, before memory is allocated.
+    Raises InputError, before memory is allocated, if the count or the dimension is too large or the dimension is 0.
     """
     if any(len(part) > MAX_SIZE_DIGITS for part in parts) or not 1 <= int(parts[1]) <= MAX_DIM:
         raise InputError(

@@ -25,8 +25,8 @@ def _choices(config: "Config") -> list[tuple[str]]:
 def _encoders(config: "Config", pairs: str) -> list[str]:
     """Return the names of the image encoders whose features are summed for the pairs with the name `pairs`.
 
-    They are the encoders of the run. For `study/target` and `study/auxiliary/all`, on which the study compares
-    encoders, they are also the encoders that only the study uses.
+    The result has the encoders of the run. For `study/target` and `study/auxiliary/all`, on which the study compares
+    encoders, it also has the encoders that only the study uses.
     """
     every = pairs in (f"{STUDY}target", f"{STUDY}{AUXILIARY}all")
     return [encoder.name for encoder in (config.every_encoder if every else config.encoders)]

@@ -177,8 +177,8 @@ def _embed_regions(model: "PhraseModel", regions: "RegionRows", image_id: "np.nd
 def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Rank the regions of a split for each noun phrase, and the noun phrases for each region.
 
-    Labelled boxes say which regions are correct. Without them, nothing is ranked. The stage also measures how often the
-    best region of a phrase within its own photo is correct.
+    Labelled boxes say which regions are correct. If the collection has no labelled boxes, nothing is ranked. The stage
+    also measures how often the best region of a phrase within its own photo is correct.
     """
     from pipeline.metrics.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap

@@ -1,5 +1,5 @@
-"""The probabilities of the Kneser-Ney trigram model are compared with the probabilities of nltk, and its additional
-texts are tested."""
+"""The probabilities of the Kneser-Ney trigram model are compared with the probabilities of nltk. A test shows that the
+file of additional texts is counted too."""
 
 from pathlib import Path
 from types import SimpleNamespace

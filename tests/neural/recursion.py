@@ -27,7 +27,7 @@ def recursion(encoder: TreeRNN, trees: Trees) -> Tensor:
 
 
 def dependency(encoder: DependencyRNN, node: int, children: list[np.ndarray], words, labels) -> Tensor:
-    """Compute the vector (K,) of a node, and of the nodes below it, by equation 4 of Socher et al. 2014."""
+    """Compute the vector (K,) of a node from the vectors of its children, by equation 4 of Socher et al. 2014."""
 
     def count(i: int) -> int:
         return 1 + sum(count(j) for j in children[i])

@@ -1,5 +1,5 @@
-"""The units of hmlstm are compared with the equations of Niu et al. 2017, and its correspondences with a loop. Its
-training in alternating steps is tested too."""
+"""The units of `hmlstm` are compared with the equations of Niu et al. 2017, and the correspondences of phrases and
+regions with a loop. Training in alternating steps is tested too."""
 
 import numpy as np
 import pytest

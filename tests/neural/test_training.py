@@ -156,7 +156,8 @@ def test_no_checkpoint_of_another_device_contains_the_results_of_a_loss_of_nan(o
 
 
 def poison_from(batch: int, draw):
-    """Wrap the function `draw`, so that its features are NaN from the call with the number `batch` on."""
+    """Wrap the function `draw`, so that the features that it returns are NaN from the call with the number `batch`
+    on."""
     calls = iter(range(10**6))
 
     def drawn(rows: np.ndarray):

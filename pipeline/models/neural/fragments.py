@@ -275,7 +275,8 @@ class RelationNetwork(FragmentEncoder):
         return edges_of(trees, self.matrix_of, len(self.words) - 1)
 
     def forward(self, edges: Edges) -> MultiVectors:
-        """Compute one vector (h,) per relation in float32, sentence after sentence, in the order of the dependents."""
+        """Compute one vector (h,) per relation in float32. The vectors are in the order of the sentences, and within a
+        sentence in the order of the dependents."""
         heads = functional.embedding(edges.heads.clamp(min=0), self.words) * (edges.heads >= 0)[:, None]
         pairs = torch.cat([heads, functional.embedding(edges.dependents, self.words)], dim=1)
         pairs = functional.dropout(pairs, self.dropout, self.training)

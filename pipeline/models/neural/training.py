@@ -33,7 +33,8 @@ class TrainingSchedule:
     - `weight_decay`, times the learning rate, is the share by which each step moves a trained parameter towards its
       anchor (see TrainingPlan), independently of the gradient.
     - `penalty` is the weight of the regulariser in the loss (see TrainingPlan).
-    - `clip` is the largest allowed norm of the gradient of all parameters together.
+    - `clip` is the largest allowed norm of the gradient of all parameters together. A longer gradient is scaled down to
+      this norm.
     - `averaging` is the weight of the former value in the running average of a parameter: after each step, the average
       is `averaging` times its former value, plus 1 - `averaging` times the parameter. The averages are scored on dev
       and kept, not the parameters themselves.
