@@ -241,7 +241,8 @@ class FragmentNetwork(nn.Module):
 
 
 class AlignedNetwork(FragmentNetwork):
-    """A FragmentNetwork that also returns the products of regions and fragments, for objectives that need them."""
+    """A FragmentNetwork that also returns the products of regions and fragments, for objectives that need these
+    products."""
 
     def forward(self, regions: MultiVectors, whole: Tensor | None, sentences: ArrangedFragments) -> ScoredFragments:
         images, fragments = self.fragments(regions, whole, sentences)

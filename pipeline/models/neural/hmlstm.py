@@ -160,8 +160,8 @@ class TwoBranches(GlobalNetwork):
 
     Each branch is a linear map, followed by batch normalisation and scaling to unit length. In the code, W_m is
     `image_map` (K, D), for images and regions, and W_t is `text_map` (K, K), for the states of roots and noun phrases.
-    The biases are in the normalisation. An addition of this project is `geometry`. With it, W_m is (K, D + 7), and also
-    maps the seven values that `locate` computes for a region, minus the values of a whole image.
+    The biases are in the normalisation. An addition of this project is `geometry`. With `geometry`, W_m is (K, D + 7),
+    and also maps the seven values that `locate` computes for a region, minus the values of a whole image.
     """
 
     score = "cosine"
@@ -271,7 +271,7 @@ def match_regions(phrases: Tensor, images: np.ndarray, regions: Tensor, offsets:
 class HMLSTM(GlobalModel):
     """The HM-LSTM of Niu et al. 2017. A sentence is embedded as the root of its phrase tree.
 
-    Training also moves the noun phrases of the tree towards the regions of the image that they match best.
+    Training also moves each noun phrase of the tree towards the region of the image that is most similar to the phrase.
     """
 
     sentence_view = "phrase-trees"

@@ -62,7 +62,7 @@ class NetworkModel:
 
     @property
     def unknown(self) -> int:
-        """The id that represents all words outside the vocabulary. It is the number of the last word vector."""
+        """The id that represents all words outside the vocabulary. The id is the row number of the last word vector."""
         return len(self.network.sentences.words) - 1
 
     def anchors(self) -> dict[str, Tensor]:
@@ -258,7 +258,7 @@ class LongShortTerm(Recurrent):
     """The encoder that represents a sentence by the last hidden state of an LSTM (Kiros et al. 2014, eq. 1 to 5).
 
     With `peepholes`, the gates also read the memory cell through W_ci, W_cf and W_co, whose transposes are `p` (3 K,
-    K). Without them, these matrices are left out.
+    K). Without `peepholes`, these matrices are left out.
     """
 
     def __init__(self, words: Tensor, dimensions: int, dropout: float, peepholes: bool = False) -> None:

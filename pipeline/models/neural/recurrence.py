@@ -311,9 +311,9 @@ class PeepholeRecurrence(torch.autograd.Function):
     `apply(sizes, words, w, u, p, bias)` returns the hidden states (total, H) float32 after each word of n sentences, in
     packed order. `words` (total, d) and `sizes` are packed as in `Packed`. `w` (4 H, d), `u` (4 H, H) and `bias` (4 H,)
     have blocks for I, F, the new content and O, in this order. `p` (3 H, H) has the transposes of W_ci, W_cf and W_co.
-    They are full matrices, as in the paper. Graves 2013, which the paper cites, has diagonal matrices. Products are
-    computed in the dtype of `words`, and everything else in float32. The gradient of each weight is one product over
-    all words.
+    W_ci, W_cf and W_co are full matrices, as in the paper. Graves 2013, which the paper cites, has diagonal matrices.
+    Products are computed in the dtype of `words`, and everything else in float32. The gradient of each weight is one
+    product over all words.
     """
 
     @staticmethod

@@ -229,7 +229,7 @@ class ProjectedBatch(NamedTuple):
     """The embedded images and sentences of n pairs, (n, c) each, of unit length. Row i of both belongs to pair i.
 
     `image_cosines` and `sentence_cosines` (n, n) are the cosines between images and between sentences before the
-    projection. They are None if the loss does not use them.
+    projection. Both are None if the loss does not use cosines.
     """
 
     images: Tensor

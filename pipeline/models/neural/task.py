@@ -43,9 +43,10 @@ def required(value: Value | None) -> Value:
 def locate(boxes: np.ndarray, offsets: np.ndarray) -> np.ndarray:
     """Compute the geometry of `boxes` (total, 4), x1, y1, x2, y2 in pixels, as (total, 7) float32 of unit length.
 
-    The regions of image i are offsets[i] to offsets[i + 1] - 1. The first of them is the whole image, w by h pixels.
-    The seven values, before the scaling to unit length, are the square roots of x1 / w, y1 / h, x2 / w, y2 / h, of the
-    relative width (x2 - x1) / w, of the relative height (y2 - y1) / h, and of the square root of the relative area.
+    The regions of image i are offsets[i] to offsets[i + 1] - 1. The first region of an image is the whole image, w by h
+    pixels. The seven values, before the scaling to unit length, are the square roots of x1 / w, y1 / h, x2 / w, y2 / h,
+    of the relative width (x2 - x1) / w, of the relative height (y2 - y1) / h, and of the square root of the relative
+    area.
     """
     wholes = np.repeat(offsets[:-1], np.diff(offsets))
     corners = boxes.reshape(-1, 2, 2)
@@ -213,8 +214,8 @@ class TrainingTask:
         """Stack the image features of the training pairs `rows` (k,) for a training step.
 
         With the probability `encoder_dropout` of the settings, the features of an encoder are replaced by the columns
-        of this encoder in `mean_image`. This is drawn for each image and encoder separately, but at least one encoder
-        of each image is kept.
+        of this encoder in `mean_image`. The draws for different images and encoders are independent, but at least one
+        encoder of each image is kept.
         """
         images = self.images(rows)
         share = self.settings.encoder_dropout

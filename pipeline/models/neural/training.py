@@ -80,7 +80,7 @@ class Progress:
 
     `step` batches of the current `epoch` are finished, and the sum of their losses is `losses`. `history` has an entry
     for each finished epoch. `best_epoch` is the epoch with the best dev score, or the last finished epoch if none is
-    scored. It is -1 before the first epoch is finished.
+    scored. `best_epoch` is -1 before the first epoch is finished.
     """
 
     epoch: int = 0
@@ -119,7 +119,7 @@ def clip_elements(network: nn.Module, limit: float) -> None:
 
 class UnreadLoss(NamedTuple):
     """The result of a training step on the pairs `rows` that has not been checked yet. `values` (2,) are the loss and
-    the norm of the gradient, in this order. Their copy from a GPU may not be finished."""
+    the norm of the gradient, in this order. The copy of these values from a GPU may not be finished."""
 
     epoch: int
     step: int
@@ -180,8 +180,8 @@ class TrainingPlan:
     """Sets of names of parameters. The sets are trained one after another, each for an equal share of the epochs.
     Without sets, all parameters are trained in each epoch."""
     extra_state: Mapping[str, Tensor] = field(default_factory=dict)
-    """Tensors by name that the module or `before_epoch` changes in place. They are stored in checkpoints, and restored
-    with the parameters of the best epoch."""
+    """Tensors by name that the module or `before_epoch` changes in place. The tensors are stored in checkpoints, and
+    restored with the parameters of the best epoch."""
     before_epoch: Callable[[int], None] = lambda epoch: None
     """Function that is called with the number of each epoch, from 0, before the epoch begins. It is not called for an
     epoch within which a training resumes."""
@@ -322,16 +322,16 @@ class Training:
     def _draw_ahead(self, rows: np.ndarray | None) -> None:
         """Prepare the arguments for the pairs `rows` of the next step, if training runs on a GPU.
 
-        This does not change the random numbers of the module, because the module uses the GPU's generator. On a CPU the
-        arguments are prepared when the step begins.
+        The preparation does not change the random numbers of the module, because the module uses the GPU's generator.
+        On a CPU the arguments are prepared when the step begins.
         """
         if rows is not None and self.device.type != "cpu":
             with seeded(self.schedule.seed, self.progress.epoch, self.progress.step + 1):
                 self._ahead = rows, move_tensors(self.draw(rows), self.device)
 
     def _read_loss(self) -> None:
-        """Add the loss of the last step to `progress.losses`, unless it was already added. On a GPU, this waits for the
-        loss.
+        """Add the loss of the last step to `progress.losses`, unless it was already added. On a GPU, the method waits
+        for the loss.
 
         Raises JointspaceError if the loss or the norm of the gradient is not finite.
         """

@@ -65,7 +65,7 @@ def positions(parents: np.ndarray) -> np.ndarray:
     pos(i, j) of Socher et al. 2014, eq. 4, for the node j with the head i. `parents` (total,) are as in Forest.
 
     The result is -1 for l1, the nearest child on the left of its head, -2 for l2, the next child on the left, and so
-    on. It is 1 for r1 and 2 for r2 on the right, and 0 for a root.
+    on. The result is 1 for r1 and 2 for r2 on the right, and 0 for a root.
     """
     nodes = np.flatnonzero(parents >= 0)
     nodes = nodes[np.argsort(parents[nodes], kind="stable")]

@@ -115,9 +115,10 @@ def block_identity(rows: int, columns: int) -> Tensor:
 class TreeRNN(SentenceEncoder):
     """The base class of recursive networks, whose sentence vector is the state of the root.
 
-    In phrase trees, words are inputs of the leaves. In dependency trees, they are inputs of all nodes. In the code, W_v
-    of Socher et al. 2014 is `w` (K, d), the matrices W_pos or W_relation are `matrices` (M, K, K), f is `activation`,
-    and the vectors x are rows of `words`. `precision` is the dtype of the products over trees. The weights are float32.
+    In phrase trees, words are inputs of the leaves. In dependency trees, words are inputs of all nodes. In the code,
+    W_v of Socher et al. 2014 is `w` (K, d), the matrices W_pos or W_relation are `matrices` (M, K, K), f is
+    `activation`, and the vectors x are rows of `words`. `precision` is the dtype of the products over trees. The
+    weights are float32.
     """
 
     linear_leaves = False
@@ -145,7 +146,7 @@ class TreeRNN(SentenceEncoder):
         raise NotImplementedError
 
     def vectors(self, levels: Levels) -> Tensor:
-        """Look up the vectors of the nodes' words, (total, d). They are zero for nodes without a word."""
+        """Look up the vectors of the nodes' words, (total, d). The vectors are zero for nodes without a word."""
         rows = functional.embedding(levels.words.clamp(min=0), self.words)
         return functional.dropout(rows, self.dropout, self.training) * (levels.words >= 0)[:, None]
 

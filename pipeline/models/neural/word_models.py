@@ -53,7 +53,8 @@ class GlobalModel(NetworkModel):
     The vectors have unit length, and the score is their inner product. With the setting `score: product`, the score is
     the inner product of vectors that are not scaled. After training with the squared loss, vectors are not scaled
     either, and are compared by distance. The last two comparisons are from Socher et al. 2014, who report mean ranks.
-    With them, the epoch with the least mean rank on dev is kept, and otherwise the epoch with the greatest recall sum.
+    With these two comparisons, the epoch with the least mean rank on dev is kept, and otherwise the epoch with the
+    greatest recall sum.
 
     A subclass sets `sentence_encoder`, a class or function whose arguments are the word vectors, the dimension of the
     space, the dropout, and the values that `learn` returns. The model keeps these values as `learned`.
