@@ -14,7 +14,7 @@ from pipeline.text.tokens import make_analyzer
 from pipeline.text.vocabulary import Tokens, Vocabulary, encode_tokens
 
 QUERY_BLOCK = 256
-"""Number of generated captions that are compared with all training sentences at once."""
+"""Maximum number of generated captions that are compared with all training sentences at once."""
 DISCOUNT = 0.1
 """The number that Kneser-Ney smoothing subtracts from every count above 0 (d in Trigram). nltk.lm.KneserNeyInterpolated
 has the same default."""

@@ -55,8 +55,8 @@ MAX_WORDS = 12
 """Maximum number of words of a training sentence whose sequence of parts of speech is used for candidates (supplement
 5.2). A candidate that is sampled without parts of speech is cut after this number of words."""
 REPEAT_PENALTY = 0.8
-"""Factor by which a positive cosine of a candidate is multiplied for each repetition of a word in the candidate that is
-not a stop word."""
+"""Factor by which the positive cosine of a candidate is multiplied each time that the candidate repeats a word. Stop
+words do not count. A negative cosine is lowered by as much as a positive cosine of the same size."""
 LANGUAGE_WEIGHT = 0.2
 """Weight of the mean log probability of a candidate's words and END, by the trigram model, in the score of the
 candidate. The cosine has the weight 1."""

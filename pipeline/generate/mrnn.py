@@ -67,8 +67,9 @@ class DescribingNetwork(RecurrentWeights):
         self.output_bias = nn.Parameter(frequencies)
 
     def image_bias(self, x: Tensor) -> Tensor:
-        """Compute b_v of n images from their stacked features x (n, D), which are standardised here. Return (n, G H)
-        for a cell with G gates, which is (n, H) for relu and rnn."""
+        """Compute b_v, the term that an image adds to the inputs of the first step, for n images with the stacked
+        features x (n, D), which are standardised here. Return (n, G H) for a cell with G gates, which is (n, H) for
+        relu and rnn."""
         x = functional.dropout((x - self.mean) / self.scale, self.dropout, self.training)
         return functional.linear(x.to(self.precision), self.image_map.to(self.precision))
 

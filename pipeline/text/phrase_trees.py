@@ -41,7 +41,7 @@ TOP = "TOP"
 FRAGMENT = "FRAG"
 """Label of a phrase that is added to connect several roots, and of the phrases in a substitute for a missing tree."""
 ESCAPES = {"-LRB-": "(", "-RRB-": ")", "-LSB-": "[", "-RSB-": "]", "-LCB-": "{", "-RCB-": "}"}
-"""Mapping from the escapes for brackets in words of the Penn Treebank to the brackets."""
+"""Escape -> bracket, for the brackets in the words of the Penn Treebank."""
 
 
 @dataclass(frozen=True)

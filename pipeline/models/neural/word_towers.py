@@ -141,11 +141,12 @@ class Towers(nn.Module):
         self.precision = self.states.precision = precision
 
     def project_images(self, x: Tensor) -> Tensor:
-        """Compute g(x) for n images with the stacked features x (n, D). Return (n, c)."""
+        """Map n images with the stacked features x (n, D) to vectors g(x) of unit length. Return (n, c)."""
         return self.project(x - self.mean, self.whole)
 
     def project(self, x: Tensor, w: Tensor) -> Tensor:
-        """Compute unit(x w) for x (n, D) and w (D, c), with dropout on x. Return (n, c)."""
+        """Multiply x (n, D), with dropout during training, by w (D, c), and scale the rows of the product to unit
+        length. Return (n, c)."""
         x = self.drop(x).to(self.precision)
         return unit_length((x @ w.to(self.precision)).float())
 
