@@ -225,7 +225,8 @@ def duck(pen: Pen, look: Look, action: str) -> None:
 
 
 def _winged(pen: Pen, look: Look, neck: float) -> None:
-    """Draw a bird in flight, with its wings up and without a beak. `neck` is the length of its neck in units."""
+    """Draw a bird in flight, with its wings up and without a beak. `neck` is the length of the bird's neck in units of
+    the pen."""
     pen.shape([(-0.2, 0.34), (-0.52, 0.26), (-0.5, 0.42)], look.shade)
     pen.shape([(0.1, 0.36), (0.04, 0.86), (-0.26, 0.94), (-0.14, 0.36)], look.shade)
     pen.oval(0, 0.34, 0.28, 0.13, look.main, degrees=6)

@@ -146,8 +146,9 @@ class RankedSnippets:
     The score is the sum of the inner products of the region with the words of the snippet: equation 8 of Karpathy and
     Fei-Fei 2015 for an image with this region only. This is the ranking baseline of Table 3.
 
-    `gallery` (k, c) float16 has the sum of the word vectors of each of k different training snippets, and `snippets`
-    has the word ids of these snippets. `model` is the alignment model.
+    `gallery` (k, c) float16 has the sum of the word vectors of each of k different training snippets, or the mean of
+    these sums if a snippet occurs several times. `snippets` has the word ids of these snippets. `model` is the
+    alignment model.
     """
 
     def __init__(self, name: str, model: AlignedModel, gallery: np.ndarray, snippets: Tokens) -> None:

@@ -93,7 +93,8 @@ def embed_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
 
     `hmlstm` embeds a noun phrase as a part of its caption. Other models with one vector per caption embed a noun phrase
     like a caption, and multi-vector models add up the vectors of its words, or average them. A model that has no
-    vectors of regions embeds a region like a whole image.
+    vectors of regions embeds a region like a whole image. The stage writes a table of the noun phrases and a table of
+    the regions, with their vectors.
     """
     import numpy as np
     import pyarrow as pa
@@ -178,7 +179,8 @@ def rank_phrases(run: StageRun, job: Job, model: str, split: str) -> None:
     """Rank the regions of a split for each noun phrase, and the noun phrases for each region.
 
     Labelled boxes say which regions are correct. If the collection has no labelled boxes, nothing is ranked. The stage
-    also measures how often the best region of a phrase within its own photo is correct.
+    also measures how often the best region of a phrase within its own photo is correct. The measured values and the
+    ranks are written to files.
     """
     from pipeline.metrics.phrases import PhraseSet, RegionSet, measure_phrases
     from pipeline.metrics.retrieval import TIES, Bootstrap

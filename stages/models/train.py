@@ -217,8 +217,8 @@ def _read_noun_phrase(run: StageRun) -> int:
 
 def _read_words(run: StageRun, settings: "WordVectorsSettings") -> "np.ndarray":
     """Return the word vectors (V + 1, d) from which training starts, for the V words of the token vocabulary and, in
-    the last row, for unknown words. The vectors come from a file, were learned from the captions, or are random, as
-    `settings.source` says."""
+    the last row, for unknown words. As `settings.source` says, the vectors come from a file, from the stage
+    `train-word-vectors`, or are random."""
     from pipeline.models.neural.networks import INITIAL_RANGE
     from pipeline.run.reading.texts import read_corpus_vectors, read_token_vocabulary, read_word_file
     from pipeline.text.wordvectors import random_vectors

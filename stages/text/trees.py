@@ -68,7 +68,10 @@ def _spacy(run: Run) -> dict[str, str]:
     writes=lambda layout: layout.parser,
 )
 def train_parser(run: StageRun, job: Job) -> None:
-    """Train a spaCy tagger and dependency parser on the CoNLL-U files of the key parse.treebank."""
+    """Train a spaCy tagger and dependency parser on the CoNLL-U files of the key parse.treebank.
+
+    The stage stores the trained pipeline with its scores on the dev and test files.
+    """
     from pipeline.storage.parsers import publish_parser
     from pipeline.storage.texts import text_lines
     from pipeline.text.dependencies import read_conllu
