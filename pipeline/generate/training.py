@@ -84,7 +84,7 @@ def log_frequencies(tokens: Tokens, count: int) -> np.ndarray:
 
 class Likelihood:
     """The objective (see TrainingPlan) of a language model. The network itself returns its loss, and the objective
-    passes it on unchanged. It needs no contrastive pairs, so `drawn` is 0 and `owners` is not used."""
+    passes it on unchanged. The objective needs no contrastive pairs, so `drawn` is 0 and `owners` is not used."""
 
     drawn = 0
 
@@ -99,7 +99,7 @@ def train(
     perplexity: Callable[[], float],
     material: Material,
 ) -> Mapping[str, Any]:
-    """Train `network` on m sentences in place. At the end, it has the parameters of the epoch with the lowest
+    """Train `network` on m sentences, in place. At the end, the network has the parameters of the epoch with the lowest
     perplexity on dev.
 
     `batch` makes the arguments of the network from the row numbers of sentences. `names` (m,) are the numbers of the
