@@ -307,7 +307,8 @@ relation is UNSPECIFIED."""
 
 JOINED = r"CC|CONJP"
 CACHED_PAIRS = 1 << 14
-"""Number of pairs of arguments whose results `_relation` and `_fits` keep. A treebank has some thousand pairs."""
+"""Maximum number of pairs of arguments whose results `_relation` and `_fits` each keep. A treebank has some thousand
+pairs."""
 NOUN_PHRASE = "NP"
 
 

@@ -52,8 +52,8 @@ INSIDE = "compound"
 compounds."""
 
 Spans = list[tuple[int, int]]
-"""The numbers of the first and the last word of the parser that share letters with a word of jointspace, for each word
-of jointspace."""
+"""A pair for each word of jointspace: the numbers of the first and the last word of the parser that share letters with
+this word."""
 
 
 def letters(word: str) -> str:

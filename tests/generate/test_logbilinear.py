@@ -53,8 +53,9 @@ def make_network(kind: type, gate_bias: bool = True) -> LogBilinear:
 
 def compute_probabilities(network: LogBilinear, context: list[int], u: np.ndarray, tags: list[int]) -> np.ndarray:
     """Compute the probability of every class (V + 2,) after the window `context`, given the conditioning vector `u`
-    (c,) and the parts of speech `tags` of the next words, in float64: by equations 7 and 8, or for a Multiplicative
-    network by equations 9 and 10. For StructureContent, equation 11 replaces u."""
+    (c,) and the parts of speech `tags` of the next words, in float64. Equations 7 and 8 are used, with the term C_u u
+    for an Additive network, and equations 9 and 10 for a Multiplicative network. For StructureContent, equation 11
+    replaces u."""
     p = {name: tensor.double().numpy() for name, tensor in network.state_dict().items()}
     k = SIZES.dimensions
     if isinstance(network, Multiplicative):

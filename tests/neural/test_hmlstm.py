@@ -164,10 +164,11 @@ def test_the_loss_of_phrases_equals_a_computation_by_hand(contrasts: str, chosen
 
 
 def test_both_branches_follow_the_equations_of_the_paper() -> None:
-    """The score is s = v . h, with v = W_m x, and with h = W_t times the state of the root or of the phrase.
+    """The score is s = v . h. v is W_m times the features minus their mean, and h is W_t times the state of the root or
+    of the phrase.
 
-    Both are normalised over the batch and scaled to length 1. Sentences and images have other statistics than phrases
-    and regions. The expected values are computed in float64.
+    Both v and h are normalised over the batch and scaled to length 1. Sentences and images have other statistics than
+    phrases and regions. The expected values are computed in float64.
     """
     rng = np.random.default_rng(4)
     encoder = make_encoder()

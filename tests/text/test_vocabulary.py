@@ -113,8 +113,8 @@ GERMAN = ["Zwei Hunde spielen im Wasser", "Ein Mann am Strand hat einen Hund", "
 
 
 def test_only_english_is_lemmatised() -> None:
-    """The English dictionary has the lemma `be` for `am`, which is a German preposition here. `tur` and `tür` are
-    different words."""
+    """The English dictionary has the lemma `be` for `am`, which is a German preposition here. The terms of the German
+    captions are the words themselves."""
     assert is_english(dict.fromkeys(" ".join(SENTENCES).lower().split(), 1)) and is_english({"1865": 3, "№": 1})
     settings = TermSettings(True, (), 1)
     vocabulary = build_vocabulary(GERMAN, settings, size=99, min_count=1, idf=True, normalise=True)

@@ -80,8 +80,9 @@ def word_magnitudes(words: Sequence[str], lengths: np.ndarray, least_count: int)
     """Compute the mean length of each word's vectors over all its occurrences (Karpathy and Fei-Fei 2015, Table 4).
 
     `words` (total,) are the occurrences, and `lengths` (total,) the lengths of their vectors. Returns a dict for each
-    word that occurs at least `least_count` times, with the `word`, its mean length as `magnitude`, and the number of
-    its occurrences as `count`. The least magnitude comes first. Words that describe nothing visible have short vectors.
+    word that occurs at least `least_count` times, with the `word`, the mean length of its vectors as `magnitude`, and
+    the number of its occurrences as `count`. The least magnitude comes first. Words that describe nothing visible have
+    short vectors.
     """
     terms, ids, counts = np.unique(words, return_inverse=True, return_counts=True)
     means = np.bincount(ids, lengths.astype(np.float64)) / counts
