@@ -55,7 +55,7 @@ class ShardSide:
 
     @property
     def ids(self) -> np.ndarray:
-        """The id (n,) of each row in the manifest."""
+        """The ids (n,) of the images or captions in the rows of the table, as in the manifest."""
         return self.table[NUMBER[self.modality]].to_numpy()
 
     @property
@@ -65,7 +65,7 @@ class ShardSide:
 
     @property
     def alive(self) -> np.ndarray:
-        """The rows (k,) that were not removed."""
+        """The numbers (k,) of the rows that were not removed from the index."""
         return np.flatnonzero(~is_removed(self.table))
 
     @property
@@ -153,7 +153,10 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
 
 
 def link_shard(shard: IndexShard, output: Path) -> None:
-    """Copy an index shard to the folder `output`, as hard links to its files if the file system supports them."""
+    """Copy an index shard to the folder `output`, as hard links to its files if the file system supports them.
+
+    The card of the copy has no commit record, because no rule of a run makes the copy again.
+    """
     writer = IndexWriter(output)
     writer.link(shard)
     writer.commit(source=shard.card, but=[CARRIED])
@@ -177,7 +180,10 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read which photos were removed from an index shard, as name -> sha256. There are none without a file REMOVED."""
+    """Read which photos were removed from an index shard, as name -> sha256, or "" for an unknown sha256.
+
+    The result is empty if the shard has no file REMOVED.
+    """
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 
@@ -213,7 +219,7 @@ def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.nd
 def hidden_photos(index: StoredIndex, folder: Path) -> list[int]:
     """Return the ids of the photos that `index` still has, although an index of the same run lists them as removed.
 
-    `folder` is the folder of the index.
+    `folder` is the folder of the index. Other indexes of the run that cannot be read are ignored.
     """
     gone: set[str] = set()
     for other in indexes_of_run(folder):

@@ -25,7 +25,7 @@ Row = Mapping[str, Any]
 SHARD = "bundle"
 """The column, in the table of an index with several shards, that contains the number of the row's shard, from 0."""
 CORNERS = ("x1", "y1", "x2", "y2")
-"""The columns of a box: its corners in pixels."""
+"""The columns of a box: its left, upper, right and lower edge in pixels."""
 MAX_UNPACKED_RATIO = 100
 """A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger table is refused."""
 SPARE_BYTES = 1 << 27
@@ -221,11 +221,12 @@ class PackedTable:
 
 
 class ChainedTables:
-    """Several PackedTables one after another, with the interface of a single PackedTable.
+    """Several PackedTables one after another, at least one. All methods of a PackedTable exist here except `bounds`.
 
-    `shifts[i]` has the numbers that are added to the ids of `tables[i]`, by the column of the ids, so that no two rows
-    have the same id. The column SHARD contains the number of the row's table. A column that a table lacks is null in
-    its rows. Raises UsageError if a column has types in two tables that cannot be converted to a common type.
+    `shifts[i]` maps each column of ids to the number that is added to the ids of `tables[i]`, so that no two rows have
+    the same id. The additional column SHARD contains the number of the row's table. A column that a table lacks is null
+    in the rows of this table. Raises UsageError if a column has types in two tables that cannot be converted to a
+    common type.
     """
 
     def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:
@@ -277,7 +278,10 @@ class ChainedTables:
         return gather(rows, self._ends, read)
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
-        """Return the row numbers (k,) at which `column` has one of the integers `values`, in ascending order."""
+        """Return the row numbers (k,) at which `column` has one of the integers `values`, in ascending order.
+
+        If `column` is a column of ids, `values` are the ids after the shift.
+        """
         rows = [
             table.find(column, values - shifts.get(column, 0)) + end - table.num_rows
             for table, shifts, end in zip(self.tables, self._shifts, self._ends, strict=True)
@@ -286,7 +290,8 @@ class ChainedTables:
 
 
 def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return `table` with only the columns of `schema`, in its order and with its types. A missing column is null."""
+    """Return the columns of `schema` from `table`, with the order and the types of `schema`. A column that `table`
+    lacks is null."""
     columns = {field.name: pa.nulls(table.num_rows, field.type) for field in schema}
     columns |= {name: table[name].cast(schema.field(name).type) for name in table.column_names if name in columns}
     return pa.table(columns, schema=schema)
@@ -300,7 +305,8 @@ def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[i
     """Return the rows with the numbers `rows` of a table that is divided into parts, in the given order.
 
     Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
-    of part i with the numbers `own`, which count from its first row. It is called at most once for each part.
+    of part i with the numbers `own`, which ascend and count from the first row of the part. `read` is called at most
+    once for each part.
     """
     rows = list(map(int, rows))
     records: dict[int, T] = {}
