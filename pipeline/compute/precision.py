@@ -82,7 +82,7 @@ def fast_at_float64(device: "torch.device") -> bool:
 
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
     """Return the dtype with the name `float32`, `bfloat16` or `auto`. `auto` is bfloat16 if `device` has hardware for
-    it, and else float32."""
+    products in bfloat16, and else float32."""
     import torch
 
     fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))

@@ -73,8 +73,8 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout without names in its path. As an attribute of a Layout, it is the artefact that
-    `make(root, pattern)` returns for the folder of the run."""
+    """An entry of the layout whose `pattern` is a fixed path below the folder of the run. As an attribute of a Layout,
+    it is the artefact that `make(root, pattern)` returns, where `root` is the folder of the run."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -85,8 +85,9 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose pattern has {names} in braces. As an attribute of a Layout, it is a method that
-    takes values for these names as arguments, such as a model, and returns the artefact."""
+    """An entry of the layout whose `pattern` is a path with {names} in braces. As an attribute of a Layout, it is a
+    method that takes a value for each of these names, such as a model, in the order of the names in the pattern. The
+    method returns the artefact that `make(root, path)` returns for the completed path."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -101,7 +102,10 @@ class NamedLine(Generic[Made]):
 
 
 def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
-    """Declare artefacts of shards in the folder `pattern`, which has {names} in braces. Shards describes `chunked`."""
+    """Declare artefacts of shards in the folder `pattern`, which has {names} in braces.
+
+    `chunked` says whether the files are made from chunks of shards, as the class Shards describes.
+    """
     return NamedLine(pattern, lambda root, name: Shards(name, root / name, chunked=chunked))
 
 
@@ -116,7 +120,7 @@ def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> L
 
 def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
     """Declare artefacts at `pattern` + `path` with commit records at `pattern` + `commit`. The pattern has {names} in
-    braces. If both suffixes are "", the file of an artefact is its own commit record."""
+    braces. If `commit` and `path` are "", the file of an artefact is its own commit record."""
     return NamedLine(pattern, artefact(pattern, commit, path).make)
 
 
@@ -251,5 +255,5 @@ class Layout:
         return path
 
     def file(self, name: str) -> Artefact:
-        """Return a file of the run that is its own commit record."""
+        """Return the artefact `name`, a file of the run at this path that is its own commit record."""
         return self.permit(Artefact(name, self.root / name, self.root / name))

@@ -169,12 +169,12 @@ class ShardJob(Job):
 
     @property
     def image_id(self) -> "np.ndarray":
-        """The ids of the shard's images."""
+        """The ids of the images in the shard, or in all shards of the chunk, as (n,) int64."""
         return _range(self.rows.first_image, self.rows.last_image)
 
     @property
     def sentence_id(self) -> "np.ndarray":
-        """The ids of the shard's sentences."""
+        """The ids of the sentences in the shard, or in all shards of the chunk, as (m,) int64."""
         return _range(self.rows.first_sentence, self.rows.last_sentence)
 
 
@@ -256,9 +256,11 @@ class Stage:
 
     @property
     def together(self) -> bool:
-        """Whether one call of the function makes the shards of several names. Its last parameter is then variadic, such
-        as `*encoders`. The function gets the jobs of one shard number one after another, and yields the number when all
-        of them are committed."""
+        """Whether one call of the function makes the shards of several jobs, such as the shards of several encoders.
+
+        The last parameter of the function is then variadic, such as `*encoders`. The function gets the jobs of one
+        shard number one after another, and yields this number when all of these jobs are committed.
+        """
         return self._parameters[-1].kind is Parameter.VAR_POSITIONAL
 
     @property
@@ -284,9 +286,10 @@ class Stage:
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
         """Return the names of the jobs that start with the names in `given`.
 
-        If `given` has fewer names than a job, return the jobs among them that the configuration wants, or all of them
-        if it wants none. A name may be shortened to its last component: `clip` selects `encoders/clip`. Raises
-        UsageError, with the known names, for a name that the configuration does not have.
+        If `given` has fewer names than a job, return only the jobs that `wanted` returns for the configuration, or all
+        jobs if `wanted` returns none of them. A name may be shortened to its last component: `clip` selects
+        `encoders/clip`. Raises UsageError, with the known names, for a name that the configuration does not have, and
+        UsageError if the configuration has no job of this stage.
         """
         choices = [tuple(choice) for choice in self.choices(config)]
         for position, name in enumerate(given):

@@ -128,7 +128,7 @@ def test_any_type_of_strings_can_be_names(kind: pa.DataType, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
 def test_bfloat16_is_read_as_float32(tmp_path: Path, name: str) -> None:
-    """Many encoders compute in bfloat16, which NumPy does not have."""
+    """Many encoders compute in bfloat16, which NumPy does not have. The numbers are not changed by the conversion."""
     rounded = torch.from_numpy(ROWS).bfloat16()
     (torch.save if name == "f.pt" else save_file)({"embeddings": rounded}, tmp_path / name)
     (tmp_path / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")

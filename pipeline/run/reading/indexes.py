@@ -1,4 +1,4 @@
-"""Writes the index of a model: its FAISS indexes, and copies of the models that embed queries without the run."""
+"""Writing the index of a model: its FAISS indexes, its tables, and copies of the models that embed queries."""
 
 import logging
 import math
@@ -146,7 +146,10 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences `ids` to an index shard. `encoders` are the encoders of its model."""
+    """Add the tables of the images and sentences with the `ids` to an index shard, and the weak texts of the images.
+
+    `encoders` are the names of the image encoders of the model.
+    """
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
         if modality == "images":
@@ -239,9 +242,9 @@ def find_queries(
 ) -> TuningQueries:
     """Find the queries that tune and measure an index of the images `image_id` of a run.
 
-    They are the vectors `captions`. If there are none, `embedder` embeds the queries of `hubness.queries`, the file
-    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts. Without captions and
-    texts, the vectors of the images are the queries.
+    The queries are the vectors `captions`. If `captions` is None or empty, `embedder` embeds the queries of
+    `hubness.queries`, the file names of the images, and plain phrases as queries. `embedder` is None if the model
+    cannot embed texts. Without captions and texts, the vectors of the images are the queries.
     """
     images = read_sample(embeddings, "images", image_id)
     texts: list[str] = []

@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
-    """Return the sentences that a model reads, by form: by text encoder if it reads vectors, or as tokens or trees."""
+    """Return the shards of the sentences that a model reads, by form.
+
+    The forms are the names of the text encoders if the model reads vectors. Otherwise, the form is `tokens` or `trees`.
+    """
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
