@@ -100,7 +100,7 @@ def query_everything(folder: Path) -> None:
 
 
 class Hang(BaseException):
-    """Error that is raised when the time of the alarm is over."""
+    """Error that the alarm raises in a reader that takes too long."""
 
 
 @pytest.fixture
@@ -250,7 +250,10 @@ def open_and_browse(folder: Path) -> None:
 
 
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
-    """Return the name and the arguments of a command that opens the index `bundle`."""
+    """Return the name and the arguments of a command that opens the index `bundle` and writes to `output`.
+
+    `command` is one of ALL_COMMANDS, and `colours` is a run with a sound index.
+    """
     sound = colours / "bundle"
     return {
         "search": ["search", "--index", bundle, "a red picture", "--top-k", 40],
@@ -336,9 +339,9 @@ def commands() -> Iterator[Commands]:
 
 
 def refusals(commands: Commands, index: Path) -> list[str]:
-    """Return the first line of the errors of a search without a condition and of a search with a condition.
+    """Return the first lines of two errors: of a search without a condition, and of a search with a condition.
 
-    Both searches must refuse the index, and `verify` must give the reason of the first one.
+    Both searches must refuse the index, and `verify` must give the reason of the first search.
     """
     search = ("search", "--index", index, "a red dog")
     said = [commands(*words) for words in (search, (*search, "--where", "split = 'test'"))]
