@@ -220,9 +220,9 @@ class Stage:
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
-    """Function of the configuration that returns the names of those jobs of the stage that Snakemake's rule `all`, a
-    whole run, makes. The command of the stage runs the same jobs if it gets no names, or all possible jobs if there are
-    none of these."""
+    """Function of the configuration that returns the names of the jobs of the stage in a whole run (Snakemake's rule
+    `all`). The command of the stage runs these jobs if it gets no names. If the function returns no names, the command
+    runs all possible jobs."""
     gpu: bool = False
     """Whether a job computes on a GPU if the run uses one."""
     decodes: bool = False

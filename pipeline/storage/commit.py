@@ -514,9 +514,10 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
 
 
 def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
-    """Return how the file `path` differs from the size, and with `hashed` from the sha256, in `about`.
+    """Return how the file `path` differs from the size, and with `hashed` also from the sha256, in `about`.
 
-    The text is empty if the file does not differ. A process hashes a file again only if its size or time has changed.
+    The text begins with truncated, changed, missing or unreadable, and is empty if the file does not differ. A process
+    hashes a file again only if the size, the inode or the time of modification has changed.
     """
     try:
         status = path.stat()

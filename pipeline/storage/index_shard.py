@@ -335,6 +335,6 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
-    """Return a table of images or captions in which `forget` has cleared the rows of the images `image_ids` or of their
-    captions."""
+    """Return a table of images or captions, in which the rows of the images `image_ids` or of their captions are
+    cleared as by `forget`: they contain only ids."""
     return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

@@ -87,10 +87,8 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Return whether `path` is a regular file with the name of a lock file that is empty or describes a holder.
-
-    The description is JSON with the SIGNATURE_KEYS.
-    """
+    """Return whether `path` is a lock file of jointspace: a regular file that has the name of a lock file, and is empty
+    or describes the holder of the lock by JSON with the SIGNATURE_KEYS."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:

@@ -30,7 +30,7 @@ the image (m,) of each caption, and the ranks (m,) of caption similarity, if the
 
 
 class Terms(Form):
-    """The form of pipeline.text.tokens.TermSettings in JSON."""
+    """The form in JSON of the settings by which a text is split into terms (pipeline.text.tokens.TermSettings)."""
 
     lemmatise: bool
     stop_words: list[str]
@@ -42,7 +42,8 @@ class Terms(Form):
 
 
 class VocabularyForm(Form):
-    """The form of pipeline.text.vocabulary.Vocabulary in JSON."""
+    """The form of pipeline.text.vocabulary.Vocabulary in JSON. It has at least one term. The terms must be different,
+    and each term must have an idf weight."""
 
     settings: Terms
     normalise: bool

@@ -71,8 +71,8 @@ class UnfinishedRegions(UnfinishedShard):
 def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
     """Raise RejectLimitError if more than the share `limit` of a published shard's images have no regions.
 
-    `path` and `commit` are the file and the commit record of the shard. If some images have no regions, but not too
-    many, this logs a warning.
+    A single image without regions is accepted unless `limit` is 0. `path` and `commit` are the file and the commit
+    record of the shard. If images without regions are accepted, this logs a warning.
     """
     if not (rejects := commit.details["rejects"]):
         return

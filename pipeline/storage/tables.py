@@ -268,7 +268,8 @@ class ChainedTables:
                 yield _with_columns(group, schema)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Return the rows with these numbers in the given order. Each row group is read at most once."""
+        """Return the rows with these numbers in the given order, with the shifted ids, the column SHARD, and None for a
+        column that the row's table lacks. Each row group is read at most once."""
 
         def read(number: int, rows: list[int]) -> Iterator[dict[str, Any]]:
             for record in self.tables[number].records(rows):

@@ -137,15 +137,17 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
 
 
 def read_documents(run: Run, documents: str) -> "pa.Table":
-    """Return the table of weak texts for an entry of `documents`: the collection's own weak texts, or simulated weak
-    texts."""
+    """Return the table of weak texts for the entry `documents` of the section `documents` of the configuration.
+
+    These are the collection's own weak texts, or the simulated weak texts if the entry has the key `simulate`.
+    """
     if run.config.documents[documents].simulate is None:
         return run.manifest.documents
     return read_table(run.layout.simulated(documents).path, "simulated-documents")[0]
 
 
 def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
-    """Return a function that reads the weak texts of a shard, for an entry of `documents`.
+    """Return a function that reads the weak texts of a shard, for the entry `documents` of the section `documents`.
 
     The function takes the rows of a shard. It returns the table of the shard's weak texts, and the number of weak texts
     in all earlier shards.
