@@ -44,8 +44,8 @@ pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest ratio of the rows per second of a doubled batch to the rows per second of the batch before with which
-`grow_batch` accepts the doubled batch."""
+"""Smallest speed-up with which `grow_batch` accepts a doubled batch: its number of rows per second, divided by the
+number of rows per second of the batch before."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
 smaller cosine, `grow_batch` does not use the larger batch."""
@@ -90,8 +90,8 @@ def find_gpu(name: str) -> "torch.device | None":
 def may_have_gpu() -> bool:
     """Return whether torch might see a CUDA device, judging by CUDA_VISIBLE_DEVICES and the driver's files.
 
-    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise it is true on Linux if the driver has created
-    one of the DRIVER_FILES. It is always true on Windows, and always false on other systems.
+    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise, the result is true on Windows, and on Linux
+    if the driver has created one of the DRIVER_FILES. It is false on other systems.
     """
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):

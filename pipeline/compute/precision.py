@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Number of elements of an array from which on the faster conversion to float32 by torch saves more time than the
-import of torch takes (1.5 s)."""
+"""Smallest number of elements of an array for which torch is imported to convert the array to float32. With fewer
+elements, the faster conversion by torch saves less time than the import takes (1.5 s)."""
 FLOAT16_VALUES = 1 << 16
 """Number of different float16 values."""
 

@@ -39,8 +39,8 @@ class Ragged:
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions in the columns of all values of the rows with the numbers `rows` (k,), one row after
-        another."""
+        """Return where the columns have the values of the rows with the numbers `rows` (k,): the positions of all these
+        values, one row after another, as (total,)."""
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:

@@ -1,6 +1,7 @@
 """The path of each artefact of a run. The rules, the commands and the Python API all take their paths from here.
 
-A name may be a Snakemake wildcard: `layout.features("{encoder}")` has a path pattern for Snakemake.
+A name that is passed to a method may be a Snakemake wildcard: `layout.features("{encoder}")` has a path pattern for
+Snakemake.
 """
 
 import re
@@ -148,8 +149,8 @@ class Layout:
     # --- the collection
 
     manifest = artefact("manifest", "/manifest.json", key="fingerprint")
-    """The images, sentences and other rows of the collection. Jobs depend on the fingerprint of these rows. They do not
-    depend on the location of the photos or on the list of rejected photos."""
+    """The images, sentences and other rows of the collection. Jobs depend on the fingerprint of these rows, but not on
+    the location of the photos or on the list of rejected photos."""
 
     # --- images
 

@@ -87,15 +87,16 @@ class NamedInputs:
         return None if self.values.get(name) is None else self._one(name, Outside).path
 
     def all_shards(self, name: str) -> dict[str, Shards]:
-        """Return a group of sharded artefacts by name, such as the features of each encoder."""
+        """Return the sharded artefacts of the input `name`, which is a mapping, such as encoder -> its features."""
         return self._several(name, Shards)
 
     def artefacts(self, name: str) -> dict[str, Artefact]:
-        """Return a group of artefacts by name."""
+        """Return the artefacts without shards of the input `name`, which is a mapping, such as text encoder -> its
+        parameters."""
         return self._several(name, Artefact)
 
     def paths(self, name: str) -> dict[str, Path]:
-        """Return the paths of a group of files that the user supplied, by name."""
+        """Return the paths of the files that the user supplied as the input `name`, which is a mapping of files."""
         return {key: file.path for key, file in self._several(name, Outside).items()}
 
     def _one(self, name: str, kind: type[Kind]) -> Kind:

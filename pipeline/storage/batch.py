@@ -1,4 +1,4 @@
-"""Publishes several files together, so that readers never see a mixture of old and new files.
+"""Publishing several files together, so that readers never see a mixture of old and new files.
 
 Each file is written under a temporary name in its own folder and synced. When all files of the batch are written,
 `os.replace` gives each file its final name, so a full disk is noticed before any older file is touched. All files are

@@ -58,7 +58,7 @@ class ShortlistCard(CardPart):
     The exact products of each query vector with its `nearest` vectors enter the estimated scores of items, and the
     `shortlist` items with the best estimated scores are scored exactly. Both are null if all items are scored exactly.
     `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second` is the speed of
-    searches with the shortlist, and `exact_queries_per_second` of searches that score all items exactly.
+    searches with the shortlist, and `exact_queries_per_second` is the speed of searches that score all items exactly.
     """
 
     nearest: Positive | None

@@ -62,7 +62,8 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the origin. A rerun uses stored unfinished work if it has the same fingerprint."""
+        """The fingerprint of the origin. A rerun uses stored unfinished work only if it has the same fingerprint as the
+        job."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 

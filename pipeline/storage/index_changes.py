@@ -60,7 +60,7 @@ class ShardSide:
 
     @property
     def owners(self) -> np.ndarray:
-        """The id of the image (n,) to which each row belongs."""
+        """The ids (n,) of the images to which the rows belong."""
         return self.table["image_id"].to_numpy()
 
     @property
@@ -70,8 +70,8 @@ class ShardSide:
 
     @property
     def numbers(self) -> np.ndarray:
-        """The ids of the vectors in the FAISS index: the numbers of their rows. The vectors of a multi-vector model are
-        numbered from 0 without gaps."""
+        """The ids of all vectors in the FAISS index: the numbers of their rows, or, for a multi-vector model, numbers
+        from 0 without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def without(self, rows: np.ndarray) -> "ShardSide":
@@ -92,8 +92,8 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
     """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
 
-    `sides` are the images and captions of the shard. The images and captions that were not removed
-    must be in the manifest, with their ids.
+    `sides` are the images and captions of the shard. The images and captions that were not removed must be in the
+    manifest, with their ids.
     """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
@@ -127,7 +127,7 @@ class Change:
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """Open the index in `folder` for a change, which the block makes in place or in a changed copy `output`.
+    """Open the index in `folder` for a change. The block makes the change in a copy `output`, or in place without it.
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so

@@ -41,7 +41,7 @@ COLUMNS = {
 }  # fmt: skip
 """The columns of each table that readers need. The collection's own columns may follow."""
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
-"""The column that contains the id of each row."""
+"""Modality -> the column of its table that contains the id of each row."""
 ID_LIMIT = 1 << 31
 """Ids in a table must be below this number."""
 SIZE_LIMIT = 1 << 62
@@ -89,7 +89,8 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
 
 
 def require_distinct(path: Path, table: pa.Table, name: str) -> None:
-    """Raise IntegrityError that names a row if another row has the same id in the column `name`."""
+    """Raise IntegrityError that names a row of the file `path` if an earlier row has the same id in the column
+    `name`."""
     ids = table[name].to_numpy()
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):

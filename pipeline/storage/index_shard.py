@@ -220,14 +220,17 @@ class IndexShard:
         return data
 
     def about(self, name: str) -> FileSum:
-        """Return the size and the sha256 of the file `name` on the card. Raises IntegrityError if it is not listed."""
+        """Return the size and the sha256 that the card lists for the file `name`.
+
+        Raises IntegrityError if the card does not list the file.
+        """
         if name not in self.card.files:
             raise IntegrityError(f"{self.folder / CARD} does not list the file {name}. {REBUILD}")
         file = self.card.files[name]
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Hash all files on the card, even with `skip_verified`. Raises IntegrityError if one is missing or was
+        """Hash all files on the card, even with `skip_verified`. Raises IntegrityError if a file is missing or was
         changed."""
         for name in self.card.files:
             self._map(name, skip_verified=False)

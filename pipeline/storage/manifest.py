@@ -264,7 +264,8 @@ class Manifest:
         return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
 
     def span(self, shards: range) -> ShardRows:
-        """Return the rows of consecutive shards as if they were one, with the number and fingerprints of the first."""
+        """Return the rows of consecutive shards, at least one, as if they were one shard. The result has the number and
+        the fingerprints of the first shard."""
         first = self.shard(shards[0])
         last = self.shard(shards[-1])
         return replace(first, last_image=last.last_image, last_sentence=last.last_sentence)
@@ -396,7 +397,8 @@ def _add_shard(
 
 
 def _shard(path: Path) -> Commit | None:
-    """Read the commit record of a shard. Return None if there is none, or if a file of the shard is damaged."""
+    """Read the commit record of a shard. Return None if the record is missing, or if it or a file of the shard is
+    damaged."""
     try:
         return open_commit(path) if is_regular(path) else None
     except IntegrityError:

@@ -283,9 +283,8 @@ class PairSet:
     `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
     moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
     have the origin of the vectors of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
-    vectors. `n_folds` is the number of folds.
-    Raises IntegrityError if a chunk in `folder` is missing or not valid. The content of a file is only checked when it
-    is read, which raises IntegrityError if the file is damaged.
+    vectors. `n_folds` is the number of folds. Raises IntegrityError if a chunk in `folder` is missing or not valid. The
+    content of a file is only checked when it is read, which raises IntegrityError if the file is damaged.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
@@ -314,7 +313,7 @@ class PairSet:
 
     @property
     def digest(self) -> str:
-        """One digest of all chunks."""
+        """One digest of the files of all chunks."""
         return combine_digests(chunk.digest for chunk in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:

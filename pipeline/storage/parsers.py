@@ -111,7 +111,7 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
 
 @lru_cache(maxsize=1)
 def load_parser(name: str) -> Any:
-    """Load the spaCy pipeline `name`, which is the path of a folder or an installed package, without the UNUSED parts.
+    """Load the spaCy pipeline `name`, the path of a folder or an installed package, without its UNUSED components.
 
     The last pipeline is kept in memory, so that a second call with the same name does not load it again. Raises
     UsageError if the pipeline has no parser.

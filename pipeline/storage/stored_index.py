@@ -93,7 +93,7 @@ class StoredIndex:
         return shifts
 
     def packed_table(self, modality: Modality) -> RowTable:
-        """Open the table of a modality without unpacking it. With several shards, it has the column SHARD."""
+        """Open the table of a modality without unpacking it. With several shards, the table has the column SHARD."""
         tables = [shard.packed_table(modality) for shard in self.shards]
         if len(tables) == 1:
             return tables[0]
@@ -202,7 +202,7 @@ def _comparison(card: Card) -> tuple[str, str, int]:
 
 
 def _remedy(first: IndexShard, other: IndexShard) -> str:
-    """Return the part of an error that says what to do with an index of another model."""
+    """Return the remedy in the error for `other`, a shard that does not have the model of the shard `first`."""
     new = sorted(first.card.encoders.keys() - other.card.encoders.keys())
     old = sorted(other.card.encoders.keys() - first.card.encoders.keys())
     command = shlex.join(["jointspace", "apply", str(first.folder), "PHOTOS"])

@@ -27,7 +27,8 @@ SHARD = "bundle"
 CORNERS = ("x1", "y1", "x2", "y2")
 """The columns of a box: its left, upper, right and lower edge in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger table is refused."""
+"""Largest ratio of the size of an unpacked table, without SPARE_BYTES, to the size of its file. A larger table is
+refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
 """Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
@@ -123,7 +124,7 @@ class PackedTable:
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
-        """Read the whole table."""
+        """Read the whole table. Raises IntegrityError if a row group is damaged, or if the table is too large."""
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -170,7 +171,7 @@ class PackedTable:
         return min(ends, default=0), max(ends, default=-1)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Return the rows with these numbers in the given order. Each row group is read at most once."""
+        """Return the rows with these numbers, in the given order, as dictionaries. A row group is read at most once."""
         return gather(rows, self._ends, lambda number, rows: self._read_group(number).take(rows).to_pylist())
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
@@ -249,7 +250,7 @@ class ChainedTables:
         return self._ends[-1]
 
     def unpack(self) -> pa.Table:
-        """Read the whole table."""
+        """Read the rows of all tables, and return them as one Arrow table."""
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:

@@ -259,11 +259,11 @@ def find_queries(
 def _shared_training(
     run: Run, embeddings: Embeddings, part: Mapping[str, int] | None, modality: Modality
 ) -> Vectors | TrainedIndex | None:
-    """Return what the FAISS indexes of several index shards share, for the shard that `part` describes.
+    """Return the training that the FAISS indexes of several index shards share, for the shard that `part` describes.
 
-    For the first shard, return the vectors of all shards, on which its index is trained. For the other shards, return
-    the trained index of the first shard, without vectors, or None if this index has no inverted lists. Return None if
-    `part` is None, because there is only one shard.
+    For the first shard, return the vectors of all shards, on which the index of this shard is trained. For the other
+    shards, return the trained index of the first shard, without vectors, or None if this index has no inverted lists.
+    Return None if `part` is None, because there is only one shard.
     """
     if part is None:
         return None
@@ -325,9 +325,10 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """Return for each image (n,) the encoder from whose features `map-features` has mapped the features of the image.
+    """Return for each image (n,) the name of the encoder from whose features the features of the image were mapped.
 
-    `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
+    The stage `map-features` maps features. `encoders` are the encoders of the model. The entry is null for an image
+    whose features `extract` has computed.
     """
     bounds = run.manifest.bounds("images").tolist()
     names = np.full(len(image_id), None, object)

@@ -31,9 +31,9 @@ SPARSE_PARTS = ("data", "indices", "indptr")
 CHECKED_ROWS = 8
 """Number of random vectors of each side that a new recipe embeds."""
 TOLERANCE = 1e-3
-"""Largest allowed difference between a number of a recipe's vectors and of its model's vectors, as a share of the
-greatest absolute number of the model's vectors. Rounding causes smaller differences. If a difference is larger, the
-recipe is refused."""
+"""Largest allowed difference between a number in a vector of a recipe and the same number in the vector of its model,
+as a share of the greatest absolute number in all compared vectors of the model. Rounding causes smaller differences. If
+a difference is larger, the recipe is refused."""
 README = """# A recipe for queries
 
 These files embed queries for an index of jointspace, and score them, with NumPy alone. recipe.json has the settings of

@@ -284,9 +284,9 @@ def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Read the stored regions of the images `image_id` (n,), which must ascend, with their features.
+    """Read the stored regions of the images with the ids `image_id` (n,), which must ascend.
 
-    Return encoder -> the regions with the features of this encoder.
+    Return encoder -> the regions, with their features by this encoder. An image may have no regions.
     """
     from pipeline.generate.snippets import SnippetRegions
 
@@ -301,12 +301,12 @@ def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "di
 def read_boxes(
     run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
 ) -> tuple[dict[str, np.ndarray], list[ShownBox]]:
-    """Read the features of the labelled boxes `gold` of a split, for the boxes that are stored regions.
+    """Read the features of the labelled boxes in `gold` that are in a split and are also stored regions.
 
     Return the features (k, dim) for each encoder, and a description of each of the k boxes for the results. If `whole`
-    is true, the features are (k, 2 dim) and include the whole image, as in SnippetRegions. Labelled boxes without a
-    stored region are ignored with a warning. Raises InputError if the split has no labelled box, or if none of them is
-    a stored region.
+    is true, the features are (k, 2 dim) and include the whole image, as in SnippetRegions. Labelled boxes of the split
+    that are not stored regions are ignored with a warning. Raises InputError if the split has no labelled box, or if no
+    labelled box of the split is a stored region.
     """
     from pipeline.generate.snippets import find_regions
 
@@ -346,9 +346,10 @@ def read_boxes(
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each box, the noun phrases in the captions of its image that name the label of the box.
+    """Return for each box the noun phrases that name the label of the box, from the captions of the box's image.
 
-    A phrase is a list of words. `analyze` splits a caption into words.
+    A phrase is a list of words. `analyze` splits a caption into words. The list of a box is empty if no phrase names
+    its label.
     """
     from pipeline.run.reading.texts import read_sentence_trees
 

@@ -61,9 +61,9 @@ MAX_AUDIT_FINDINGS = 24
 """Largest number of findings of the audit that the report shows of each sort: about single captions, about photos, and
 about near-duplicates. The worst findings come first."""
 SAMPLED_SHARDS = 4
-"""Largest number of shards of features that are sampled, evenly spaced."""
+"""Largest number of shards of features from which the report samples rows, for each encoder. They are evenly spaced."""
 SAMPLED_ROWS = 512
-"""Largest number of rows that are sampled from each sampled shard of features."""
+"""Largest number of rows that the report samples from such a shard of features. They are evenly spaced too."""
 EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
 """The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
@@ -173,7 +173,7 @@ class RunReport:
     def gallery(self) -> SplitGallery:
         """The split whose results come first in the report, with the embeddings of the best model.
 
-        Without evaluations it has at most MAX_MAP_PHOTOS photos of the first split of the manifest.
+        Without evaluations, the result has at most MAX_MAP_PHOTOS photos of the first split of the manifest.
         """
         manifest = self.run.manifest
         if self.comparisons:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 MIN_TRAIN_FOR_TENTH = 10
-"""Smallest number of photos in train for which `require_splits` suggests to take a tenth of them for another split. A
+"""Smallest number of photos in train with which `require_splits` suggests that a tenth of them becomes another split. A
 tenth of fewer photos is less than one photo."""
 
 

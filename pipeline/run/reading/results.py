@@ -115,9 +115,9 @@ def warnings_of(run: Path) -> list[str]:
 def example_search(index: "StoredIndex") -> list[str] | None:
     """Return the arguments of a `jointspace search` command that the index can answer, or None if no query is found.
 
-    The query is the first short caption of the index whose words the model knows all, or else the longest sequence of
-    known words in the first caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows
-    no word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
+    The query is the first short caption in which the model knows all words, or else the longest sequence of known words
+    in the first short caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows no
+    word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
     """
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder
