@@ -437,7 +437,8 @@ class Commits:
         return (place.replace("*", f"{number:05d}") for number in range(count))
 
     def _parts(self, source: str) -> Iterator[str]:
-        """Yield the places of the records `part-00000.json` and so on if `source` means all shards, otherwise nothing.
+        """Yield the places of the existing records `part-00000.json` and so on of the folder of `source`, if `source`
+        means all shards or chunks. Otherwise, yield nothing.
 
         A part is a range of shards made by one job, and its record lists the records of these shards. If a job was
         killed after it had made only some of its shards again, the record of the part does not fit these shards. The

@@ -318,13 +318,13 @@ def _resize_transform(attribute: str, size: int = 1) -> Callable[[faiss.Index], 
 
 
 def _add_centroids(index: faiss.Index) -> None:
-    """Add centroids that have no list."""
+    """Add three centroids without lists to an inverted-file index."""
     quantizer = faiss.downcast_index(index.quantizer)
     quantizer.add(np.ones((3, index.d), np.float32))
 
 
 def _raise_ids(index: faiss.Index) -> None:
-    """Raise the ids, so that the refinement would read beyond its vectors."""
+    """Add 2 to the power of 30 to all ids, so that the refinement would read beyond its vectors."""
     base = faiss.downcast_index(index.base_index)
     for number in range(base.nlist):
         if size := base.invlists.list_size(number):

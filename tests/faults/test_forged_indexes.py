@@ -156,7 +156,8 @@ def check_outcomes(bundle: Path, folder: Path, forgeries: dict[str, Forgery]) ->
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])
 def test_random_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
-    """Half of the forgeries change JSON files. A forged value may be accepted if no reader needs it."""
+    """Most forgeries of a random sample are refused. Half of the sample changes JSON files. A forged value may be
+    accepted if no reader needs it. The index without a forgery can be read."""
     forgeries = all_forgeries(run / kind)
     of_json = [name for name in forgeries if name.startswith(JSON_FILES)]
     others = [name for name in forgeries if not name.startswith(JSON_FILES)]
@@ -463,7 +464,8 @@ def test_invalid_preprocessing_on_a_card_is_refused(
 
 
 def test_a_network_that_is_larger_than_its_stored_weights_is_not_built() -> None:
-    """The network has 2.5 GB of weights, and would be built before the stored weights are read."""
+    """The settings name a network with 2.5 GB of weights, which would be built before the few stored weights are read.
+    The network is refused without so much memory."""
     settings = {"architecture": "vit_h_14", "layer": "average", "flip": False, "node": "encoder.ln", "weights": {}}
     settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
     before = kilobytes("VmSize")

@@ -61,9 +61,9 @@ MAX_AUDIT_FINDINGS = 24
 """Largest number of findings of the audit that the report shows of each sort: about single captions, about photos, and
 about near-duplicates. The worst findings come first."""
 SAMPLED_SHARDS = 4
-"""Largest number of shards of features from which the report samples rows, for each encoder. They are evenly spaced."""
+"""Largest number of evenly spaced shards from which the report samples features, for each encoder."""
 SAMPLED_ROWS = 512
-"""Largest number of rows that the report samples from such a shard of features. They are evenly spaced too."""
+"""Largest number of evenly spaced rows that the report samples from a shard of features."""
 EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
 """The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
