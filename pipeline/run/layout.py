@@ -236,7 +236,7 @@ class Layout:
 
     @property
     def removed(self) -> list[Path]:
-        """The paths of the lists of photos that `remove` has removed from the run's indexes.
+        """The paths of the lists of photos that `remove` has removed from the run's indexes, without their additions.
 
         Raises IntegrityError if a list, or a folder on the way to it, is a symbolic link.
         """

@@ -54,7 +54,7 @@ class Run:
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
 
-    If `config` is given, it replaces the stored configuration in memory. It is not written to the folder.
+    If `config` is given, it replaces the stored configuration in memory, and the file in the folder stays as it is.
     """
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:

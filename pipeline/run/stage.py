@@ -191,9 +191,9 @@ class Stage:
 
     The function has one of two forms. `function(run, job, *names)` makes the artefacts of one job.
     `function(run, jobs, *names)` makes shards: it first opens the files that all shards need, then takes one ShardJob
-    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. It
-    may take further jobs before it yields. The parameters after the second, such as `model` and `split`, are the names
-    of a job. `run` is a StageRun, which opens only declared artefacts.
+    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. The
+    function may take further jobs before it yields the number of the first. The parameters after the second, such as
+    `model` and `split`, are the names of a job. `run` is a StageRun, which opens only declared artefacts.
     """
 
     function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has

@@ -499,7 +499,7 @@ class Commits:
 
 
 def combine_digests(digests: Iterable[str]) -> str:
-    """Return one digest of several digests. It depends on their order."""
+    """Return one digest of several digests, which depends on the order of `digests`."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 

@@ -164,7 +164,7 @@ def load_tensors(data: bytes, path: Path, remedy: str = REMEDY) -> dict[str, np.
 
 
 def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of the names, types, shapes and values of all tensors. It does not depend on their order."""
+    """Return the SHA-256 of the names, types, shapes and values of all tensors, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name])

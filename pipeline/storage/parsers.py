@@ -59,11 +59,11 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], provenance: Provenance) -> None:
-    """Move the spaCy pipeline in the folder `trained` to `<folder>/pipeline`, on the same disk, with a commit record.
+    """Move the spaCy pipeline in the folder `trained` to `<folder>/pipeline`, and write its commit record.
 
-    `details` are further keys of the record, and `provenance` is the origin of the pipeline in its run. An older commit
-    record is removed before its pipeline is replaced. If the disk has no room for the new record, this raises
-    JointspaceError, and an older pipeline stays as it was.
+    Both folders must be on the same disk. `details` are further keys of the record, and `provenance` is the origin of
+    the pipeline in its run. An older commit record is removed before its pipeline is replaced. If the disk has no room
+    for the new record, this raises JointspaceError, and an older pipeline stays as it was.
     """
     final = folder / PIPELINE
     commit = folder / f"{PIPELINE}.json"

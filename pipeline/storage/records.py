@@ -42,8 +42,10 @@ class Terms(Form):
 
 
 class VocabularyForm(Form):
-    """The form of pipeline.text.vocabulary.Vocabulary in JSON. It has at least one term. The terms must be different,
-    and each term must have an idf weight."""
+    """The form of pipeline.text.vocabulary.Vocabulary in JSON.
+
+    There must be at least one term. All terms must be different, and each term must have an idf weight.
+    """
 
     settings: Terms
     normalise: bool

@@ -25,7 +25,7 @@ from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard
 
 KINDS = ("dependency", "phrase")
 FIELDS = ("parents", "words", "labels", "offsets")
-"""The packed arrays of pipeline.text.trees.Trees."""
+"""Names of the packed arrays of trees (see pipeline.text.trees.Trees)."""
 Matrix = np.ndarray | sparse.csr_array
 
 

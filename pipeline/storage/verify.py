@@ -42,7 +42,7 @@ class FaultyFile:
     """A faulty file and the reason.
 
     `target` is the file that a rule of the run must make again to repair the fault: the commit record of an artefact,
-    or the faulty file itself if no record vouches for it. It is None if no rule of the run makes the file.
+    or the faulty file itself if no record vouches for it. `target` is None if no rule of the run makes the file.
     """
 
     path: Path
@@ -70,7 +70,7 @@ class Examination:
 
 
 class NoCommitsError(IntegrityError):
-    """Error for a folder that has no JSON file which may be a commit record. It is not the folder of a run or index."""
+    """Error for a folder that has no JSON file which may be a commit record, and so is not a run or an index."""
 
 
 @dataclass(frozen=True)
@@ -212,8 +212,10 @@ def _check_commits(
 
 
 def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
-    """Add `files` to `result`. No commit record lists them. They are faults if they need a record, and otherwise
-    unvouched."""
+    """Add `files`, which no commit record lists, to `result`.
+
+    A file that needs a commit record is a fault. Any other file is unvouched.
+    """
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             reason = "uncommitted: no commit record lists it, because its writer did not finish"
@@ -231,11 +233,12 @@ def _add_inner_run(
 ) -> None:
     """Examine the run in `folder`, which is inside another run, and add the findings to `result`.
 
-    No rule of the outer run makes the files of the inner run again, so their faults get no target.
+    No rule of the outer run makes the files of the inner run again, so their faults get no target. If the inner run has
+    no commit record yet, its folder is added to the unfinished files.
 
     In an addition to an index, artefacts may be mixed, which means that an input has changed since they were made. The
-    index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. They are
-    therefore listed as former files and not as faults.
+    index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. Mixed artefacts
+    are therefore listed as former files and not as faults.
     """
     try:
         inner = examine(folder, hashed, progress)
@@ -266,8 +269,8 @@ def whole(path: Path) -> list[Path]:
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
     """Add a JSON file that cannot be read as a commit record to `result`.
 
-    It is a fault, for which `error` is the reason, if it is damaged or was a commit record. It is unvouched if it is
-    valid JSON that jointspace has not written as a commit record.
+    A file that is damaged or was a commit record is a fault, and `error` is the reason. Valid JSON that jointspace has
+    not written as a commit record is unvouched.
     """
     try:
         value = read_json(path)
@@ -397,13 +400,16 @@ def _within(run: Path, name: str) -> list[Path]:
 
 
 def means(name: str, other: str | None) -> bool:
-    """Return whether `name` is the path `other` or the last parts of this path. It is False if `other` is None."""
+    """Return whether `name` is the path `other` or the last parts of this path. If `other` is None, return False."""
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """Yield the rows of an image in a shard of any kind. They are found with the datasets `image_id`, `sentence_id`
-    and `offsets`. `sentences` are the ids of the image's captions."""
+    """Yield the rows of an image in a shard of any kind.
+
+    The rows are found with the shard's datasets `image_id`, `sentence_id` and `offsets`. `sentences` are the ids of the
+    image's captions.
+    """
     try:
         shard = Shard(path, read_commit(commit_path(path)).kind)
         owners = shard["image_id"]

@@ -249,9 +249,12 @@ def test_an_index_is_not_changed_while_one_of_its_shards_is_built(
 def test_two_shards_that_are_finished_together_clean_up_one_after_the_other(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second and the third of three shards are finished at the same moment. They replace the index of an earlier
-    configuration, which had one shard and an addition, and only one of them at a time updates the addition. The first
-    of the three shards was built before, because the other two use its lists."""
+    """The second and the third of three shards are finished at the same moment.
+
+    The new shards replace the index of an earlier configuration, which had one shard and an addition. Only one of the
+    two jobs at a time updates the addition. The first of the three shards was built before, because the other two use
+    its lists.
+    """
     run = shutil.copytree(made / "one", tmp_path / "three")
     add(run, "03")
     build(run, "/00")

@@ -260,7 +260,7 @@ def test_commit_records_that_list_each_other_do_not_loop(run: Path) -> None:
 
 
 def test_links_and_pipes_are_faults_and_are_not_read(run: Path, tmp_path: Path) -> None:
-    """`verify` does not follow the link and does not wait for the pipe. It refuses a folder without commit records."""
+    """`examine` does not follow the link and does not wait for the pipe. A folder without commit records is refused."""
     (tmp_path / "empty").mkdir()
     (run / "features").rename(tmp_path / "features")
     (run / "features").symlink_to(tmp_path / "features")

@@ -146,9 +146,10 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences with the `ids` to an index shard, and the weak texts of the images.
+    """Add the tables of the images and sentences with the `ids` to an index shard.
 
-    `encoders` are the names of the image encoders of the model.
+    The table of the images also has their weak texts, and, if features of an image were mapped from another encoder,
+    the column `mapped_from`. `encoders` are the names of the image encoders of the model.
     """
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
