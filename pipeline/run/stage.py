@@ -59,7 +59,8 @@ Kind = TypeVar("Kind", Artefact, Shards, Outside)
 class UndeclaredInputError(Exception):
     """Error for a stage whose function asks for an artefact that the stage does not declare.
 
-    It is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run again.
+    Such a request is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run
+    again.
     """
 
 

@@ -87,7 +87,7 @@ def box_texts(config: "Config") -> Outside | None:
 def vocabulary_of(config: "Config", layout: Layout, model: str) -> Artefact | None:
     """Return the vocabulary of a model that reads tokens or trees, or None if the model reads neither.
 
-    For an ensemble it is the file with the vocabularies of its members.
+    For an ensemble, the result is the file with the vocabularies of its members.
     """
     members = config.members(model)
     if not any(config.model(member).spec.words for member in members or [model]):
