@@ -44,8 +44,8 @@ pixels, `grow_batch` may increase it."""
 MAX_BATCH_IMAGES = 2048
 """Largest number of images in one forward pass on a GPU that `grow_batch` tries during the extraction of features."""
 MIN_SPEEDUP = 1.05
-"""Smallest ratio of the rows per second of a doubled batch to the rows per second of the batch before with which
-`grow_batch` accepts the doubled batch."""
+"""Smallest speed-up with which `grow_batch` accepts a doubled batch: its number of rows per second, divided by the
+number of rows per second of the batch before."""
 MIN_COSINE = 0.999
 """Minimum cosine between an image's features from a larger batch and from the first, smallest batch. If one image has a
 smaller cosine, `grow_batch` does not use the larger batch."""
@@ -54,8 +54,8 @@ log = logging.getLogger(__name__)
 
 
 def find_device(name: str) -> "torch.device":
-    """Return the device `name` (auto, cpu, cuda, cuda:N). auto is the current CUDA device, or the CPU if torch sees
-    none.
+    """Return the device `name` (auto, cpu, cuda, cuda:N). auto is the current CUDA device, or the CPU if torch sees no
+    CUDA device.
 
     Raises UsageError if torch cannot use the device, for example because it does not exist.
     """
@@ -90,8 +90,8 @@ def find_gpu(name: str) -> "torch.device | None":
 def may_have_gpu() -> bool:
     """Return whether torch might see a CUDA device, judging by CUDA_VISIBLE_DEVICES and the driver's files.
 
-    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise it is true on Linux if the driver has created
-    one of the DRIVER_FILES. It is always true on Windows, and always false on other systems.
+    If CUDA_VISIBLE_DEVICES hides all GPUs, the result is false. Otherwise, the result is true on Windows, and on Linux
+    if the driver has created one of the DRIVER_FILES. It is false on other systems.
     """
     visible = os.environ.get(VISIBLE_DEVICES)
     if visible is not None and (not visible.strip() or visible.strip().startswith("-")):
@@ -114,8 +114,8 @@ def visible_names() -> list[str]:
 
 
 def visible_gpus() -> list[str]:
-    """Return the names of the GPUs that this process can use, or an empty list. Imports torch only if the machine might
-    have a GPU."""
+    """Return the names of the GPUs that this process can use, or an empty list. torch is imported only if the machine
+    might have a GPU."""
     if not may_have_gpu():
         return []
     import torch
@@ -342,12 +342,12 @@ _held: "list[FileLock]" = []
 
 
 def take_gpus(count: int) -> None:
-    """Lock `count` of the visible GPUs for this process, and hide the other GPUs from it by CUDA_VISIBLE_DEVICES.
+    """Lock `count` of the visible GPUs for this process, and hide all other GPUs by CUDA_VISIBLE_DEVICES.
 
-    Waits until other processes of this user have released enough GPUs. After `take_gpus(0)` no GPU is visible. If at
-    most `count` GPUs are visible, all of them stay visible without a lock, because a job queue has chosen them. Must be
-    called before CUDA starts. Raises UsageError if the folder of the locks cannot be created, is a link, or belongs to
-    another user.
+    The call waits until other processes of this user have released enough GPUs, and must come before CUDA starts. After
+    `take_gpus(0)`, no GPU is visible. If at most `count` GPUs are visible, all of them stay visible without a lock,
+    because a job queue has chosen them. Raises UsageError if the folder of the locks cannot be created, is a link, or
+    belongs to another user.
     """
     names = visible_names()
     if count == 0:

@@ -82,7 +82,7 @@ def map_reduce(
 
 
 def _in_order(results: Iterator[Result], count: int, combine: Callable[[Result, Result], Result]) -> Result:
-    """Combine the next `count` results of an iterator, in at most MAX_RUNS runs (see the module)."""
+    """Combine the next `count` results of an iterator, in at most MAX_RUNS runs (see the docstring of the module)."""
     length = -(-count // MAX_RUNS)
     runs = (reduce(combine, islice(results, length)) for _ in range(0, count, length))
     return reduce(combine, runs)
@@ -108,8 +108,8 @@ def connect(cluster: "str | Cluster", name: str) -> "Iterator[Client]":
 
 
 def import_extra(module: str, extra: str) -> ModuleType:
-    """Import and return a module that the optional dependencies `extra` of jointspace install. Raises UsageError with
-    the command that installs it if it is missing."""
+    """Import and return a module that the optional dependencies `extra` of jointspace install. If the module is
+    missing, this raises UsageError with the command that installs it."""
     try:
         return importlib.import_module(module)
     except ImportError as error:

@@ -69,9 +69,8 @@ class MultiVectors(Ragged):
     `vectors` (total, c) has the vectors of all items, one item after another. With `offsets` (n + 1,) int64, item i has
     the rows offsets[i] to offsets[i + 1] - 1. `globals` (n, g) has one additional vector for each item, or is None if
     the model has no global vectors. `boxes` (total, 4) are the boxes of images' regions, x1, y1, x2, y2 in pixels of
-    the original image, and None for sentences. `vectors` and `globals` are tensors
-    in a network, and arrays when they are read or written. `vectors` is None if the vectors are stored in a FAISS index
-    instead.
+    the original image, and None for sentences. `vectors` and `globals` are tensors in a network, and arrays when they
+    are read or written. `vectors` is None if the vectors are stored in a FAISS index instead.
     """
 
     ONE_PER_ROW: ClassVar[tuple[str, ...]] = ("globals",)
@@ -83,7 +82,7 @@ class MultiVectors(Ragged):
 
     @property
     def box_array(self) -> np.ndarray:
-        """The boxes (total, 4) of the regions of images. Must not be used for sentences, which have none."""
+        """The boxes (total, 4) of the regions of images. An assertion fails for sentences, which have no boxes."""
         assert self.boxes is not None
         return self.boxes
 

@@ -15,8 +15,8 @@ if TYPE_CHECKING:
     from numpy.typing import ArrayLike
 
 MIN_ELEMENTS_FOR_TORCH = 1 << 30
-"""Number of elements of an array from which on the faster conversion to float32 by torch saves more time than the
-import of torch takes (1.5 s)."""
+"""Smallest number of elements of an array for which torch is imported to convert the array to float32. With fewer
+elements, the faster conversion by torch saves less time than the import takes (1.5 s)."""
 FLOAT16_VALUES = 1 << 16
 """Number of different float16 values."""
 
@@ -82,7 +82,7 @@ def fast_at_float64(device: "torch.device") -> bool:
 
 def choose_precision(name: str, device: "torch.device") -> "torch.dtype":
     """Return the dtype with the name `float32`, `bfloat16` or `auto`. `auto` is bfloat16 if `device` has hardware for
-    it, and else float32."""
+    products in bfloat16, and else float32."""
     import torch
 
     fast = name == "bfloat16" or (name == "auto" and fast_at_bfloat16(device))

@@ -39,8 +39,8 @@ class Ragged:
         return runs(np.zeros(len(self), np.int64), self.lengths)
 
     def positions(self, rows: np.ndarray) -> np.ndarray:
-        """Return the positions in the columns of all values of the rows with the numbers `rows` (k,), one row after
-        another."""
+        """Return where the columns have the values of the rows with the numbers `rows` (k,): the positions of all these
+        values, one row after another, as (total,)."""
         return runs(self.offsets[:-1][rows], self.lengths[rows])
 
     def take(self, rows: np.ndarray) -> Self:
@@ -85,13 +85,15 @@ class Ragged:
 
 
 def offsets_of(lengths: Sequence[int] | np.ndarray) -> np.ndarray:
-    """Return the offsets (n + 1,) int64 of n rows with the numbers of values `lengths`: the start of each row, followed
-    by the end of the last row."""
+    """Return the offsets (n + 1,) int64 of n rows: the start of each row, followed by the end of the last row.
+
+    `lengths` (n,) has the number of values in each row.
+    """
     return np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
 
 
 def runs(starts: np.ndarray, lengths: np.ndarray) -> np.ndarray:
-    """Return the numbers of k runs of consecutive whole numbers, one run after another, as (total,).
+    """Return k runs of consecutive whole numbers, one run after another, as one array (total,).
 
     Run i has `lengths[i]` numbers and begins with the number `starts[i]`.
     """

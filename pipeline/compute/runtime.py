@@ -66,8 +66,8 @@ def keep_freed_memory(largest: int) -> None:
 def return_freed_memory() -> None:
     """Return the freed blocks of memory of this process to the system.
 
-    It is called after a step that needed much more memory than the next steps. It has no effect if the C library is not
-    GNU's.
+    The caller has finished a step that needed much more memory than the next steps. The call has no effect if the C
+    library is not GNU's.
     """
     if trim := getattr(ctypes.CDLL(None), "malloc_trim", None):
         trim(0)
@@ -76,7 +76,7 @@ def return_freed_memory() -> None:
 @contextmanager
 def without_collection() -> Iterator[None]:
     """Disable Python's cyclic garbage collection within the `with` block. Afterwards it is enabled again if it was
-    before.
+    enabled before.
 
     Large imports leave no garbage, and the search for garbage takes a sixth of their time.
     """

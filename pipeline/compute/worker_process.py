@@ -83,8 +83,8 @@ def memory_limit(more: int) -> Iterator[None]:
     one thread per core.
 
     If the block needs more memory, it raises MemoryError, or the exception of the library that failed to allocate
-    memory. The limit exists only in worker processes on Linux. Elsewhere, if the system does not report the present
-    use, or if a lower limit is set already, this sets no limit.
+    memory. The limit is set only in worker processes on Linux, only if the system reports the present use, and only if
+    no lower limit is set already.
     """
     if _parent is None or sys.platform != "linux":
         yield
@@ -131,7 +131,7 @@ def attempt(function: Callable[[Item], Result], item: Item) -> Result | Failure:
 
 
 def begin(serve: Callable[[Connection], None], connection: Connection, variables: Mapping[str, str]) -> None:
-    """Run in a new child process: set the environment `variables`, and call `serve(connection)`.
+    """Set the environment `variables`, and call `serve(connection)`. This is the first function of a child process.
 
     The process ignores Ctrl-C, which its parent handles. It ends when its parent ends, even if the parent is killed.
     """

@@ -55,8 +55,8 @@ def isolated_map(
     chunk: int = CHUNK_ITEMS,
     preload: Sequence[str] = (),
 ) -> Generator[Result | Failure, None, None]:
-    """Call `function` on each item in `processes` worker processes, and yield its result or a Failure for each item, in
-    the order of `items`.
+    """Call `function` on each item in `processes` worker processes. Yield the result or a Failure for each item, in the
+    order of `items`.
 
     At most CHUNKS_AHEAD chunks of `chunk` items per process are read ahead. The function, the items and the results are
     pickled. The number of threads of this process is divided among the processes. If the function needs modules that
@@ -388,8 +388,8 @@ def private_folder(folder: Path, remedy: str) -> Path:
     """Create `folder`, which only this user can read, and return it. Missing parents are created with the default
     permissions. A folder that exists keeps its permissions.
 
-    Raises UsageError if it cannot be created, is a link or a file, or belongs to another user. The message ends with
-    the `remedy`, which is a clause such as `set TMPDIR to another folder`.
+    Raises UsageError if `folder` cannot be created, is a link or a file, or belongs to another user. The message ends
+    with the `remedy`, which is a clause such as `set TMPDIR to another folder`.
     """
     try:
         with suppress(FileExistsError):

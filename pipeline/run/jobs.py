@@ -13,8 +13,11 @@ from pipeline.storage.json_files import read_json
 
 
 class Jobs:
-    """Describes the jobs of a run, each with its inputs. The digests and the checks of inputs are cached for further
-    jobs, so a later change of an input is not noticed."""
+    """The jobs of the run `run`. Its methods describe a job with the digests of its inputs, and say whether a job is
+    done.
+
+    The digests and the checks of inputs are kept for further jobs, so a later change of an input is not noticed.
+    """
 
     def __init__(self, run: Run) -> None:
         self.run = run
@@ -59,7 +62,7 @@ class Jobs:
         return ShardJob(provenance, digests, path, outputs, names, number=number, shards=shards, rows=rows)
 
     def is_done(self, job: Job) -> bool:
-        """Return whether all outputs of a job exist in their recorded sizes and were made from its present inputs.
+        """Return whether all outputs of a job have their recorded sizes and were made from the job's present inputs.
 
         The present inputs include the version of the stage and the settings on which the outputs depend. A job whose
         outputs have no commit record, such as an HTML page, is never done.
@@ -98,7 +101,7 @@ class Jobs:
     def _digest(self, source: Outside | Artefact) -> str:
         """Return the digest of a file that the user supplied, or of an artefact outside the run's folder.
 
-        Raises InputError if the file cannot be read.
+        Raises InputError if the user's file cannot be read, and IntegrityError if the artefact's record cannot be read.
         """
         key = str(source.path)
         if key not in self._digests:

@@ -1,6 +1,7 @@
 """The path of each artefact of a run. The rules, the commands and the Python API all take their paths from here.
 
-A name may be a Snakemake wildcard: `layout.features("{encoder}")` has a path pattern for Snakemake.
+A name that is passed to a method may be a Snakemake wildcard: `layout.features("{encoder}")` has a path pattern for
+Snakemake.
 """
 
 import re
@@ -73,8 +74,8 @@ Made = TypeVar("Made", Artefact, Shards)
 
 @dataclass(frozen=True)
 class Line(Generic[Made]):
-    """An entry of the layout without names in its path. As an attribute of a Layout, it is the artefact that
-    `make(root, pattern)` returns for the folder of the run."""
+    """An entry of the layout whose `pattern` is a fixed path below the folder of the run. As an attribute of a Layout,
+    it is the artefact that `make(root, pattern)` returns, where `root` is the folder of the run."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -85,8 +86,9 @@ class Line(Generic[Made]):
 
 @dataclass(frozen=True)
 class NamedLine(Generic[Made]):
-    """An entry of the layout whose pattern has {names} in braces. As an attribute of a Layout, it is a method that
-    takes values for these names as arguments, such as a model, and returns the artefact."""
+    """An entry of the layout whose `pattern` is a path with {names} in braces. As an attribute of a Layout, it is a
+    method that takes a value for each of these names, such as a model, in the order of the names in the pattern. The
+    method returns the artefact that `make(root, path)` returns for the completed path."""
 
     pattern: str
     make: Callable[[Path, str], Made]
@@ -101,7 +103,10 @@ class NamedLine(Generic[Made]):
 
 
 def shards(pattern: str, chunked: bool = False) -> NamedLine[Shards]:
-    """Declare artefacts of shards in the folder `pattern`, which has {names} in braces. Shards describes `chunked`."""
+    """Declare artefacts of shards in the folder `pattern`, which has {names} in braces.
+
+    `chunked` says whether the files are made from chunks of shards, as the class Shards describes.
+    """
     return NamedLine(pattern, lambda root, name: Shards(name, root / name, chunked=chunked))
 
 
@@ -116,7 +121,7 @@ def artefact(pattern: str, commit: str = "", path: str = "", key: str = "") -> L
 
 def artefacts(pattern: str, commit: str = "", path: str = "") -> NamedLine[Artefact]:
     """Declare artefacts at `pattern` + `path` with commit records at `pattern` + `commit`. The pattern has {names} in
-    braces. If both suffixes are "", the file of an artefact is its own commit record."""
+    braces. If `commit` and `path` are "", the file of an artefact is its own commit record."""
     return NamedLine(pattern, artefact(pattern, commit, path).make)
 
 
@@ -144,8 +149,8 @@ class Layout:
     # --- the collection
 
     manifest = artefact("manifest", "/manifest.json", key="fingerprint")
-    """The images, sentences and other rows of the collection. Jobs depend on the fingerprint of these rows. They do not
-    depend on the location of the photos or on the list of rejected photos."""
+    """The images, sentences and other rows of the collection. Jobs depend on the fingerprint of these rows, but not on
+    the location of the photos or on the list of rejected photos."""
 
     # --- images
 
@@ -231,7 +236,7 @@ class Layout:
 
     @property
     def removed(self) -> list[Path]:
-        """The paths of the lists of photos that `remove` has removed from the run's indexes.
+        """The paths of the lists of photos that `remove` has removed from the run's indexes, without their additions.
 
         Raises IntegrityError if a list, or a folder on the way to it, is a symbolic link.
         """
@@ -251,5 +256,5 @@ class Layout:
         return path
 
     def file(self, name: str) -> Artefact:
-        """Return a file of the run that is its own commit record."""
+        """Return the artefact `name`, a file of the run at this path that is its own commit record."""
         return self.permit(Artefact(name, self.root / name, self.root / name))

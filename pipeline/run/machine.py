@@ -61,7 +61,7 @@ EXTRAS = {
     "metrics": ("pycocoevalcap", "BLEU, ROUGE-L and CIDEr of generated captions, and METEOR with Java"),
     "test": ("pytest", "the tests"),
 }
-"""Extra of this distribution -> a module that the extra installs, and the purpose of the extra."""
+"""The extras (optional dependencies) of jointspace: extra -> a module that the extra installs, and its purpose."""
 
 
 @dataclass(frozen=True)
@@ -232,9 +232,9 @@ class Speed:
 class Estimate:
     """The estimated needs of a run on a number of `images` and `sentences`.
 
-    `hours` has the time that a job takes to extract the features of each measured encoder. `disk` has bytes by kind
-    of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read pixels and have
-    no measured speed.
+    `hours` has the hours that a single job takes to extract the features of all images, by measured encoder. `disk` has
+    bytes by kind of artefact, and `memory` has bytes of one job by stage. `not_measured` are the encoders that read
+    pixels and have no measured speed.
     """
 
     images: int

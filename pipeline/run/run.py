@@ -54,7 +54,7 @@ class Run:
         run = Run("results/demo")
         run.model("ncca").details["training_log"]
 
-    If `config` is given, it replaces the stored configuration in memory. It is not written to the folder.
+    If `config` is given, it replaces the stored configuration in memory, and the file in the folder stays as it is.
     """
 
     def __init__(self, root: Path | str, config: "Config | None" = None) -> None:
@@ -100,8 +100,8 @@ class Run:
     def photographs(self) -> "ImageSource":
         """The source of the photos in the folder in which they are now.
 
-        This is the folder that `ingest` read, or data_root of the configuration if only data_root still exists. A
-        warning is logged if the folder that `ingest` read no longer exists.
+        This is the folder that `ingest` read, unless this folder no longer exists and data_root of the configuration
+        does. A warning is logged if the folder that `ingest` read no longer exists.
         """
         from pipeline.storage.sources import ImageSource
 
@@ -125,7 +125,10 @@ class Run:
         return Features(self.manifest, lambda encoder: self.layout.features(encoder).folder)
 
     def pairs(self, *splits: str) -> "SplitPairs":
-        """Return the images of some splits and their sentences. Raises InputError if no image has a sentence."""
+        """Return the ids of the captioned images of some splits, and the ids of their captions.
+
+        Raises InputError if no image of these splits has a caption.
+        """
         from pipeline.storage.pairs import split_pairs
 
         return split_pairs(self.manifest, *splits)
@@ -223,9 +226,9 @@ class Run:
         return find_gpu(self.config.device)
 
     def precision(self, name: str) -> "torch.dtype":
-        """Return the dtype of matrix products for the name of a precision in the configuration.
+        """Return the dtype of matrix products for `name`, a precision in the configuration such as `float32`.
 
-        `auto` depends on the device of the run.
+        For the name `auto`, the dtype depends on the device of the run.
         """
         from pipeline.compute.precision import choose_precision
 
@@ -241,10 +244,11 @@ class Run:
     def decoders(self) -> int:
         """Number of processes that decode images.
 
-        If extract.decode_workers is null, there are MIN_DECODERS if the encoder runs on the CPU, because the encoder
-        keeps the CPU busy. If the encoder runs on a GPU, there are almost as many as threads of the job. If the job has
-        several GPUs, its processes share the decoders, and the environment variable DECODERS_VARIABLE has the number
-        for this process. Raises UsageError if the variable is not a number.
+        If the job has several GPUs, its processes share the decoders, and the environment variable DECODERS_VARIABLE
+        has the number for this process. Otherwise, the number is extract.decode_workers. If this key is null and the
+        encoder runs on the CPU, the number is MIN_DECODERS, because the encoder keeps the CPU busy. If the key is null
+        and the encoder runs on a GPU, the number is the number of threads of the job less GPU_THREADS, and at least
+        MIN_DECODERS. Raises UsageError if the variable is not a number.
         """
         if share := os.environ.get(runtime.DECODERS_VARIABLE):
             if not share.isdecimal():
@@ -263,10 +267,10 @@ class StageRun(Run):
     """A run as the function of a stage sees it. It opens only the declared inputs and outputs of the stage.
 
     `every` lists the names of the jobs in this call. `inputs` joins the inputs that the stage's `reads` and `may_read`
-    return for each of these jobs. The layout raises UndeclaredInputError for any other artefact of the run. So does
-    every reader, since all readers take their paths from the layout. For a stage over shards, the manifest raises the
-    same error for a table that is not among the stage's `columns`. The table `images` is also allowed if `splits` is
-    among them.
+    return for each of these jobs. The layout raises UndeclaredInputError for any other artefact of the run. All methods
+    that open an artefact therefore raise this error too, because they take the path from the layout. For a stage over
+    shards that does not declare the whole manifest, the manifest raises the error for a table that is not among the
+    stage's `columns`. The table `images` is also allowed if `splits` is among the columns.
     """
 
     def __init__(self, run: Run, stage: Stage, every: Sequence[Names]) -> None:
@@ -324,7 +328,7 @@ def shards_of_part(shards: int, part: int, parts: int) -> range:
 
 
 def not_a_run(folder: Path) -> UsageError:
-    """Return the error for a folder that a user has given as the folder of a run, but that is not one."""
+    """Return the error for a folder that a user has named as the folder of a run, but that is not a run."""
     near = _near_run(folder)
     question = f" Did you mean {near}?" if near else ""
     return UsageError(
@@ -334,9 +338,9 @@ def not_a_run(folder: Path) -> UsageError:
 
 
 def _near_run(folder: Path) -> str | None:
-    """Return the folder of a run that the user may have meant by `folder`, or None.
+    """Return the folder of a run that the user may have meant by `folder`, or None if no such run exists.
 
-    It is a run above or below `folder`, or a run next to `folder` with a similar name.
+    This is a run above or below `folder`, or a run next to `folder` with a similar name.
     """
     around = [above for above in folder.absolute().parents[:3] if is_run(above)]
     below = [path for kind in ("*", "results/*") for path in sorted(folder.glob(kind)) if is_run(path)]

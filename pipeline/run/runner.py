@@ -1,4 +1,4 @@
-"""Runs a stage, either as a single job or over the shards of a part.
+"""Running a stage, either as a single job or over the shards of a part.
 
 Shards are made in this process, in several processes of this machine, on its GPUs, or on a Dask cluster. A worker
 process opens the stage once and keeps it open for all of its shards. The worker commits each shard itself, so
@@ -85,7 +85,7 @@ class ShardTask:
         return number
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make the missing shards, and yield the number of each shard when it is committed."""
+        """Make the missing shards among `numbers`, and yield the number of each shard when it is committed."""
         return OpenStage(self).make(numbers)
 
 
@@ -105,9 +105,10 @@ class OpenStage:
         self._making: Iterator[int] = iter(())
 
     def make(self, numbers: Iterable[int]) -> Iterator[int]:
-        """Make the missing shards in one call of the stage's function, and yield the number of each committed shard.
+        """Make the missing shards among `numbers` in one call of the stage's function, and yield the number of each
+        committed shard.
 
-        The function may begin a shard before the shard before it is committed.
+        The function may begin a shard while the previous shard is not committed yet.
         """
         with ExitStack() as opening:
             # Garbage collection is off while the function imports torch, until it takes its first job.
@@ -117,7 +118,7 @@ class OpenStage:
     def make_one(self, number: int) -> None:
         """Make one shard.
 
-        If the call of the stage's function that made the previous shard still takes jobs, it makes this shard too.
+        If the call of the stage's function that made the previous shard has not ended, this call makes the shard too.
         Otherwise the function is called anew.
         """
         self._waiting.append(number)
@@ -130,9 +131,9 @@ class OpenStage:
             yield self._waiting.popleft()
 
     def _missing(self, numbers: Iterable[int], opened: Callable[[], None]) -> Iterator[ShardJob]:
-        """Yield the jobs of the missing shards among `numbers`.
+        """Yield the jobs of the missing shards among `numbers`, or of all of them if the task makes shards anew.
 
-        `opened` is called before the first job is yielded, or at the end if no shard is missing.
+        `opened` is called before the first job is yielded, or at the end if there is no job.
         """
         for number in numbers:
             jobs = [self.jobs.shard_job(self.stage, names, number) for names in self.task.every]
@@ -228,7 +229,7 @@ def _shards_of(stage: Stage, run: Run, names: Names) -> Shards:
 def commit_part(
     shards: Shards, number: int, numbers: Sequence[int], provenance: Provenance, summed: Sequence[Path]
 ) -> None:
-    """Write the commit record of part `number`, after all of its shards, which have the `numbers`, are made.
+    """Write the commit record of the part `number` of `shards`. `numbers` are the shards of the part, which must exist.
 
     `provenance` is the origin that the record notes. `summed` are the paths of further commit records that the record
     lists. Unfinished files of the shards are removed.
@@ -271,9 +272,9 @@ def _make_missing(run: Run, stage: Stage, task: ShardTask, numbers: Sequence[int
 def _environments(run: Run, stage: Stage, shards: int) -> list[dict[str, str]]:
     """Return the environment variables of each worker process that makes some of `shards` shards.
 
-    There is one process per GPU if the stage uses GPUs and several are visible, and else `workers` processes. They
-    share the threads of this process. Processes on GPUs also divide the number of decoding processes among themselves
-    that a job with a single GPU would start.
+    If the stage uses GPUs and several GPUs are visible, there is one process per GPU. Otherwise, there are as many
+    processes as the key `workers` says. There are never more processes than shards. All processes share the threads of
+    this process. Processes on GPUs also share the decoding processes that a job with a single GPU would start.
     """
     config = run.config
     gpus = visible_gpus()[:shards] if stage.gpu and config.device in ("auto", "cuda") else []

@@ -59,7 +59,8 @@ Kind = TypeVar("Kind", Artefact, Shards, Outside)
 class UndeclaredInputError(Exception):
     """Error for a stage whose function asks for an artefact that the stage does not declare.
 
-    It is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run again.
+    Such a request is a bug in the stage. If it were allowed, a change of that artefact would not make the stage run
+    again.
     """
 
 
@@ -87,15 +88,16 @@ class NamedInputs:
         return None if self.values.get(name) is None else self._one(name, Outside).path
 
     def all_shards(self, name: str) -> dict[str, Shards]:
-        """Return a group of sharded artefacts by name, such as the features of each encoder."""
+        """Return the sharded artefacts of the input `name`, which is a mapping, such as encoder -> its features."""
         return self._several(name, Shards)
 
     def artefacts(self, name: str) -> dict[str, Artefact]:
-        """Return a group of artefacts by name."""
+        """Return the artefacts without shards of the input `name`, which is a mapping, such as text encoder -> its
+        parameters."""
         return self._several(name, Artefact)
 
     def paths(self, name: str) -> dict[str, Path]:
-        """Return the paths of a group of files that the user supplied, by name."""
+        """Return the paths of the files that the user supplied as the input `name`, which is a mapping of files."""
         return {key: file.path for key, file in self._several(name, Outside).items()}
 
     def _one(self, name: str, kind: type[Kind]) -> Kind:
@@ -169,12 +171,12 @@ class ShardJob(Job):
 
     @property
     def image_id(self) -> "np.ndarray":
-        """The ids of the shard's images."""
+        """The ids of the images in the shard, or in all shards of the chunk, as (n,) int64."""
         return _range(self.rows.first_image, self.rows.last_image)
 
     @property
     def sentence_id(self) -> "np.ndarray":
-        """The ids of the shard's sentences."""
+        """The ids of the sentences in the shard, or in all shards of the chunk, as (m,) int64."""
         return _range(self.rows.first_sentence, self.rows.last_sentence)
 
 
@@ -190,9 +192,9 @@ class Stage:
 
     The function has one of two forms. `function(run, job, *names)` makes the artefacts of one job.
     `function(run, jobs, *names)` makes shards: it first opens the files that all shards need, then takes one ShardJob
-    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. It
-    may take further jobs before it yields. The parameters after the second, such as `model` and `split`, are the names
-    of a job. `run` is a StageRun, which opens only declared artefacts.
+    after another from the iterator `jobs`, and yields the number of each shard as soon as the shard is committed. The
+    function may take further jobs before it yields the number of the first. The parameters after the second, such as
+    `model` and `split`, are the names of a job. `run` is a StageRun, which opens only declared artefacts.
     """
 
     function: Callable[..., Any]  # Any: the parameters decide which of the two forms it has
@@ -220,9 +222,9 @@ class Stage:
     choices: "Callable[[Config], Iterable[Names]]" = lambda config: [()]
     """Function of the configuration that returns the names of all possible jobs."""
     wanted: "Callable[[Config], Iterable[Names]]" = lambda config: ()
-    """Function of the configuration that returns the names of those jobs of the stage that Snakemake's rule `all`, a
-    whole run, makes. The command of the stage runs the same jobs if it gets no names, or all possible jobs if there are
-    none of these."""
+    """Function of the configuration that returns the names of the jobs of the stage in a whole run (Snakemake's rule
+    `all`). The command of the stage runs these jobs if it gets no names. If the function returns no names, the command
+    runs all possible jobs."""
     gpu: bool = False
     """Whether a job computes on a GPU if the run uses one."""
     decodes: bool = False
@@ -256,9 +258,11 @@ class Stage:
 
     @property
     def together(self) -> bool:
-        """Whether one call of the function makes the shards of several names. Its last parameter is then variadic, such
-        as `*encoders`. The function gets the jobs of one shard number one after another, and yields the number when all
-        of them are committed."""
+        """Whether one call of the function makes the shards of several jobs, such as the shards of several encoders.
+
+        The last parameter of the function is then variadic, such as `*encoders`. The function gets the jobs of one
+        shard number one after another, and yields this number when all of these jobs are committed.
+        """
         return self._parameters[-1].kind is Parameter.VAR_POSITIONAL
 
     @property
@@ -284,9 +288,10 @@ class Stage:
     def select(self, config: "Config", given: Sequence[str]) -> list[Names]:
         """Return the names of the jobs that start with the names in `given`.
 
-        If `given` has fewer names than a job, return the jobs among them that the configuration wants, or all of them
-        if it wants none. A name may be shortened to its last component: `clip` selects `encoders/clip`. Raises
-        UsageError, with the known names, for a name that the configuration does not have.
+        If `given` has fewer names than a job, return only the jobs that `wanted` returns for the configuration, or all
+        jobs if `wanted` returns none of them. A name may be shortened to its last component: `clip` selects
+        `encoders/clip`. Raises UsageError, with the known names, for a name that the configuration does not have, and
+        UsageError if the configuration has no job of this stage.
         """
         choices = [tuple(choice) for choice in self.choices(config)]
         for position, name in enumerate(given):

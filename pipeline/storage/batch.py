@@ -1,12 +1,12 @@
-"""Publishes several files together, so that readers never see a mixture of old and new files.
+"""Publishing several files together, so that readers never see a mixture of old and new files.
 
 Each file is written under a temporary name in its own folder and synced. When all files of the batch are written,
 `os.replace` gives each file its final name, so a full disk is noticed before any older file is touched. All files are
 written through plain Python file objects, because the writers of numpy, faiss and HDF5 can report success on a full
 disk.
 
-A temporary name is `.<name>.tmp.<machine>-<process>`. It contains the machine, because several machines may share a
-disk.
+A temporary name is `.<name>.tmp.<machine>-<process>`, with a hash of the host name and the number of the process. It
+names the machine, because several machines may share a disk.
 """
 
 import errno
@@ -44,7 +44,7 @@ class FileSum(TypedDict):
 
 
 class FileBatch:
-    """Several files that get their names together: call `add` or `link` for each file, and then `publish`.
+    """Several files that get their final names together: call `add` or `link` for each file, and then `publish`.
 
     Older files with these names stay intact until `publish` is called.
     """
@@ -91,16 +91,20 @@ class FileBatch:
         return {"bytes": size, "sha256": digest.hexdigest()}
 
     def link(self, path: Path, source: Path) -> None:
-        """Add a hard link to the existing file `source`, which gets the name `path` when the batch is published.
+        """Add a hard link to the existing file `source`. The link gets the name `path` when the batch is published.
 
-        Raises OSError if the link cannot be made, for example because the file system does not support hard links.
+        Raises OSError if the link cannot be made, for example because the file system does not support hard links, and
+        JointspaceError if the folder of `path` cannot be created.
         """
         self._sweep(path)
         os.link(source, _temporary(path))
         self._written[path] = _temporary(path)
 
     def _sweep(self, path: Path) -> None:
-        """Create the folder of `path`, and remove the temporary files of `path` that dead processes have left."""
+        """Create the folder of `path`, and remove the temporary files of `path` that dead processes have left.
+
+        Raises JointspaceError if the folder cannot be created or a file cannot be removed.
+        """
         try:
             if path.parent not in self._orphans:
                 path.parent.mkdir(parents=True, exist_ok=True)
@@ -141,7 +145,7 @@ class FileBatch:
 
     @contextmanager
     def discarded_on_error(self) -> Iterator[None]:
-        """Remove the temporary files if the block raises an error."""
+        """Remove the temporary files of the batch if the block raises an error, which is raised again."""
         try:
             yield
         except BaseException:
@@ -149,7 +153,7 @@ class FileBatch:
             raise
 
     def discard(self) -> None:
-        """Remove the temporary files. Older files keep their names."""
+        """Remove the temporary files of the batch. Older files keep their names."""
         for temporary in self._written.values():
             with suppress(OSError):  # The caller already gets the error that made the batch fail.
                 temporary.unlink(missing_ok=True)
@@ -180,7 +184,8 @@ def new_folder(output: Path) -> Iterator[Path]:
     """Yield a temporary folder that is renamed to `output` if the block succeeds, and removed otherwise.
 
     Temporary folders of `output` that killed processes left behind are removed. The caller must hold the lock of
-    `output`. Raises UsageError if `output` exists, and JointspaceError if it cannot be written.
+    `output`. Raises UsageError if `output` already exists, and JointspaceError if the folder cannot be made or renamed,
+    or if the block raises an OSError.
     """
     if os.path.lexists(output):
         raise UsageError(f"{output} already exists. Name a folder that does not exist yet.")
@@ -279,9 +284,10 @@ def _is_abandoned(path: Path) -> bool:
 
 
 def remove_own(folder: Path, names: re.Pattern[str]) -> None:
-    """Remove the files directly in `folder` whose whole name matches `names`, and leftover temporary files.
+    """Remove the files directly in `folder` whose whole name matches `names`, and temporary files of dead processes.
 
-    Then removes the folder if it is empty. All other files stay, and a link to a folder is left alone.
+    The folder is then removed too if it is empty. All other files stay. Nothing happens if `folder` is a link or does
+    not exist.
     """
     if folder.is_symlink() or not folder.is_dir():
         return

@@ -56,9 +56,10 @@ class ShortlistCard(CardPart):
     """The settings and the recall of a multi-vector model's shortlist: the items that are scored exactly.
 
     The exact products of each query vector with its `nearest` vectors enter the estimated scores of items, and the
-    `shortlist` items with the best estimated scores are scored exactly. Both are null if all items are scored exactly.
-    `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second` is the speed of
-    searches with the shortlist, and `exact_queries_per_second` of searches that score all items exactly.
+    `shortlist` items with the best estimated scores are scored exactly. `nearest` and `shortlist` are null if all items
+    are scored exactly. `recall` is the share of a query's 10 best items that the shortlist finds. `queries_per_second`
+    is the speed of searches with the shortlist, and `exact_queries_per_second` is the speed of searches that score all
+    items exactly.
     """
 
     nearest: Positive | None

@@ -39,7 +39,7 @@ CARRIED = "commit"
 """The key of an index's card that contains the commit record. The card itself has another form, because an index may be
 copied away from its run."""
 MAX_CACHED_COMMITS = 1 << 12
-"""Number of commit records, and of file hashes, that a process keeps in memory."""
+"""Maximum number of commit records that a process keeps in memory. The limit for hashes of files is equal."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,8 @@ class Provenance:
 
     @property
     def fingerprint(self) -> str:
-        """The fingerprint of the origin. A rerun uses stored unfinished work if it has the same fingerprint."""
+        """The fingerprint of the origin. A rerun uses stored unfinished work only if it has the same fingerprint as the
+        job."""
         return fingerprint(self.stage, self.version, self.keys, self.inputs)
 
 
@@ -158,7 +159,7 @@ def publish(
     beside: Mapping[str, bytes | memoryview] = MappingProxyType({}),
     batch: FileBatch | None = None,
 ) -> Commit:
-    """Write an artefact, further files in its folder, and their commit record.
+    """Write an artefact, further files in its folder, and their commit record. Return the record.
 
     `data` is the content of the file `path`, and `beside` the contents of the further files by name. The record notes
     the `kind` of the artefact, its number of `rows`, and `details`, which are further values for its readers. An older
@@ -180,10 +181,10 @@ def publish_record(
 ) -> Commit:
     """Write the JSON object `value` to `path` as its own commit record, and further files into the folder of `path`.
 
-    `beside` has the contents of the further files by name. The record vouches for them, and for files that are already
-    written: `files` has the result of `describe_file` for each of these by name. With a `batch`, all files become
-    visible when the caller publishes the batch. An artefact without `provenance` does not belong to a run. Raises
-    JointspaceError if a file cannot be written.
+    `beside` has the contents of the further files by name. The record vouches for the further files, and for `files`,
+    which are already written: file name -> the result of `describe_file`. With a `batch`, all files become visible when
+    the caller publishes the batch. An artefact without `provenance` does not belong to a run. Returns the record.
+    Raises JointspaceError if a file cannot be written.
     """
     writer = FileBatch() if batch is None else batch
     written = {name: writer.add(path.with_name(name), data) for name, data in beside.items()}
@@ -206,10 +207,10 @@ def seal(
     provenance: Provenance | None,
     digest: str | None = None,
 ) -> Commit:
-    """Return a commit record with the keys of `value`, which vouches for `files`, for the caller to write to `path`.
+    """Return a commit record with the keys of `value` that vouches for `files`. The caller writes the record to `path`.
 
-    The place is `path` relative to the root of `provenance`, or only the name of `path` without `provenance`. The
-    digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
+    The place of the record is `path` relative to the root of `provenance`, or only the name of `path` if `provenance`
+    is None. The digest is computed from `value`, `files` and the place, unless the caller passes a `digest`.
     """
     place = path.name if provenance is None else Path(os.path.relpath(path, provenance.root)).as_posix()
     rest = {**value, "place": place, "files": dict(files)}
@@ -221,9 +222,9 @@ def seal(
 
 
 def carry(provenance: Provenance, path: Path, digest: str) -> dict[str, Any]:
-    """Return the value for the key CARRIED of the card `path` of an index, which is the index's commit record.
+    """Return the commit record of an index, which the caller stores under the key CARRIED in the card `path`.
 
-    `digest` is the fingerprint on the card and becomes the digest of the record. The record does not list files,
+    `digest` is the fingerprint on the card, and becomes the digest of the record. The record does not list files,
     because the card lists them.
     """
     commit = seal(path, {}, {}, provenance, digest)
@@ -274,7 +275,8 @@ def remove_from(first: int, path_of: Callable[[int], Path], alone: bool = False)
 def read_commit(path: Path) -> Commit:
     """Read the commit record in the file `path`.
 
-    Raises IntegrityError if the file does not exist, is damaged, or is not a commit record.
+    Raises IntegrityError if the file does not exist, is damaged, is not a commit record, or is the card of an index
+    that was changed after its run had built the index.
     """
     with refusing(path):
         status = os.stat(path)
@@ -354,9 +356,10 @@ def read_verified(path: Path, kind: str, anywhere: bool = False) -> tuple[bytes,
 class Commits:
     """The commit records below the folder `root` of a run.
 
-    The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the module). The
-    digest of an input and the comparison of inputs with a record are computed once and kept, so a later change of an
-    input is not noticed. Otherwise, the result of a method does not depend on earlier calls.
+    The methods take an input as `source`, which is a key of the `inputs` of a commit record (see the docstring of this
+    module). The digest of an input, and the comparison of a record with the digests of its inputs, are computed once
+    and kept, so a later change of an input is not noticed. Otherwise, the result of a method does not depend on earlier
+    calls.
     """
 
     def __init__(self, root: Path) -> None:
@@ -382,8 +385,9 @@ class Commits:
     def is_done(self, path: Path, provenance: Provenance) -> bool:
         """Return whether the artefact whose commit record is `path` is complete and up to date.
 
-        It is complete if the record is at its place and the files have the sizes that it lists. It is up to date if the
-        record has the stage, the version and the keys of `provenance`, and at least its inputs.
+        The artefact is complete if the record is at its place and the files have the sizes that the record lists. The
+        artefact is up to date if the record has the stage, the version and the keys of `provenance`, and lists each
+        input of `provenance` with the digest there. The record may list more inputs.
         """
         try:
             commit = read_commit(path)
@@ -433,7 +437,8 @@ class Commits:
         return (place.replace("*", f"{number:05d}") for number in range(count))
 
     def _parts(self, source: str) -> Iterator[str]:
-        """Yield the places of the records `part-00000.json` and so on if `source` means all shards, otherwise nothing.
+        """Yield the places of the existing records `part-00000.json` and so on of the folder of `source`, if `source`
+        means all shards or chunks. Otherwise, yield nothing.
 
         A part is a range of shards made by one job, and its record lists the records of these shards. If a job was
         killed after it had made only some of its shards again, the record of the part does not fit these shards. The
@@ -479,7 +484,8 @@ class Commits:
         return fault
 
     def _missing(self, source: str) -> Fault | None:
-        """Return the fault if a commit record of an input is missing although its folder exists, or None."""
+        """Return the fault if a commit record of the input `source` is missing, although the folder of the record
+        exists. Otherwise return None."""
         place = source.partition("#")[0]
         folder = (self.root / place).parent
         if not folder.is_dir():
@@ -493,7 +499,7 @@ class Commits:
 
 
 def combine_digests(digests: Iterable[str]) -> str:
-    """Return one digest of several digests. It depends on their order."""
+    """Return one digest of several digests, which depends on the order of `digests`."""
     return hashlib.sha256("\n".join(digests).encode()).hexdigest()
 
 
@@ -510,9 +516,10 @@ def file_faults(commit: Commit, hashed: bool) -> Iterator[Fault]:
 
 
 def file_fault(path: Path, about: FileSum, hashed: bool = True) -> str:
-    """Return how the file `path` differs from the size, and with `hashed` from the sha256, in `about`.
+    """Return how the file `path` differs from the size, and with `hashed` also from the sha256, in `about`.
 
-    The text is empty if the file does not differ. A process hashes a file again only if its size or time has changed.
+    The text begins with truncated, changed, missing or unreadable, and is empty if the file does not differ. A process
+    hashes a file again only if the size, the inode or the time of modification has changed.
     """
     try:
         status = path.stat()

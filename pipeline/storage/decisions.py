@@ -45,9 +45,10 @@ class Decision(NamedTuple):
 
 
 def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the table that `audit` writes
-    """Return the photo and the caption on which a person can decide, or None if the finding is a near-duplicate.
+    """Return the photo and the caption of a finding, on which a person can decide, or None for a near-duplicate.
 
-    The caption is "" if the finding is about all captions of the photo.
+    `finding` is a row of the table that `audit` writes. The caption is "" if the finding is about all captions of the
+    photo.
     """
     if finding["captions"] is None:
         return None
@@ -55,12 +56,12 @@ def pair_of(finding: Mapping[str, Any]) -> Pair | None:  # Any: a row of the tab
 
 
 def one_line(caption: str) -> str:
-    """Return a caption with single spaces."""
+    """Return the caption on one line, with single spaces between its words and none at its ends."""
     return " ".join(caption.split())
 
 
 def read_decisions(path: Path) -> list[Decision]:
-    """Read the decisions in a file, in their order. There are none if the file does not exist.
+    """Read the decisions in a file, in their order. The list is empty if the file does not exist.
 
     Raises InputError if the file cannot be read, or if a row is not a decision. The message has the number of this row.
     """

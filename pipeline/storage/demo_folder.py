@@ -1,4 +1,4 @@
-"""Writes and checks the folder of a generated demo collection, whose commit record is `demo.json`.
+"""Writing and checking the folder of a generated demo collection, whose commit record is `demo.json`.
 
 `make-demo` replaces the demo in a folder only if the folder has the file `.jointspace-demo`, and refuses other folders
 that contain files."""
@@ -17,7 +17,7 @@ from pipeline.storage.json_files import Json
 MARK = ".jointspace-demo"
 """Name of the empty file that marks a folder whose demo may be replaced."""
 IMAGE = re.compile(r"(scene|weak)-\d{5,}\.jpg")
-"""Pattern of the names of the images."""
+"""Pattern of the names of the image files of a demo."""
 
 
 class DemoFolder:

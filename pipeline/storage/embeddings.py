@@ -7,7 +7,7 @@ A shard of the kind `fragments` belongs to a multi-vector model. `images` (total
 regions. Image i has the rows [image_offsets[i], image_offsets[i + 1]), and the first of them is the whole image.
 `boxes` (total regions, 4) contains x1, y1, x2, y2 of each region in pixels of the original image. `sentences` (total
 words, c) contains the vectors of all words, with `sentence_offsets` in the same way. If the model has global vectors,
-these are `image_globals` (n, g) and `sentence_globals` (m, g).
+these are `image_globals` (n, g) and `sentence_globals` (m, g). `image_id` and `sentence_id` are as above.
 """
 
 from collections.abc import Mapping, Sequence
@@ -43,7 +43,7 @@ def write_embeddings(
     *,
     provenance: Provenance | None = None,
 ) -> Commit:
-    """Write the vectors of one shard with their commit record.
+    """Write the vectors of one shard with their commit record, and return the record.
 
     `sides` has the vectors of the `images` and of the `sentences` of the shard, and `ids` has the ids (n,) and (m,) of
     both under the same keys. `rule` scores the items of a multi-vector model and is None for other models. `details`
@@ -72,12 +72,12 @@ class Embeddings:
 
     `name` is the name of the model in the configuration, `registered` is its model type, and `model` is the digest of
     its files. `multi_vector` says whether an item has several vectors, `dim` is the number of dimensions of a vector,
-    and `metric`, or `rule` for a multi-vector model, compares the items. `refits` is the name of the model that it
-    refits on more data, or None. `vocabulary` is the digest of the vocabulary of its captions, or None.
+    and `metric`, or `rule` for a multi-vector model, compares the items. `refits` is the name of the other model that
+    this model refits on more data, or None. `vocabulary` is the digest of the vocabulary of its captions, or None.
 
-    A shard is opened, and its hash is checked, when it is first used. With a multi-vector model, all shards are opened
-    at once, because the number of vectors of each item is needed. Raises IntegrityError if an opened shard is not
-    valid.
+    The constructor checks the commit record of the first shard. A shard is opened, and its hash is checked, when it is
+    first used. With a multi-vector model, the constructor opens all shards, because the number of vectors of each item
+    is needed. Raises IntegrityError if an opened shard is not valid.
     """
 
     def __init__(self, manifest: Manifest, folder: Path) -> None:
@@ -136,9 +136,9 @@ class Embeddings:
         return vectors if outline is None else replace(outline, vectors=vectors)
 
     def outline(self, modality: str, ids: np.ndarray) -> MultiVectors | None:
-        """Read offsets, global vectors and boxes of a multi-vector model's items, but not their vectors.
+        """Read the offsets, global vectors and boxes of the items with these ids (k,), but not their vectors.
 
-        Returns None for a model with one vector per item.
+        Captions have no boxes. Returns None for a model with one vector per item.
         """
         if not self.multi_vector:
             return None
@@ -150,9 +150,10 @@ class Embeddings:
         return MultiVectors(None, offsets_of(self._lengths(modality, ids)), globals_, boxes)
 
     def rows_of(self, modality: str, ids: np.ndarray) -> ChosenRows:
-        """Return the vectors (n, c) of the `images` or `sentences` with these ids, one item after another.
+        """Return the vectors (n, c) of the `images` or `sentences` with these ids (k,), one item after another.
 
-        They are read from the shards when the result is indexed.
+        The vectors are read from the shards when the result is indexed. n is k, or, with a multi-vector model, the
+        number of all vectors of these items.
         """
         return ChosenRows(self._chained(modality), self._vector_rows(modality, ids))
 

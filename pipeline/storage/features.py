@@ -111,9 +111,9 @@ def write_features(
 def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str = "extract.storage") -> np.ndarray:
     """Convert features (n, dim) from float32 to the stored `dtype`.
 
-    `names` are the n images or texts. Raises InputError that names the first of them whose features are not finite,
-    overflow in this type, or are all smaller than its smallest normal number although they are not all zero. In the
-    last two cases, the message also names `key`, the configuration key that chooses the type.
+    `names` are the names of the n images or texts. Raises InputError that names the first image or text whose features
+    are not finite, overflow in this type, or are all smaller than the smallest normal number of this type although they
+    are not all zero. In the last two cases, the message also names `key`, the configuration key that chooses the type.
     """
     if len(bad := np.flatnonzero(~np.isfinite(features).all(axis=1))):
         raise InputError(
@@ -139,7 +139,7 @@ def to_stored(features: np.ndarray, dtype: str, names: Sequence[str], key: str =
 class Features:
     """The feature shards of a manifest: the files `shard-00000.h5` and so on in the folder `folder_of(encoder)`.
 
-    The shard that was opened last stays open for each encoder.
+    For each encoder, the shard that was opened last stays open.
     """
 
     def __init__(self, manifest: Manifest, folder_of: Callable[[str], Path]) -> None:

@@ -69,9 +69,9 @@ def _without_waiting(path: str, flags: int) -> int:
 
 @contextmanager
 def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> Iterator[None]:
-    """Turn an OSError from reading `path` into an IntegrityError.
+    """Turn an OSError in the block, which reads the file `path`, into an IntegrityError.
 
-    The message is the result of `explain`, which describes `remedy` and `missing`.
+    The message is the result of `explain`, to which `remedy` and `missing` are passed.
     """
     try:
         yield
@@ -82,8 +82,9 @@ def refusing(path: Path, remedy: str = REMEDY, missing: str | None = None) -> It
 def explain(path: Path, error: OSError, remedy: str = REMEDY, missing: str | None = None) -> str:
     """Describe an `error` from reading `path` in sentences that end with the `remedy`.
 
-    Two errors have another remedy. If the file does not exist, the message is `path`, followed by the text `missing`,
-    or by RUN_FIRST if that is None. If the permission is missing, the message asks for it.
+    Two errors have another remedy. If the file does not exist, the message is `path` and the text `missing`. If
+    `missing` is None, the message says that the file does not exist, and ends with RUN_FIRST. If this user may not read
+    the file, the message asks for the permission.
     """
     if error.errno == errno.ENOENT:
         return f"{path} {missing or f'does not exist. {RUN_FIRST}'}"
@@ -100,7 +101,7 @@ def read_bytes(path: Path) -> bytes:
 
 
 def map_hashed(path: Path) -> tuple[memoryview, str]:
-    """Return a memory map of a file, and its SHA-256. The file must never be written again.
+    """Return a memory map of a file, and the SHA-256 of the file. The file may be replaced later, but not overwritten.
 
     The hash is computed by reading the file, because pages that are read through a map stay in memory. Raises OSError
     if the file cannot be read or is not a regular file.
@@ -112,12 +113,13 @@ def map_hashed(path: Path) -> tuple[memoryview, str]:
 
 
 def map_verified(path: Path, sha256: str) -> tuple[memoryview, str]:
-    """Map a file as `map_hashed` does, but do not hash a large file again that had the hash `sha256` before.
+    """Return a memory map of a file, and the SHA-256 of the file. A large file that had the hash `sha256` when it was
+    hashed before is not hashed again.
 
     Such a file is recognised by its path, device, inode, size, and times of modification and of status change. The
-    kernel sets the time of status change whenever the content or another time changes, and no program can choose it.
-    Returns the map and the hash of the file. If the file was changed, this hash differs from `sha256`, and the caller
-    must compare the two. Raises OSError if the file cannot be read or is not a regular file.
+    kernel sets the time of status change whenever the content or another time changes, and no program can choose it. If
+    the file was changed, the returned hash differs from `sha256`, so the caller must compare the two. Raises OSError if
+    the file cannot be read or is not a regular file.
     """
     with open_regular(path) as file:
         before = os.fstat(file.fileno())
@@ -180,7 +182,7 @@ def walk(folder: Path) -> Iterator[tuple[Path, os.stat_result | OSError]]:
 
 
 def require_no_links(top: Path, folder: Path) -> None:
-    """Raise IntegrityError if `folder`, any file or folder in it, or a folder between `top` and it is a link.
+    """Raise IntegrityError if `folder`, a file or folder below it, or a folder between `top` and `folder` is a link.
 
     An index from an untrusted source could otherwise contain a link to a private file of this user, which would be
     copied, or to a folder, which would be changed. `top` itself may be a link, because the user has named it.
@@ -213,9 +215,9 @@ def plain(name: object, source: Path | str) -> str:
 def name_fault(name: str, listed: bool = False) -> str | None:
     """Return why an index must not contain `name`, or None if it may.
 
-    `name` is the relative path of a photo, or of a member of a tar shard. The reason is a few words of the kind of
-    fault, a colon, and a sentence without a full stop. If `name` is `listed`, it comes from a list of the user. It may
-    then have backslashes and a drive of Windows, because the photo that it means can have another name.
+    `name` is the relative path of a photo, or of a member of a tar shard. The result consists of a few words that name
+    the fault, a colon, and sentences without the last full stop. `listed` says whether the name comes from a list of
+    the user. Such a name may have backslashes and a drive of Windows, because the photo can have another name.
     """
     if not UNPLAIN.search(name):
         return None
@@ -230,7 +232,10 @@ def name_fault(name: str, listed: bool = False) -> str | None:
 
 
 def first_unplain(names: Sequence[str | None]) -> int | None:
-    """Return the position of the first name that `name_fault` refuses, or None if it refuses none of them."""
+    """Return the position of the first name that `name_fault` refuses, or None if there is no such name.
+
+    A name may be None, which counts as a permitted name.
+    """
     # One search in all names takes a tenth of the time. It can also match a line of a name that `name_fault` accepts.
     if not UNPLAIN_LINE.search("\n".join(name for name in names if name is not None)):
         return None

@@ -55,23 +55,23 @@ class ShardSide:
 
     @property
     def ids(self) -> np.ndarray:
-        """The id (n,) of each row in the manifest."""
+        """The ids (n,) of the images or captions in the rows of the table, as in the manifest."""
         return self.table[NUMBER[self.modality]].to_numpy()
 
     @property
     def owners(self) -> np.ndarray:
-        """The id of the image (n,) to which each row belongs."""
+        """The ids (n,) of the images to which the rows belong."""
         return self.table["image_id"].to_numpy()
 
     @property
     def alive(self) -> np.ndarray:
-        """The rows (k,) that were not removed."""
+        """The numbers (k,) of the rows that were not removed from the index."""
         return np.flatnonzero(~is_removed(self.table))
 
     @property
     def numbers(self) -> np.ndarray:
-        """The ids of the vectors in the FAISS index: the numbers of their rows. The vectors of a multi-vector model are
-        numbered from 0 without gaps."""
+        """The ids of all vectors in the FAISS index: the numbers of their rows, or, for a multi-vector model, numbers
+        from 0 without gaps."""
         return self.alive if self.outline is None else np.arange(self.outline.offsets[-1])
 
     def without(self, rows: np.ndarray) -> "ShardSide":
@@ -92,8 +92,8 @@ def sides_of(shard: IndexShard) -> list[ShardSide]:
 def require_numbering(shard: IndexShard, sides: Sequence[ShardSide], embeddings: "Embeddings") -> None:
     """Raise IntegrityError unless `embeddings` come from the model of `shard`, and their manifest has the same ids.
 
-    `sides` are the images and captions of the shard. The images and captions that were not removed
-    must be in the manifest, with their ids.
+    `sides` are the images and captions of the shard. The images and captions that were not removed must be in the
+    manifest, with their ids.
     """
     models = {str(shard.folder): shard.model_digest, str(embeddings.folder): embeddings.model}
     require_same("model", models)
@@ -127,7 +127,7 @@ class Change:
 
 @contextmanager
 def changing(folder: Path, output: Path | None) -> Iterator[Change]:
-    """Open the index in `folder` for a change, which the block makes in place or in a changed copy `output`.
+    """Open the index in `folder` for a change. The block makes the change in a copy `output`, or in place without it.
 
     The copy has links to the unchanged files, and its folder appears when the block has ended without an error. An
     index that is changed in place is opened after its lock and the locks of its shards and additions are acquired, so
@@ -153,7 +153,10 @@ def changing(folder: Path, output: Path | None) -> Iterator[Change]:
 
 
 def link_shard(shard: IndexShard, output: Path) -> None:
-    """Copy an index shard to the folder `output`, as hard links to its files if the file system supports them."""
+    """Copy an index shard to the folder `output`, as hard links to its files if the file system supports them.
+
+    The card of the copy has no commit record, because no rule of a run makes the copy again.
+    """
     writer = IndexWriter(output)
     writer.link(shard)
     writer.commit(source=shard.card, but=[CARRIED])
@@ -177,7 +180,10 @@ def photos_of(index: StoredIndex) -> Iterator[StoredPhoto]:
 
 
 def read_removed(shard: IndexShard) -> dict[str, str]:
-    """Read which photos were removed from an index shard, as name -> sha256. There are none without a file REMOVED."""
+    """Read which photos were removed from an index shard, as name -> sha256, or "" for an unknown sha256.
+
+    The result is empty if the shard has no file REMOVED.
+    """
     path = shard.folder / REMOVED
     return parse_removed(read_lines(path)) if path.exists() else {}
 
@@ -213,7 +219,7 @@ def were_removed(images: pa.Table, root: Path | str, removed: Set[str]) -> np.nd
 def hidden_photos(index: StoredIndex, folder: Path) -> list[int]:
     """Return the ids of the photos that `index` still has, although an index of the same run lists them as removed.
 
-    `folder` is the folder of the index.
+    `folder` is the folder of the index. Other indexes of the run that cannot be read are ignored.
     """
     gone: set[str] = set()
     for other in indexes_of_run(folder):

@@ -28,8 +28,8 @@ CHANGING = (
     *("images.tradeoff.json", "sentences.tradeoff.json", "regions.tradeoff.json", "words.tradeoff.json"),
     *("fragments.safetensors", "background.safetensors", "vocabulary.json"),
 )
-"""Files that an index shard may have besides its card, model and encoders. A new shard in the folder of an older shard,
-whose card may be missing, replaces or removes them."""
+"""Files that an index shard may have besides its card, model and encoders. When a new shard is written over an older
+shard, these files are replaced or removed, even if the older shard has lost its card."""
 COLUMNS = {
     "images": pa.schema(
         [
@@ -41,7 +41,7 @@ COLUMNS = {
 }  # fmt: skip
 """The columns of each table that readers need. The collection's own columns may follow."""
 NUMBER = {"images": "image_id", "sentences": "sentence_id"}
-"""The column that contains the id of each row."""
+"""Modality -> the column of its table that contains the id of each row."""
 ID_LIMIT = 1 << 31
 """Ids in a table must be below this number."""
 SIZE_LIMIT = 1 << 62
@@ -89,7 +89,8 @@ def require_plain_rows(path: Path, rows: pa.Table, first: int) -> None:
 
 
 def require_distinct(path: Path, table: pa.Table, name: str) -> None:
-    """Raise IntegrityError that names a row if another row has the same id in the column `name`."""
+    """Raise IntegrityError that names a row of the file `path` if an earlier row has the same id in the column
+    `name`."""
     ids = table[name].to_numpy()
     first = np.unique(ids, return_index=True)[1]
     if len(first) < len(ids):
@@ -106,7 +107,10 @@ def numbered(folder: Path, number: int) -> Path:
 
 
 def listed(folder: Path) -> list[str]:
-    """Return the names of the files on the card of the index shard in `folder`, or none if the card cannot be read."""
+    """Return the names of the files on the card of the index shard in `folder`.
+
+    The list is empty if the card cannot be read.
+    """
     try:
         return list(read_json(folder / CARD)["files"])
     except (OSError, IntegrityError, KeyError, TypeError):
@@ -131,7 +135,8 @@ def remove_files(folder: Path, names: Iterable[str]) -> None:
 def remove_shard(folder: Path) -> None:
     """Remove the index shard in `folder`: first its card, then the files on the card, and the folder if it is empty.
 
-    Does nothing if the folder has no card. Raises IntegrityError, before anything is removed, if the card is damaged.
+    Nothing is removed if the folder has no card. Raises IntegrityError, also before anything is removed, if the card is
+    damaged.
     """
     if not is_regular(folder / CARD):
         return
@@ -168,7 +173,7 @@ def home_of(shards: Sequence[Path]) -> Path:
 
 def added_to(home: Path) -> list[Path]:
     """Return the folders of the shards that were added to the index in the folder `home`, in the order of their
-    numbers."""
+    numbers. Raises IntegrityError if one of them contains a link."""
     require_no_links(home, home / ADDED)
     folders = [folder for folder in (home / ADDED).glob("*-*") if folder.name.partition("-")[0].isdecimal()]
     folders.sort(key=lambda folder: int(folder.name.partition("-")[0]))

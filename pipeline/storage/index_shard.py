@@ -10,7 +10,7 @@
     vocabulary.json                            the words of models that read tokens or trees
     encoders/<name>/model.safetensors + .json  image encoders, which turn images into features
     background.safetensors                     vectors with which scores are compared (pipeline.index.calibration)
-    card.json                                  the size and sha256 of every file, and the measurements
+    card.json                                  the size and sha256 of all other files, and the measurements
 
 An index `index/<model>/` is usually one such folder. An index of many millions of photos has several of them, in
 `index/<model>/00/` and so on, each for some shards of the run (see pipeline.storage.stored_index).
@@ -84,7 +84,8 @@ class IndexWriter:
     def add(self, name: str, data: bytes | memoryview | Writer) -> None:
         """Write the file `name`, which is a path with forward slashes below the folder of the shard.
 
-        The parts that a Writer produces are written in turn, so that the file is never complete in memory.
+        The file gets its name when `commit` is called. If `data` is a Writer, the parts that it produces are written in
+        turn, so that the content is never complete in memory.
 
         Raises IntegrityError if `name` is not a plain relative name or leads through a link, and JointspaceError if the
         file cannot be written.
@@ -97,11 +98,13 @@ class IndexWriter:
         self.add(name, to_parquet(table))
 
     def add_json(self, name: str, value: Json) -> None:
-        """Write a value as the JSON file `name`, without the key `check`, because the card has the hash of the file."""
+        """Write a value as the JSON file `name`. The file does not get the key `check`, with which jointspace protects
+        other JSON files, because the card has the hash of the file."""
         self.add(name, json.dumps(value, indent=1, ensure_ascii=False, allow_nan=False).encode())
 
     def add_outlines(self, outlines: Mapping[str, MultiVectors]) -> None:
-        """Write the offsets, boxes and global vectors of the `images` and `sentences` of a multi-vector model."""
+        """Write the offsets, boxes and global vectors of the `images` and `sentences` of a multi-vector model into the
+        file OUTLINES."""
         arrays = {"boxes": outlines["images"].boxes}
         for modality, one in SIDES.items():
             arrays |= {f"{one}_offsets": outlines[modality].offsets, f"{one}_globals": outlines[modality].globals}
@@ -111,18 +114,19 @@ class IndexWriter:
     def add_parameters(self, source: Path, prefix: str = "") -> None:
         """Copy a model or an encoder from the folder `source`: its commit record and all files that the record lists.
 
-        They are copied to the folder `prefix` of the shard, which ends with a slash, or "" for the shard itself.
+        These files are copied to the subfolder `prefix` of the shard. `prefix` ends with a slash, or is "" for the
+        folder of the shard itself.
         """
         commit = Path(source) / "model.json"
         for name in (*read_commit(commit).files, commit.name):
             self.add(prefix + name, read_bytes(inside(Path(source), name, commit)))
 
     def link(self, shard: "IndexShard", but: Collection[str] = ()) -> None:
-        """Add all files of another shard except `but`, as hard links if the file system supports them.
+        """Add all files on the card of another `shard`, except the names in `but`, as hard links.
 
-        On other file systems, the files are copied. Linked files are not checked, because readers check them against
-        the card. If the other shard is in the same folder, its files stay there without a link. Raises JointspaceError
-        if another process has changed the other shard since it was opened.
+        On a file system without hard links, the files are copied. Linked files are not checked, because readers check
+        them against the card. If the other shard is in the same folder, its files stay there without a link. Raises
+        JointspaceError if another process has changed the other shard since it was opened.
         """
         files = {name: shard.about(name) for name in shard.card.files if name not in but}
         if shard.folder == self.folder:
@@ -216,14 +220,17 @@ class IndexShard:
         return data
 
     def about(self, name: str) -> FileSum:
-        """Return the size and the sha256 of the file `name` on the card. Raises IntegrityError if it is not listed."""
+        """Return the size and the sha256 that the card lists for the file `name`.
+
+        Raises IntegrityError if the card does not list the file.
+        """
         if name not in self.card.files:
             raise IntegrityError(f"{self.folder / CARD} does not list the file {name}. {REBUILD}")
         file = self.card.files[name]
         return {"bytes": file.bytes, "sha256": file.sha256}
 
     def check(self) -> None:
-        """Hash all files on the card, even with `skip_verified`. Raises IntegrityError if one is missing or was
+        """Hash all files on the card, even with `skip_verified`. Raises IntegrityError if a file is missing or was
         changed."""
         for name in self.card.files:
             self._map(name, skip_verified=False)
@@ -280,7 +287,10 @@ class IndexShard:
         return table
 
     def arrays(self, name: str) -> dict[str, np.ndarray]:
-        """Read the arrays in the safetensors file `name`."""
+        """Read the arrays in the safetensors file `name`, and return them by name.
+
+        Raises IntegrityError if the file is missing, is not on the card, was changed, or is not a safetensors file.
+        """
         return load_tensors(self.read(name), self.folder / name, REBUILD)
 
     def vocabulary(self) -> JsonObject:
@@ -318,7 +328,8 @@ class IndexShard:
 
 
 def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
-    """Return `table` with `rows` (k,) cleared: their ids stay, and all other columns are null."""
+    """Return a copy of `table` in which the rows with the numbers `rows` (k,) are cleared: their ids stay, and they are
+    null in all other columns."""
     gone = np.zeros(table.num_rows, bool)
     gone[rows] = True
     kept = pa.array(np.arange(table.num_rows), mask=gone)
@@ -327,5 +338,6 @@ def forget(table: pa.Table, rows: np.ndarray) -> pa.Table:
 
 
 def hide(table: pa.Table, image_ids: Sequence[int]) -> pa.Table:
-    """Return `table` with the rows of these images, or of their captions, cleared as by `forget`."""
+    """Return a table of images or captions, in which the rows of the images `image_ids` or of their captions are
+    cleared as by `forget`: they contain only ids."""
     return forget(table, np.flatnonzero(np.isin(table["image_id"], image_ids))) if image_ids else table

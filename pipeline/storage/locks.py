@@ -40,11 +40,11 @@ WITHOUT_LOCKS = (errno.ENOSYS, errno.ENOLCK, errno.EOPNOTSUPP)
 def hold(path: Path, wait: bool = False) -> Iterator[None]:
     """Hold the lock of the file or folder `path` during the block, so that no other holder of this lock writes it.
 
-    Creates the missing folders above `path`, and finally removes them again if they are still empty. If another process
-    or thread holds the lock, this waits until the lock is free if `wait` is true. Otherwise it raises a JointspaceError
-    that names the process, as far as the lock file describes it. It also raises a JointspaceError if the lock file
-    cannot be created, or if a file that is not a lock file has the name of the lock file. On a file system without
-    locks, it logs a warning and goes on without a lock.
+    Missing folders above `path` are created, and finally removed again if they are still empty. If another process or
+    thread holds the lock, this function waits with `wait` until the lock is free. Without `wait`, it raises a
+    JointspaceError that names the process, as far as the lock file describes the process. It also raises a
+    JointspaceError if the lock file cannot be created, or if a file that is not a lock file has the name of the lock
+    file. On a file system without locks, it logs a warning and goes on without a lock.
     """
     lock = path.resolve().with_name(f".{path.resolve().name}.lock")
     kernel = FileLock(lock, timeout=-1 if wait else 0, fallback_to_soft=False)
@@ -87,7 +87,8 @@ def hold(path: Path, wait: bool = False) -> Iterator[None]:
 
 
 def is_lock(path: Path) -> bool:
-    """Return whether `path` has the name of a lock file, and is empty or describes a holder by the SIGNATURE_KEYS."""
+    """Return whether `path` is a lock file of jointspace: a regular file that has the name of a lock file, and is empty
+    or describes the holder of the lock by JSON with the SIGNATURE_KEYS."""
     if not LOCK.fullmatch(path.name) or not is_regular(path):
         return False
     try:

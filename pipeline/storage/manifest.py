@@ -128,9 +128,10 @@ class Manifest:
     def table(self, name: str, number: int, column: str | None = None) -> pa.Table:
         """Return the rows of the shard `number` in the table `name`, which is a key of TABLES.
 
-        With `column`, only this column is read from the file. For each table, the rows that were last read with all
-        columns stay in memory. If the requested rows are in memory, all their columns are returned, even with `column`.
-        Raises IntegrityError if a file is damaged or belongs to another manifest.
+        The result is empty if the shard has no rows in this table. With `column`, only this column is read from the
+        file. For each table, the rows that were last read with all columns stay in memory. If the requested rows are in
+        memory, all their columns are returned, even with `column`. Raises IntegrityError if a file is damaged or
+        belongs to another manifest.
         """
         self._require(name)
         if (held := self._held.get(name)) and held[0] == number:
@@ -197,7 +198,7 @@ class Manifest:
         return self.table("sentences", number, "image_id")["image_id"].to_numpy()
 
     def texts(self, number: int) -> list[str]:
-        """Return the captions of a shard."""
+        """Return the captions of a shard in the order of the manifest."""
         return self.table("sentences", number)["text"].to_pylist()
 
     def texts_of(self, split: str, shards: range | None = None) -> Iterator[str]:
@@ -210,7 +211,7 @@ class Manifest:
             yield from sentences["text"].filter(own).to_pylist()
 
     def rows(self, name: str, numbers: np.ndarray | Sequence[int]) -> pa.Table:
-        """Return the rows `numbers` of the table `name`, which is a key of TABLES. Only their shards are read.
+        """Return the rows `numbers` of the table `name`, which is a key of TABLES. Other shards are not read.
 
         Raises IndexError if a number is out of range, or if the numbers are not in ascending order.
         """
@@ -229,14 +230,15 @@ class Manifest:
         return pa.concat_tables(found) if found else TABLES[name].empty_table()
 
     def pick(self, image_id: np.ndarray | Sequence[int]) -> list[dict[str, Any]]:
-        """Return the rows of the images `image_id` in the given order. Only their shards are read."""
+        """Return the rows of the images with the ids `image_id` in the table of images, as dictionaries in the given
+        order. Only the shards of these images are read."""
         image_id = np.asarray(image_id, np.int64)
         distinct, positions = np.unique(image_id, return_inverse=True)
         rows = self.rows("images", distinct).to_pylist()
         return [rows[position] for position in positions.tolist()]
 
     def of_image(self, name: str, image_id: int) -> pa.Table:
-        """Return the rows of an image in the table `name`, which is a key of TABLES. Only its shard is read."""
+        """Return the rows of an image in the table `name`, which is a key of TABLES. Only the image's shard is read."""
         table = self.table(name, image_id // self.shard_size)
         first, last = np.searchsorted(table["image_id"].to_numpy(), [image_id, image_id + 1]).tolist()
         return table.slice(first, last - first)
@@ -262,13 +264,15 @@ class Manifest:
         return ShardRows(number, first_image, last_image, first_sentence, last_sentence, first_document, digests)
 
     def span(self, shards: range) -> ShardRows:
-        """Return the rows of consecutive shards as if they were one, with the number and fingerprints of the first."""
+        """Return the rows of consecutive shards, at least one, as if they were one shard. The result has the number and
+        the fingerprints of the first shard."""
         first = self.shard(shards[0])
         last = self.shard(shards[-1])
         return replace(first, last_image=last.last_image, last_sentence=last.last_sentence)
 
     def _record(self, number: int) -> Mapping[str, Any]:
-        """Return the commit record of a shard. Raises IntegrityError if the manifest does not vouch for it."""
+        """Return the content of the commit record of a shard. Raises IntegrityError if the record is missing, or is not
+        the record for which the manifest vouches."""
         path = shard_commit(self.folder, number)
         _require_whole(path, self.summary["files"][f"shards/{path.name}"])
         return read_commit(path).value
@@ -393,7 +397,8 @@ def _add_shard(
 
 
 def _shard(path: Path) -> Commit | None:
-    """Read the commit record of a shard. Return None if there is none, or if a file of the shard is damaged."""
+    """Read the commit record of a shard. Return None if the record is missing, or if it or a file of the shard is
+    damaged."""
     try:
         return open_commit(path) if is_regular(path) else None
     except IntegrityError:
@@ -403,7 +408,7 @@ def _shard(path: Path) -> Commit | None:
 def split_into_shards(
     parts: Iterable[Mapping[str, pa.Table]], shard_size: int
 ) -> Iterator[tuple[dict[str, list[int]], dict]]:
-    """Cut tables of successive images into shards of `shard_size` images.
+    """Cut tables of successive images into shards of `shard_size` images. The last shard may have fewer images.
 
     Yields for each shard the range [first, last) of its rows in each table, and the tables of these rows.
     """
@@ -437,7 +442,7 @@ def shard_fingerprints(tables: Mapping[str, pa.Table]) -> dict[str, str]:
 
 
 def _cast(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Cast the columns of the schema to its types. Further columns follow unchanged."""
+    """Cast the columns of `table` that are in `schema` to the types there. All other columns stay as they are."""
     return table.cast(pa.schema([*schema, *(field for field in table.schema if field.name not in schema.names)]))
 
 

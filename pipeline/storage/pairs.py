@@ -204,9 +204,9 @@ def write_moments(
     """Write the moments of one chunk, in which the image `image_id[i]` belongs to the fold `fold_of[i]`.
 
     `folds` maps each fold in which the chunk has a pair to its arrays MOMENT_ARRAYS. Each array is stacked over these
-    folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. Other folds are
-    not stored, because moments are large and a chunk may have no pair. `details` are noted in the commit record.
-    Moments without `provenance` do not belong to a run.
+    folds along a new first axis. The array `stored` has the numbers of the folds, in ascending order. A fold in which
+    the chunk has no pair is not stored, because moments are large. `details` are noted in the commit record. Moments
+    without `provenance` do not belong to a run.
     """
     arrays = {"stored": np.array(sorted(folds), np.int64), "image_id": image_id, "fold": fold_of}
     for name in MOMENT_ARRAYS if folds else ():
@@ -231,10 +231,11 @@ def sum_path(folder: Path) -> Path:
 
 
 def write_sum(folder: Path, numbers: range, sum_fold: Callable[[list[Callable]], Mapping]) -> None:
-    """Write the sum of the moments of the chunks `numbers`, unless it is up to date.
+    """Write the sum of the moments of the chunks `numbers` in `folder`, fold by fold, unless the file is up to date.
 
-    `sum_fold(readers)` must return the sum of the moments of one fold. Each of the `readers` is a function without
-    arguments, which reads the moments of this fold from one chunk. Moments are the arrays MOMENT_ARRAYS by name.
+    The file is `sum_path(folder)`. `sum_fold(readers)` must return the sum of the moments of one fold. Each of the
+    `readers` is a function without arguments, which reads the moments of this fold from one chunk. Moments are the
+    arrays MOMENT_ARRAYS by name.
     """
     chunks = [_open(chunk_path(folder, number)) for number in numbers]
     if _is_summed(chunks):
@@ -282,9 +283,8 @@ class PairSet:
     `features` and `texts` have the features of the images and the vectors of the captions, and `folder` has the
     moments. `view` and `text` are the settings of the image view and of the text view. `encoders` and `text_encoders`
     have the origin of the vectors of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
-    vectors. `n_folds` is the number of folds.
-    Raises IntegrityError if a chunk in `folder` is missing or not valid. The content of a file is only checked when it
-    is read, which raises IntegrityError if the file is damaged.
+    vectors. `n_folds` is the number of folds. Raises IntegrityError if a chunk in `folder` is missing or not valid. The
+    content of a file is only checked when it is read, which raises IntegrityError if the file is damaged.
     """
 
     def __init__(self, features: Features, texts: Texts, folder: Path) -> None:
@@ -313,14 +313,14 @@ class PairSet:
 
     @property
     def digest(self) -> str:
-        """One digest of all chunks."""
+        """One digest of the files of all chunks."""
         return combine_digests(chunk.digest for chunk in self._stored)
 
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
-        """Return functions that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name. They can be pickled.
+        """Return functions without arguments that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name.
 
         There is one function per fold if the sum over all chunks is stored. Otherwise, there is a function for each
-        fold and each chunk that has pairs of this fold.
+        fold and each chunk that has pairs of this fold. The functions can be pickled.
         """
         return _readers(self._summed, folds)
 
@@ -334,7 +334,7 @@ class PairSet:
     ) -> Iterator[SplitRows]:
         """Yield the pairs in `folds`, in blocks of at most `rows` images.
 
-        They have the features of the image encoders `encoders` and the vectors of `text_encoders`.
+        The blocks have the features of the image encoders `encoders` and the vectors of `text_encoders`.
         """
 
         def wanted(number: int) -> np.ndarray:
@@ -346,7 +346,10 @@ class PairSet:
 
 
 class JoinedPairs:
-    """Two sets of pairs as a single set, in which the folds of the second set follow the folds of the first set."""
+    """Two sets of pairs as a single set, in which the folds of the second set follow the folds of the first set.
+
+    The caller makes sure that both sets have the same views and encoders.
+    """
 
     def __init__(self, first: PairSet, second: PairSet) -> None:
         self._parts = (first, second)
@@ -359,7 +362,7 @@ class JoinedPairs:
     def moments(self, folds: Sequence[int]) -> list[Callable[[], dict[str, np.ndarray]]]:
         """Return functions without arguments that read the moments of `folds`, as the arrays MOMENT_ARRAYS by name.
 
-        If several functions read a fold, its moments are the sum of their results.
+        If several functions read the same fold, each reads a part of the pairs, and the caller sums their results.
         """
         return [reader for part, own in self._split_folds(folds) for reader in part.moments(own)]
 
@@ -368,7 +371,7 @@ class JoinedPairs:
     ) -> Iterator[SplitRows]:
         """Yield the pairs in `folds`, in blocks of at most `rows` images.
 
-        They have the features of the image encoders `encoders` and the vectors of `text_encoders`.
+        The blocks have the features of the image encoders `encoders` and the vectors of `text_encoders`.
         """
         for part, own in self._split_folds(folds):
             yield from part.blocks(own, encoders, text_encoders, rows)

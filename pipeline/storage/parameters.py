@@ -3,8 +3,8 @@
 The tensors are in `<name>.safetensors`. Everything else is in the commit record `<name>.json`.
 
 The origin of vectors names their source: {"encoder": digest} for a stored encoder, or {"imported": fingerprint}
-for precomputed vectors. It is compared when photos or captions are added later, so that all vectors come from the same
-encoder. The details of a model contain the origin for each encoder, because an index may be used without its run.
+for precomputed vectors. Origins are compared when photos or captions are added later, so that all vectors come from the
+same encoder. The details of a model contain the origin for each encoder, because an index may be used without its run.
 """
 
 import hashlib
@@ -91,9 +91,9 @@ def write_parameters(
     """Write `tensors` as the safetensors file `path`, and the settings and details in its commit record.
 
     `kind` is the kind of the artefact, such as MODEL. The files of a `library` are copied to the folder LIBRARY next to
-    `path`, and the record vouches for them too. Files of the library of an older version are removed. With a `batch`,
-    the new files become visible when the caller publishes the batch. An artefact without `provenance` does not belong
-    to a run.
+    `path`, and the record vouches for them too. Library files that only the former record of `path` lists are removed.
+    With a `batch`, the new files become visible when the caller publishes the batch, but files are removed at once. An
+    artefact without `provenance` does not belong to a run. Returns the record.
     """
     data = safetensors.numpy.save({name: np.asarray(tensor, order="C") for name, tensor in tensors.items()})
     value = {"kind": kind, "rows": len(tensors), "details": {"settings": dict(settings), **(details or {})}}
@@ -164,7 +164,7 @@ def load_tensors(data: bytes, path: Path, remedy: str = REMEDY) -> dict[str, np.
 
 
 def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
-    """Return the SHA-256 of the names, types, shapes and values of all tensors. It does not depend on their order."""
+    """Return the SHA-256 of the names, types, shapes and values of all tensors, in the order of the names."""
     digest = hashlib.sha256()
     for name in sorted(tensors):
         tensor = np.ascontiguousarray(tensors[name])
@@ -174,7 +174,10 @@ def digest_tensors(tensors: Mapping[str, np.ndarray]) -> str:
 
 
 def origin_of(commit: Commit) -> Origin:
-    """Return the origin of the vectors in the shard with this commit record, or an empty mapping if it has none."""
+    """Return the origin of the vectors in the shard with this commit record.
+
+    Return an empty mapping if the record does not say where the vectors come from.
+    """
     if "origin" in commit.details:
         return commit.details["origin"]
     for place, digest in commit.inputs.items():
@@ -199,7 +202,10 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def latest(self) -> Parameters | None:
-        """Read the newest intact checkpoint of this training, or return None if there is none."""
+        """Read the newest intact checkpoint of this training. Return None if there is no such checkpoint.
+
+        Temporary files of dead processes in the folder are removed.
+        """
         sweep(self.folder)
         for path in sorted(self._paths(), reverse=True):
             try:
@@ -225,7 +231,8 @@ class Checkpoints:
         self._last = time.monotonic()
 
     def clear(self) -> None:
-        """Remove all checkpoints in the folder, also of other trainings, and the folder if it is then empty."""
+        """Remove all checkpoints in the folder, also checkpoints of other trainings, and temporary files of dead
+        processes. Remove the folder too if no other file is in it."""
         remove_own(self.folder, CHECKPOINT_FILES)
 
     def _paths(self) -> list[Path]:

@@ -25,12 +25,13 @@ UNUSED = ("ner", "lemmatizer", "textcat", "entity_linker", "entity_ruler", "span
 
 
 def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
-    """Return a function that loads the spaCy pipeline with which the captions of a run were parsed, and the content of
-    the run's `text/labels.json`, which lists the dependency relations and phrase labels in the parses.
+    """Return a function that loads the spaCy pipeline with which the run in the folder `run` parsed its captions.
 
-    Raises UsageError if `run` is None, because a pipeline is code that the user must trust by naming the run, if the
-    run's trees do not come from spaCy, and if its pipeline is missing or has changed since. Raises IntegrityError if a
-    commit record of the run is missing or not valid.
+    The second result is the content of the run's `text/labels.json`, which lists the dependency relations and phrase
+    labels in the parses. Raises UsageError if `run` is None, because a pipeline can contain code, and the user must
+    name a run that they trust. Raises UsageError too if another parser made the parses, if the folder or package of the
+    pipeline is missing, or if the pipeline is no longer the version that parsed the captions. Raises IntegrityError if
+    an artefact of the run, such as a trained pipeline, is missing or damaged.
     """
     from pipeline.storage.texts import PARSES  # This import loads HDF5, which other callers of the module do not need.
 
@@ -58,11 +59,11 @@ def parser_of(run: Path | None) -> tuple[Callable[[], Any], Mapping[str, Any]]:
 
 
 def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], provenance: Provenance) -> None:
-    """Move the spaCy pipeline in the folder `trained`, on the same disk, into `folder`, and write its commit record.
+    """Move the spaCy pipeline in the folder `trained` to `<folder>/pipeline`, and write its commit record.
 
-    `details` are further keys of the record, and `provenance` is the origin of the pipeline in its run. An older commit
-    record is removed before its pipeline is replaced. If the disk has no room for the new record, this raises
-    JointspaceError, and an older pipeline stays as it was.
+    Both folders must be on the same disk. `details` are further keys of the record, and `provenance` is the origin of
+    the pipeline in its run. An older commit record is removed before its pipeline is replaced. If the disk has no room
+    for the new record, this raises JointspaceError, and an older pipeline stays as it was.
     """
     final = folder / PIPELINE
     commit = folder / f"{PIPELINE}.json"
@@ -79,12 +80,12 @@ def publish_parser(folder: Path, trained: Path, details: Mapping[str, Json], pro
 
 
 def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str, str]:
-    """Find a spaCy pipeline. Return the argument with which `load_parser` loads it, and its fingerprint.
+    """Find a spaCy pipeline. Return the argument with which `load_parser` loads the pipeline, and its fingerprint.
 
-    `name` is a folder below `root`, which is the folder weights_root, or an installed package. If it is None, `trained`
-    is the folder into which `train-parser` has written a pipeline. Raises UsageError if both are None, or if `name` is
-    neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline is missing or was
-    changed.
+    `name` is a folder below `root`, which is the folder weights_root, or an installed package. If `name` is None, the
+    pipeline is the one that `train-parser` has written into the folder `trained`. Raises UsageError if both are None,
+    or if `name` is neither such a folder nor an installed package. Raises IntegrityError if the trained pipeline is
+    missing or was changed.
     """
     from importlib import metadata  # Imported here, because searches without a parser do not need it.
 
@@ -110,9 +111,10 @@ def find_parser(trained: Path | None, name: str | None, root: Path) -> tuple[str
 
 @lru_cache(maxsize=1)
 def load_parser(name: str) -> Any:
-    """Load the spaCy pipeline in a folder or package, without the components that parsing does not need.
+    """Load the spaCy pipeline `name`, the path of a folder or an installed package, without its UNUSED components.
 
-    Raises UsageError if the pipeline has no parser.
+    The last pipeline is kept in memory, so that a second call with the same name does not load it again. Raises
+    UsageError if the pipeline has no parser.
     """
     import spacy
 

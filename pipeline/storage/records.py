@@ -1,8 +1,8 @@
-"""Results and vocabularies: JSON files that are their own commit records, with the arrays behind a result.
+"""Files of results and vocabularies, with the arrays from which a result was computed.
 
-The results are evaluations (`<model>.<split>.<protocol>.json` with the ranks in `<...>.ranks.npz`), the summary of all
-evaluations, alignments (`alignments/<model>/<split>.jsonl`), and the numbers of a study. Vocabularies are also copied
-into indexes.
+Evaluations (`<model>.<split>.<protocol>.json` with the ranks in `<...>.ranks.npz`) and the numbers of a study are JSON
+files that are their own commit records. The summary of all evaluations and the alignments
+(`alignments/<model>/<split>.jsonl`) have commit records in other files. Vocabularies are also copied into indexes.
 
 Snakemake writes the measurements of each job to `<folder>/<rule>/**/*.tsv`, one line with seconds and memory. These
 files have no commit record. A damaged file is ignored with a warning.
@@ -30,7 +30,7 @@ the image (m,) of each caption, and the ranks (m,) of caption similarity, if the
 
 
 class Terms(Form):
-    """The form of pipeline.text.tokens.TermSettings in JSON."""
+    """The form in JSON of the settings by which a text is split into terms (pipeline.text.tokens.TermSettings)."""
 
     lemmatise: bool
     stop_words: list[str]
@@ -42,7 +42,10 @@ class Terms(Form):
 
 
 class VocabularyForm(Form):
-    """The form of pipeline.text.vocabulary.Vocabulary in JSON."""
+    """The form of pipeline.text.vocabulary.Vocabulary in JSON.
+
+    There must be at least one term. All terms must be different, and each term must have an idf weight.
+    """
 
     settings: Terms
     normalise: bool
@@ -77,10 +80,10 @@ class JointVocabulary(Form):
 def write_evaluation(
     path: Path, value: Mapping[str, Json], ranks: Mapping[str, np.ndarray], provenance: Provenance | None = None
 ) -> None:
-    """Write the evaluation `value` as the JSON record `path`, and next to it the arrays from which it was computed.
+    """Write the evaluation `value` as the JSON record `path`, and write the arrays in `ranks` next to it.
 
-    `ranks` has these arrays by the names in RANKS, which are stored as int32. Arrays that are None are left out. An
-    evaluation without `provenance` does not belong to a run.
+    The evaluation was computed from these arrays, which have the names in RANKS and are stored as int32. An array may
+    be missing or None. An evaluation without `provenance` does not belong to a run.
     """
     arrays = {name: ranks[name].astype(np.int32) for name in RANKS if ranks.get(name) is not None}
     write_measured(path, value, "ranks", arrays, provenance)
@@ -104,7 +107,7 @@ def write_measured(
 
 
 def read_measured(path: Path, kind: str) -> dict[str, np.ndarray]:
-    """Read the arrays that `write_measured` has written next to the record in `path`.
+    """Read the arrays of this `kind` that `write_measured` has written next to the record `path`. Return them by name.
 
     Raises IntegrityError if the record or the file of the arrays is missing or was changed.
     """
@@ -120,31 +123,40 @@ def _beside(path: Path, kind: str) -> Path:
 def write_summary(
     path: Path, evaluations: Sequence[Mapping[str, Json]], table: str, provenance: Provenance | None = None
 ) -> None:
-    """Write the list of all `evaluations` as the JSON file `path`. Write the Markdown `table` of the same list next to
-    it, with the ending `.md`. A list without `provenance` does not belong to a run."""
+    """Write the list of all `evaluations` as the JSON file `path`, and the Markdown `table` of this list next to it.
+
+    The file of the table has the ending `.md`. One commit record vouches for both files. A list without `provenance`
+    does not belong to a run.
+    """
     beside = {path.with_suffix(".md").name: table.encode()}
     data = to_json(list(evaluations))
     publish(path, data, kind=SUMMARY, rows=len(evaluations), provenance=provenance, beside=beside)
 
 
 def read_summary(path: Path) -> list[dict[str, Any]]:
-    """Read the list of evaluations that `summarise` has written."""
+    """Read the list of evaluations that the stage `summarise` has written to the JSON file `path`.
+
+    Raises IntegrityError if the file is missing or was changed.
+    """
     open_commit(path, SUMMARY)
     return read_json(path)
 
 
 def write_alignments(path: Path, segments: Sequence[Mapping[str, Json]], **about: Unpack[About]) -> None:
-    """Write the segments of the captions of a split: the words that are aligned with a box of the caption's image.
+    """Write the segments of the captions of a split as the file `path`, with its commit record.
 
-    The file has one line per segment, {sentence_id, image_id, words, box, score}. `about` has the provenance and the
-    details.
+    A segment consists of words of a caption that are aligned with a box in the caption's image. It is one line of the
+    file, {sentence_id, image_id, words, box, score}. `about` has the provenance and the details.
     """
     lines = "".join(json.dumps(segment, ensure_ascii=False) + "\n" for segment in segments).encode()
     publish(path, lines, kind=ALIGNMENTS, rows=len(segments), **about)
 
 
 def read_alignments(path: Path) -> list[dict[str, Any]]:
-    """Read the segments that `align` has written."""
+    """Read the segments that the stage `align` has written to the file `path`, one dictionary per segment.
+
+    Raises IntegrityError if the file is missing or was changed.
+    """
     return [json.loads(line) for line in read_verified(path, ALIGNMENTS)[0].splitlines()]
 
 
@@ -162,7 +174,8 @@ class MeasuredJob(NamedTuple):
 def read_benchmarks(folder: Path) -> dict[str, list[MeasuredJob]]:
     """Read Snakemake's measurements below `folder`, and return rule -> the measured jobs of this rule.
 
-    The name of a rule is the name of the subfolder that contains its files. Damaged files are ignored with a warning.
+    Each direct subfolder of `folder` has the name of a rule and contains the files of this rule, at any depth. Damaged
+    files are ignored with a warning.
     """
     rules: dict[str, list[MeasuredJob]] = {}
     for path in sorted(Path(folder).rglob("*.tsv")):
@@ -211,6 +224,6 @@ def _read_jobs(path: Path) -> list[MeasuredJob]:
 
 
 def _number(text: str) -> float:
-    """Convert a measurement to a number. Snakemake measures only the wall time of jobs that end within half a second,
-    and writes "-" or "NA" for the rest, which becomes 0."""
+    """Convert a measurement to a number. Of a job that ends within half a second, Snakemake measures only the wall
+    time. It writes "-" or "NA" for the other measurements, and they become 0."""
     return 0.0 if text in ("-", "NA") else float(text)

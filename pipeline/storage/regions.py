@@ -41,11 +41,11 @@ log = logging.getLogger(__name__)
 
 
 class UnfinishedRegions(UnfinishedShard):
-    """A region shard that is being computed.
+    """A region shard that is being computed, and whose finished parts are stored as files until it is complete.
 
-    The arrays of a part are `features`, `boxes` and `scores` of all regions of its images, and `lengths`, the number of
-    regions of each image. The details of a part are `counts`, the numbers of proposed regions by outcome, and
-    `rejects`, the images without regions.
+    A part contains some images of the shard. Its arrays are `features`, `boxes` and `scores` of all regions of these
+    images, and `lengths`, the number of regions of each image. Its details are `counts`, the numbers of proposed
+    regions by outcome, and `rejects`, the images without regions.
     """
 
     def publish(self, details: Mapping[str, Json]) -> Commit:
@@ -71,8 +71,8 @@ class UnfinishedRegions(UnfinishedShard):
 def require_few_rejects(path: Path, commit: Commit, limit: float) -> None:
     """Raise RejectLimitError if more than the share `limit` of a published shard's images have no regions.
 
-    `path` and `commit` are the file and the commit record of the shard. If some images have no regions, but not too
-    many, this logs a warning.
+    A single image without regions is accepted unless `limit` is 0. `path` and `commit` are the file and the commit
+    record of the shard. If images without regions are accepted, this logs a warning.
     """
     if not (rejects := commit.details["rejects"]):
         return
@@ -105,7 +105,7 @@ def read_box_files(path: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def manifest_boxes(manifest: Manifest, rows: ShardRows) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Read the boxes of one shard from the manifest.
+    """Read the boxes of the images of one shard, whose `rows` are given, from the manifest.
 
     Returns for each of the n boxes the position of its image in the shard (n,), its corners x1, y1, x2, y2 in pixels
     (n, 4), and its score (n,).
@@ -129,7 +129,7 @@ class RegionShard(Shard):
     """A published region shard of n images, open for reading.
 
     `regions` has the arrays of all regions, one image after another, as memory maps. The regions of the image
-    `image_id[i]` are its rows [offsets[i], offsets[i + 1]).
+    `image_id[i]` are the rows [offsets[i], offsets[i + 1]) of these arrays.
     """
 
     def __init__(self, path: Path) -> None:
@@ -139,21 +139,22 @@ class RegionShard(Shard):
         self.regions = PackedRegions(self["features"], self["boxes"], self["scores"], self.offsets)
 
     def packed(self, images: np.ndarray) -> PackedRegions:
-        """Read the regions of the images at the positions `images` (n,) of `image_id`, in the given order.
+        """Read the regions of some images of the shard, in the given order.
 
-        The features are converted to float32.
+        `images` (k,) are the positions of these images in `image_id`. The features are converted to float32.
         """
         block = self.regions.take(images)
         return replace(block, features=to_float32(block.features))
 
 
 class RegionRows:
-    """The regions of the images `image_id` (n,), at least one. `rows.packed([3, 1])` reads only two images.
+    """The regions of the images with the ids `image_id` (n,). At least one id is needed.
 
-    The features of several encoders are concatenated. `dims` are their dimensions, and `encoders` has the origin of the
-    features of each encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed features. `folders` has
-    the folder of the region shards by encoder. Raises IntegrityError if the encoders do not have the same regions, and,
-    with `complete`, if an image has no regions.
+    The constructor opens the shards, and `packed` reads regions. `folders` has the folder of the region shards by
+    encoder. The features of all encoders are concatenated. `dims` are the dimensions of their features, and `encoders`
+    has the origin of the features by encoder: {"encoder": digest}, or {"imported": fingerprint} for precomputed
+    features. Raises IntegrityError if a shard is not valid, if the encoders do not have the same regions, and, with
+    `complete`, if an image has no regions.
     """
 
     def __init__(
@@ -184,7 +185,8 @@ class RegionRows:
         return len(self._starts)
 
     def packed(self, rows: np.ndarray) -> PackedRegions:
-        """Read the regions of the images at the positions `rows` (k,) of `image_id`, in the given order."""
+        """Read the regions of some images, in the given order. `rows` (k,) are the positions of these images in the
+        `image_id` with which this object was constructed. The features are float32."""
         lengths = self._lengths[rows]
         regions = runs(self._starts[rows], lengths)
         features = np.hstack([to_float32(chained[regions]) for chained in self._features])
@@ -192,7 +194,7 @@ class RegionRows:
 
 
 def _open_alike(folders: Mapping[str, Path], number: int) -> list[RegionShard]:
-    """Open the shard `number` of each encoder. Raises IntegrityError if their boxes differ."""
+    """Open the shard `number` of each encoder. Raises IntegrityError if the encoders have different boxes."""
     shards = [RegionShard(shard_path(folder, number)) for folder in folders.values()]
     first = shards[0]
     for shard in shards:
@@ -245,10 +247,10 @@ class PhraseVectors:
 
 
 def read_names(path: Path) -> dict[str, frozenset[str]]:
-    """Read a file that gives the names of labels, and return the names by label, both in lower case.
+    """Read the file that lists for each label of a box the names that captions use, and return the names by label.
 
-    A line has a label, a tab, and names that are separated by commas. Raises InputError if the file cannot be read,
-    or if a line does not have this form.
+    A line has a label, a tab, and names that are separated by commas. Labels and names are converted to lower case.
+    Empty lines are ignored. Raises InputError if the file cannot be read, or if a line does not have this form.
     """
     found = {}
     for number, line in enumerate(read_lines(path), start=1):

@@ -93,8 +93,8 @@ T = TypeVar("T")
 class OpenedOnUse(Sequence[T]):
     """A sequence whose items are opened when they are first used, with `open(number)`.
 
-    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open. A negative number
-    raises IndexError.
+    `count` is the length of the sequence. The MAX_OPEN_SHARDS items that were used last stay open. A number below 0 or
+    above `count` - 1 raises IndexError.
     """
 
     def __init__(self, count: int, open: Callable[[int], T]) -> None:

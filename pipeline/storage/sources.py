@@ -11,7 +11,7 @@ from pipeline.foreign.parquet import ParquetPhotographs
 from pipeline.storage.tables import SHARD, Row
 
 MAX_PHOTO_BYTES = 1 << 30
-"""Size in bytes of the largest photo that is read from a file or from a tar shard. A larger one raises InputError. A
+"""Size in bytes of the largest photo that is read from a file or from a tar shard. A larger photo raises InputError. A
 photo in a row of a Parquet file may be larger."""
 
 

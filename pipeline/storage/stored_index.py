@@ -1,12 +1,12 @@
 """An index of one or more index shards of the same model, which are searched together.
 
 The rows of all shards are numbered from 0 in the order of the shards. If a shard has an id that an earlier shard may
-have too, a number is added to all its ids, so that they are larger than the ids of the earlier shards. Removed rows
-keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read from the
-first shard.
+have too, a number is added to all ids of the shard, so that they are larger than the ids of the earlier shards. Removed
+rows keep their ids, so a removal does not change other ids. The model, the encoders and the vocabulary are read from
+the first shard.
 
-The index in a folder consists of its own shards, and of the shards that were added to it (in its subfolder
-pipeline.storage.index_folder.ADDED).
+The index in a folder consists of the shards that were built there, and of the shards that were added to it later (in
+the subfolder pipeline.storage.index_folder.ADDED).
 """
 
 import logging
@@ -36,8 +36,9 @@ log = logging.getLogger(__name__)
 
 
 class StoredIndex:
-    """An index of `shards`, at least one. Messages refer to it by `folder`.
+    """An index of `shards`, at least one.
 
+    `folder` is the folder of the whole index, which messages name. For a single shard, it is the folder of the shard.
     `run` is the run from which the index comes, if the user has named it: jointspace may then load code from this run.
     `hidden` are the ids of images that are treated as removed in the result of `table`: the rows of these images and of
     their captions contain only ids there. In the result of `packed_table`, these rows are complete. Raises UsageError
@@ -92,7 +93,7 @@ class StoredIndex:
         return shifts
 
     def packed_table(self, modality: Modality) -> RowTable:
-        """Open the table of a modality without unpacking it. With several shards, it has the column SHARD."""
+        """Open the table of a modality without unpacking it. With several shards, the table has the column SHARD."""
         tables = [shard.packed_table(modality) for shard in self.shards]
         if len(tables) == 1:
             return tables[0]
@@ -201,7 +202,7 @@ def _comparison(card: Card) -> tuple[str, str, int]:
 
 
 def _remedy(first: IndexShard, other: IndexShard) -> str:
-    """Return the part of an error that says what to do with an index of another model."""
+    """Return the remedy in the error for `other`, a shard that does not have the model of the shard `first`."""
     new = sorted(first.card.encoders.keys() - other.card.encoders.keys())
     old = sorted(other.card.encoders.keys() - first.card.encoders.keys())
     command = shlex.join(["jointspace", "apply", str(first.folder), "PHOTOS"])

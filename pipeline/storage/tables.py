@@ -25,9 +25,10 @@ Row = Mapping[str, Any]
 SHARD = "bundle"
 """The column, in the table of an index with several shards, that contains the number of the row's shard, from 0."""
 CORNERS = ("x1", "y1", "x2", "y2")
-"""The columns of a box: its corners in pixels."""
+"""The columns of a box: its left, upper, right and lower edge in pixels."""
 MAX_UNPACKED_RATIO = 100
-"""A table may unpack to this many times the size of its file, plus SPARE_BYTES. A larger table is refused."""
+"""Largest ratio of the size of an unpacked table, without SPARE_BYTES, to the size of its file. A larger table is
+refused."""
 SPARE_BYTES = 1 << 27
 GROUP_ROWS = 8192
 """Largest number of rows of a row group, which are unpacked together. A file with a larger group is refused."""
@@ -123,7 +124,7 @@ class PackedTable:
         self._ends = list(itertools.accumulate(sizes))
 
     def unpack(self) -> pa.Table:
-        """Read the whole table."""
+        """Read the whole table. Raises IntegrityError if a row group is damaged, or if the table is too large."""
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -170,7 +171,7 @@ class PackedTable:
         return min(ends, default=0), max(ends, default=-1)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Return the rows with these numbers in the given order. Each row group is read at most once."""
+        """Return the rows with these numbers, in the given order, as dictionaries. A row group is read at most once."""
         return gather(rows, self._ends, lambda number, rows: self._read_group(number).take(rows).to_pylist())
 
     def _read_group(self, number: int, columns: Sequence[str] | None = None, before: int = 0) -> pa.Table:
@@ -221,11 +222,12 @@ class PackedTable:
 
 
 class ChainedTables:
-    """Several PackedTables one after another, with the interface of a single PackedTable.
+    """Several PackedTables one after another, at least one. All methods of a PackedTable exist here except `bounds`.
 
-    `shifts[i]` has the numbers that are added to the ids of `tables[i]`, by the column of the ids, so that no two rows
-    have the same id. The column SHARD contains the number of the row's table. A column that a table lacks is null in
-    its rows. Raises UsageError if a column has types in two tables that cannot be converted to a common type.
+    `shifts[i]` maps each column of ids to the number that is added to the ids of `tables[i]`, so that no two rows have
+    the same id. The additional column SHARD contains the number of the row's table. A column that a table lacks is null
+    in the rows of this table. Raises UsageError if a column has types in two tables that cannot be converted to a
+    common type.
     """
 
     def __init__(self, tables: Sequence[PackedTable], shifts: Sequence[Mapping[str, int]]) -> None:
@@ -248,7 +250,7 @@ class ChainedTables:
         return self._ends[-1]
 
     def unpack(self) -> pa.Table:
-        """Read the whole table."""
+        """Read the rows of all tables, and return them as one Arrow table."""
         return pa.concat_tables([self.schema.empty_table(), *self.groups()])
 
     def groups(self, columns: Sequence[str] | None = None) -> Iterator[pa.Table]:
@@ -267,7 +269,8 @@ class ChainedTables:
                 yield _with_columns(group, schema)
 
     def records(self, rows: Iterable[int]) -> list[dict[str, Any]]:
-        """Return the rows with these numbers in the given order. Each row group is read at most once."""
+        """Return the rows with these numbers in the given order, with the shifted ids, the column SHARD, and None for a
+        column that the row's table lacks. Each row group is read at most once."""
 
         def read(number: int, rows: list[int]) -> Iterator[dict[str, Any]]:
             for record in self.tables[number].records(rows):
@@ -277,7 +280,10 @@ class ChainedTables:
         return gather(rows, self._ends, read)
 
     def find(self, column: str, values: np.ndarray) -> np.ndarray:
-        """Return the row numbers (k,) at which `column` has one of the integers `values`, in ascending order."""
+        """Return the row numbers (k,) at which `column` has one of the integers `values`, in ascending order.
+
+        If `column` is a column of ids, `values` are the ids after the shift.
+        """
         rows = [
             table.find(column, values - shifts.get(column, 0)) + end - table.num_rows
             for table, shifts, end in zip(self.tables, self._shifts, self._ends, strict=True)
@@ -286,7 +292,8 @@ class ChainedTables:
 
 
 def _with_columns(table: pa.Table, schema: pa.Schema) -> pa.Table:
-    """Return `table` with only the columns of `schema`, in its order and with its types. A missing column is null."""
+    """Return the columns of `schema` from `table`, with the order and the types of `schema`. A column that `table`
+    lacks is null."""
     columns = {field.name: pa.nulls(table.num_rows, field.type) for field in schema}
     columns |= {name: table[name].cast(schema.field(name).type) for name in table.column_names if name in columns}
     return pa.table(columns, schema=schema)
@@ -300,7 +307,8 @@ def gather(rows: Iterable[int], ends: Sequence[int], read: Callable[[int, list[i
     """Return the rows with the numbers `rows` of a table that is divided into parts, in the given order.
 
     Part i has the rows from `ends[i - 1]`, or 0 for the first part, to `ends[i]` - 1. `read(i, own)` returns the rows
-    of part i with the numbers `own`, which count from its first row. It is called at most once for each part.
+    of part i with the numbers `own`, which ascend and count from the first row of the part. `read` is called at most
+    once for each part.
     """
     rows = list(map(int, rows))
     records: dict[int, T] = {}

@@ -25,7 +25,7 @@ from pipeline.storage.shards import PARSES, TOKENS, TREES, VECTORS, Shard, shard
 
 KINDS = ("dependency", "phrase")
 FIELDS = ("parents", "words", "labels", "offsets")
-"""The packed arrays of pipeline.text.trees.Trees."""
+"""Names of the packed arrays of trees (see pipeline.text.trees.Trees)."""
 Matrix = np.ndarray | sparse.csr_array
 
 
@@ -147,14 +147,17 @@ def open_texts(texts: Texts, number: int) -> dict[str, VectorShard]:
 
 
 def read_tokens(folder: Path, numbers: Iterable[int]) -> tuple[np.ndarray, np.ndarray]:
-    """Read the tokens of the captions in some shards: their `ids` (total,) and `offsets` (m + 1,)."""
+    """Read the tokens of the m captions in the shards `numbers`, at least one: `ids` (total,) and `offsets` (m + 1,).
+
+    The tokens of caption i are `ids[offsets[i]:offsets[i + 1]]`.
+    """
     shards = [Shard(shard_path(folder, number), TOKENS) for number in numbers]
     lengths = np.concatenate([np.diff(shard["offsets"]) for shard in shards])
     return np.concatenate([shard["ids"] for shard in shards]), offsets_of(lengths)
 
 
 def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[str, np.ndarray]:
-    """Read the trees of one of KINDS of the captions in some shards.
+    """Read the trees of the captions in the shards `numbers`, at least one. `kind` is one of KINDS, such as "phrase".
 
     Returns the packed arrays of pipeline.text.trees.Trees by name.
     """
@@ -165,7 +168,7 @@ def read_packed_trees(folder: Path, kind: str, numbers: Iterable[int]) -> dict[s
 
 
 def stack_rows(parts: Sequence[Matrix]) -> Matrix:
-    """Concatenate the rows of all `parts`, which are either all dense or all sparse."""
+    """Concatenate the rows of `parts`, at least one, which are either all dense or all sparse."""
     if len(parts) == 1:
         return parts[0]
     dense = [part for part in parts if isinstance(part, np.ndarray)]

@@ -34,14 +34,15 @@ PARTS = ".parts"
 CHECKPOINTS = "checkpoints"
 """Name of the folders that contain the checkpoints of unfinished trainings."""
 COMMITTED = frozenset({".h5", ".parquet", ".safetensors", ".faiss", ".conllu", ".brackets", ".jsonl", ".npz"})
-"""Suffixes of files for which a commit record must vouch."""
+"""Suffixes of files for which a commit record must vouch. The only exception is `rejects.jsonl`."""
 
 
 @dataclass(frozen=True)
 class FaultyFile:
     """A faulty file and the reason.
 
-    `target` is the commit record of the artefact that must be made again, or None if no rule of the run makes it.
+    `target` is the file that a rule of the run must make again to repair the fault: the commit record of an artefact,
+    or the faulty file itself if no record vouches for it. `target` is None if no rule of the run makes the file.
     """
 
     path: Path
@@ -53,10 +54,11 @@ class FaultyFile:
 class Examination:
     """The findings in the folder of a run.
 
-    `checked` is the number of files that were checked, and `faults` are the faulty files. `unvouched` are files that no
-    commit record lists and that need none. `unfinished` files belong to stages that were killed or are still running.
-    `former` files belong to artefacts that no current artefact uses. `temporaries` has the temporary files and the
-    locks. The value is True if the process that wrote the file has ended.
+    `checked` is the number of checked files, including commit records, and `faults` are the faulty files. `unvouched`
+    are files that no commit record lists and that need no record. `unfinished` files belong to stages that were killed
+    or are still running. `former` files belong to artefacts that no current artefact uses, such as artefacts of an
+    earlier configuration. `temporaries` has the temporary files and the locks as keys. The value of a file is True if
+    the process that wrote the file has ended.
     """
 
     checked: int = 0
@@ -68,7 +70,7 @@ class Examination:
 
 
 class NoCommitsError(IntegrityError):
-    """Error for a folder without any JSON file that may be a commit record: it is not the folder of a run or index."""
+    """Error for a folder that has no JSON file which may be a commit record, and so is not a run or an index."""
 
 
 @dataclass(frozen=True)
@@ -76,9 +78,9 @@ class Survey:
     """The files below the folder of a run.
 
     `files` are the files that a commit record may list, whether one lists them or not. `found` has all other files:
-    temporary files, locks, checkpoints, files in hidden folders, and files that cannot be read. `inner_runs` are the
-    folders of runs inside this run, for example runs of photos that were added to an index. Their files are in neither
-    list.
+    temporary files, locks, unfinished work, files in hidden folders, and files that cannot be read. `inner_runs` are
+    the folders of runs inside this run, for example runs of photos that were added to an index. The files of inner runs
+    are neither in `files` nor in `found`.
     """
 
     files: list[Path]
@@ -87,11 +89,11 @@ class Survey:
 
 
 def examine(run: Path, hashed: bool = True, progress: Callable[[list[Path]], Iterable[Path]] = iter) -> Examination:
-    """Check every artefact below the folder `run` against its commit record, and against its inputs.
+    """Check every artefact below the folder `run` against its commit record and its inputs, and return the findings.
 
-    The files are compared by size, and with `hashed` also by hash. `progress` may wrap the list of commit records to
-    report the progress. Raises NoCommitsError if the folder cannot be read, or has neither a JSON file nor a file that
-    is faulty without a record, such as a link.
+    Runs inside this run are examined too. The files are compared by size, and with `hashed` also by hash. `progress`
+    may wrap the list of commit records to report the progress. Raises NoCommitsError if the folder cannot be read, or
+    has neither a JSON file nor a file that is faulty without a record, such as a link.
     """
     run = Path(run)
     survey = survey_files(run)
@@ -131,10 +133,11 @@ def survey_files(run: Path) -> Survey:
 
 
 def _inner_run(path: Path, run: Path, runs: Set[Path]) -> Path | None:
-    """Return the folder of the run inside `run` that contains the file `path`, or None if there is none.
+    """Return the folder of the run that is inside `run` and contains the file `path`. Return None if no run does.
 
-    This is the outermost of the folders `runs` that contain the file, or otherwise the folder of an addition to an
-    index. If the file is directly in the folder ADDED, it does not belong to an addition, and ADDED is returned.
+    `runs` are the folders inside `run` that have a manifest. If several of them contain the file, the outermost is
+    returned. If none does, but the file is in the folder of an addition to an index, this folder is returned. For a
+    file directly in the folder ADDED, which does not belong to an addition, the path of ADDED is returned.
     """
     if outermost := next((folder for folder in reversed(path.parents) if folder in runs), None):
         return outermost
@@ -209,7 +212,10 @@ def _check_commits(
 
 
 def _add_uncommitted(result: Examination, files: Iterable[Path]) -> None:
-    """Add files that no commit record lists to the result: as faults if they need a record, and else as unvouched."""
+    """Add `files`, which no commit record lists, to `result`.
+
+    A file that needs a commit record is a fault. Any other file is unvouched.
+    """
     for path in files:
         if path.suffix in COMMITTED and path.name != "rejects.jsonl":
             reason = "uncommitted: no commit record lists it, because its writer did not finish"
@@ -227,11 +233,12 @@ def _add_inner_run(
 ) -> None:
     """Examine the run in `folder`, which is inside another run, and add the findings to `result`.
 
-    No rule of the outer run makes the files of the inner run again, so their faults get no target.
+    No rule of the outer run makes the files of the inner run again, so their faults get no target. If the inner run has
+    no commit record yet, its folder is added to the unfinished files.
 
     In an addition to an index, artefacts may be mixed, which means that an input has changed since they were made. The
-    index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. They are
-    therefore listed as former files and not as faults.
+    index of the addition stays usable, and the next `jointspace add` makes the mixed artefacts again. Mixed artefacts
+    are therefore listed as former files and not as faults.
     """
     try:
         inner = examine(folder, hashed, progress)
@@ -262,8 +269,8 @@ def whole(path: Path) -> list[Path]:
 def _add_unread(result: Examination, path: Path, error: IntegrityError) -> None:
     """Add a JSON file that cannot be read as a commit record to `result`.
 
-    It is a fault, for which `error` is the reason, if it is damaged or was a commit record. It is unvouched if it is
-    valid JSON that jointspace has not written as a commit record.
+    A file that is damaged or was a commit record is a fault, and `error` is the reason. Valid JSON that jointspace has
+    not written as a commit record is unvouched.
     """
     try:
         value = read_json(path)
@@ -310,8 +317,8 @@ class TraceRows:
     """The rows of one file that belong to an image.
 
     `of` names the subject of the rows: the image itself, its captions, its regions and so on. If there are no rows,
-    `note` says why, unless the reason is not known. For rows of an index, it gives the recall of the index. Otherwise
-    it is empty.
+    `note` gives the reason, as far as it is known. For rows of an index whose recall was measured, `note` gives this
+    recall. In all other cases, `note` is empty.
     """
 
     file: Path
@@ -361,7 +368,8 @@ def find_image(manifest: Manifest, name: str) -> StoredPhoto | None:
 
 
 def find_rejects(rejects: list[dict[str, str]], name: str) -> list[dict[str, str]]:
-    """Return the rejects whose file is the path `name`, or ends with it, and the rejects whose reason quotes `name`."""
+    """Return the rejects whose file has the path `name` or a path that ends with `/<name>`, and the rejects whose
+    reason quotes `name`."""
     return [reject for reject in rejects if means(name, reject["file"]) or repr(name) in reject["reason"]]
 
 
@@ -392,13 +400,16 @@ def _within(run: Path, name: str) -> list[Path]:
 
 
 def means(name: str, other: str | None) -> bool:
-    """Return whether `name` is the path `other` or the last parts of this path. It is False if `other` is None."""
+    """Return whether `name` is the path `other` or the last parts of this path. If `other` is None, return False."""
     return other is not None and (other == name or other.endswith(f"/{name}"))
 
 
 def _in_shard(path: Path, image_id: int, sentences: Sequence[int]) -> Iterator[TraceRows]:
-    """Yield the rows of an image in a shard of any kind. They are found with the datasets `image_id`, `sentence_id`
-    and `offsets`. `sentences` are the ids of the image's captions."""
+    """Yield the rows of an image in a shard of any kind.
+
+    The rows are found with the shard's datasets `image_id`, `sentence_id` and `offsets`. `sentences` are the ids of the
+    image's captions.
+    """
     try:
         shard = Shard(path, read_commit(commit_path(path)).kind)
         owners = shard["image_id"]

@@ -27,7 +27,8 @@ def finished(collection: Path) -> Path:
 
 @pytest.fixture
 def run(finished: Path, tmp_path: Path) -> Path:
-    """Return a copy of the finished run that a test may damage. It also has the shards that only slow commands make."""
+    """Return a copy of the finished run that a test may damage. The copy also has shards of the kinds that only slow
+    stages make."""
     copy = shutil.copytree(finished, tmp_path / "run")
     tiny_run.add_other_kinds(copy, copy)
     return copy
@@ -35,5 +36,5 @@ def run(finished: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def disk(tmp_path: Path) -> Iterator[Disk]:
-    """Provide an empty file system of 32 MiB that a test can fill."""
+    """Provide an empty file system of 32 MiB that a test can fill. A test is skipped if it cannot be mounted here."""
     yield from mount_disk(tmp_path / "disk")

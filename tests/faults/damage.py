@@ -7,7 +7,7 @@ PAGE = 4096
 
 
 def truncate(data: bytes, rng: Random) -> bytes:
-    """Cut off a random number of bytes at the end, always more than trailing white space."""
+    """Cut off a random number of bytes at the end, among them at least one byte that is not white space."""
     return data[: rng.randrange(max(len(data.rstrip()), 1))]
 
 

@@ -56,7 +56,10 @@ def files_of(root: Path) -> dict[str, Path]:
 
 
 def contents(root: Path) -> dict[str, bytes]:
-    """Return the bytes of the files under `root`, with `root` itself replaced where a file names it, as reports do."""
+    """Return the contents of the regular files under `root`, as relative path -> bytes.
+
+    In the bytes, the path of `root` is replaced by ROOT, because some files, such as reports, contain this path.
+    """
     return {name: path.read_bytes().replace(os.fsencode(root), b"ROOT") for name, path in files_of(root).items()}
 
 
@@ -71,7 +74,7 @@ def equal_except_times(first: bytes, second: bytes) -> bool:
 
 
 def without_times(value: object) -> object:
-    """Remove the measured times from a JSON value, and the key `files`, whose digests depend on them."""
+    """Return a JSON value without the measured times, and without the key `files`, whose digests depend on times."""
     if isinstance(value, dict):
         return {key: without_times(value[key]) for key in value.keys() - MEASURED_KEYS - {"files"}}
     return [without_times(item) for item in value] if isinstance(value, list) else value

@@ -20,7 +20,7 @@ import safetensors.numpy
 from pipeline.storage.json_files import CHECK, to_json
 
 REMOVED = object()
-"""Stands for the removal of a key."""
+"""Value that stands for the removal of a key."""
 VALUES = (REMOVED, None, -1, 10**12, 2**70, 1e300, True, "x", "", [], ["a"], {})
 """Values that replace a value of a JSON file."""
 JSON_FILES = (
@@ -73,7 +73,7 @@ def edit_json(folder: Path, name: str, path: tuple, new: object) -> None:
 
 
 def json_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
-    """Return all replacements of one value in the JSON file `name`, by their names."""
+    """Return forgeries of the index `bundle` by name: each replaces or removes one value in the JSON file `name`."""
     value = json.loads((bundle / name).read_text())
     value.pop(CHECK, None)
     return {
@@ -101,7 +101,8 @@ def _replace_array(folder: Path, name: str, key: str, change: Callable[[np.ndarr
 
 
 def array_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
-    """Return all changes of one array in the safetensors file `name`, by their names."""
+    """Return forgeries of the index `bundle` by name: each changes or removes one array in the safetensors file
+    `name`."""
     return {
         f"{name} {key} {what}": partial(_replace_array, name=name, key=key, change=change)
         for key in safetensors.numpy.load_file(bundle / name)
@@ -125,7 +126,7 @@ def _not_text(table: pa.Table) -> pa.Table:
 
 
 def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
-    """Return changes of the rows, the columns and the row groups of a table, by their names."""
+    """Return forgeries of the index `bundle` by name: each changes the rows, a column or the row groups of a table."""
     changes: dict[str, Callable[[pa.Table], pa.Table]] = {
         "half": lambda t: t.slice(0, len(t) // 4), "no rows": lambda t: t.slice(0, 0), "not text": _not_text,
         "no columns": lambda t: pa.table({}),
@@ -141,9 +142,9 @@ def table_forgeries(bundle: Path, modality: str) -> dict[str, Forgery]:
 
 
 def _write_random_index(folder: Path, name: str, factory: str, dim: int | None = None, first: int = 0) -> None:
-    """Replace a FAISS index by an index of random vectors, as many as the card says, with ids from `first` on.
+    """Replace the FAISS index `name` by an index of random vectors, as many as the card says, with ids from `first` on.
 
-    The vectors have `dim` dimensions. Without `dim`, the card says how many dimensions they have.
+    The vectors have `dim` dimensions, or, without `dim`, as many dimensions as the card says.
     """
     card = json.loads((folder / "card.json").read_text())[name]
     index = faiss.index_factory(dim or card["dim"], factory, faiss.METRIC_INNER_PRODUCT)
@@ -156,10 +157,8 @@ def _write_random_index(folder: Path, name: str, factory: str, dim: int | None =
 
 
 def index_forgeries(bundle: Path, name: str) -> dict[str, Forgery]:
-    """Return FAISS indexes with ids beyond the rows of the table, and a change of the dimensions of all FAISS indexes.
-
-    The card agrees with the changed dimensions.
-    """
+    """Return forgeries of the index `bundle` by name: two replace the FAISS index `name` by an index with ids beyond
+    the rows of the table, and one changes the dimensions of all FAISS indexes and of the card."""
 
     def widen(folder: Path) -> None:
         card = json.loads((folder / "card.json").read_text())
@@ -199,7 +198,7 @@ def put_index(folder: Path, index: faiss.Index) -> None:
 
 
 def one_list_index(folder: Path) -> faiss.IndexIVFFlat:
-    """Return an inverted-file index with one list and one random vector per image."""
+    """Return an inverted-file index with one list and one random vector per image of the index in `folder`."""
     card = json.loads((folder / "card.json").read_text())["images"]
     vectors = np.random.default_rng(0).standard_normal((card["count"], card["dim"])).astype(np.float32)
     index = faiss.index_factory(card["dim"], "IVF1,Flat", faiss.METRIC_INNER_PRODUCT)
@@ -230,7 +229,8 @@ def unknown_type(folder: Path, victim: Path) -> None:
 
 
 def many_transforms(folder: Path, victim: Path) -> None:
-    """Replace the FAISS index by one behind more transforms than jointspace allows. `victim` is not used."""
+    """Replace the FAISS index of the images by an index behind more transforms than jointspace allows. `victim` is not
+    used."""
     outer = faiss.IndexPreTransform(one_list_index(folder))
     for _ in range(5):
         outer.prepend_transform(faiss.NormalizationTransform(outer.d, 2.0))
@@ -255,7 +255,11 @@ def forge_cell(modality: str, column: str, value: object, row: int = 3) -> Calla
 
 
 def _write_large_column(folder: Path, column: str, values: pa.Array, **options: Any) -> None:
-    """Replace the table of sentences by a table with the column `values`. The card keeps the old count of sentences."""
+    """Replace the table of sentences by a table with a row for each of `values`, which are its column `column`.
+
+    All other columns, except for the new ids, repeat the values of the old rows. The card keeps the old count of
+    sentences.
+    """
     table = pq.read_table(folder / "sentences.parquet")
     table = table.take(pa.array(np.arange(len(values)) % len(table)))
     table = table.set_column(0, "sentence_id", pa.array(np.arange(len(values))))
@@ -314,13 +318,13 @@ def _resize_transform(attribute: str, size: int = 1) -> Callable[[faiss.Index], 
 
 
 def _add_centroids(index: faiss.Index) -> None:
-    """Add centroids that have no list."""
+    """Add three centroids without lists to an inverted-file index."""
     quantizer = faiss.downcast_index(index.quantizer)
     quantizer.add(np.ones((3, index.d), np.float32))
 
 
 def _raise_ids(index: faiss.Index) -> None:
-    """Raise the ids, so that the refinement would read beyond its vectors."""
+    """Add 2 to the power of 30 to all ids, so that the refinement would read beyond its vectors."""
     base = faiss.downcast_index(index.base_index)
     for number in range(base.nlist):
         if size := base.invlists.list_size(number):
@@ -399,7 +403,7 @@ UNFIT_INDEXES: dict[str, tuple[str, Callable[[faiss.Index], None], str]] = {
 
 
 def put_unfit_index(folder: Path, name: str) -> None:
-    """Replace the FAISS index of the images by one of UNFIT_INDEXES."""
+    """Replace the FAISS index of the images by the index `name` of UNFIT_INDEXES."""
     factory, change, _ = UNFIT_INDEXES[name]
     index = faiss.downcast_index(built := _random_index(folder, factory))
     change(index)
@@ -407,7 +411,7 @@ def put_unfit_index(folder: Path, name: str) -> None:
 
 
 def abort_process(*_: object) -> None:
-    """Crash the process. Stands for reading an index that makes FAISS crash."""
+    """Crash the process. Tests call this function in place of reading an index that makes FAISS crash."""
     os.abort()
 
 

@@ -118,7 +118,8 @@ SAMPLE = {"a.jpg": b"jpeg", "a.txt": b"A dog .\nx\n", "a.json": b'{"caption": "x
 
 
 def lines_of(data: bytes) -> list[str]:
-    """Return lines as pipeline.storage.texts.text_lines does. Parsers get only valid UTF-8."""
+    """Return the lines of the data, each with a line break at its end. Bytes that are not UTF-8 are replaced, because
+    the parsers of lines get only text that was decoded before."""
     return [line + "\n" for line in data.decode(errors="replace").split("\n")]
 
 

@@ -34,7 +34,7 @@ def test_a_failure_exits_with_1_and_wrong_usage_with_2(
 
 
 def test_an_interrupt_exits_with_130(tmp_path: Path) -> None:
-    """SIGINT arrives while the command waits for input from a pipe."""
+    """SIGINT arrives while `remove` waits for input from a pipe. The command prints one line and leaves no file."""
     os.mkfifo(tmp_path / "pipe")
     program = [sys.executable, "-m", "stages.cli", "remove", tmp_path / "index", "--from-file", tmp_path / "pipe"]
     process = subprocess.Popen(

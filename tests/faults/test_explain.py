@@ -24,7 +24,8 @@ def explain(run: Path, image: str) -> dict:
 
 @pytest.mark.parametrize("name", ["35", "id:35", "35.png", "images/35.png"])
 def test_an_image_is_followed_to_every_row(run: Path, name: str) -> None:
-    """Image 35 is row 3 of shard 2 and row 35 of the index. The moments leave it out, because its split is test."""
+    """Image 35 is row 3 of shard 2 and row 35 of the index. The moments do not contain this image, because it is in the
+    split `test`."""
     value = explain(run, name)
     (found,) = value["images"]
     assert (found["image"]["path"], found["shard"], value["rejects"]) == ("images/35.png", 2, [])

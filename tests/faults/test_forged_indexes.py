@@ -100,7 +100,7 @@ def query_everything(folder: Path) -> None:
 
 
 class Hang(BaseException):
-    """Error that is raised when the time of the alarm is over."""
+    """Error that the alarm raises in a reader that takes too long."""
 
 
 @pytest.fixture
@@ -156,7 +156,8 @@ def check_outcomes(bundle: Path, folder: Path, forgeries: dict[str, Forgery]) ->
 
 @pytest.mark.parametrize("kind", ["bundle", "sets"])
 def test_random_forgeries_are_refused(kind: str, run: Path, tmp_path: Path, clock: None) -> None:
-    """Half of the forgeries change JSON files. A forged value may be accepted if no reader needs it."""
+    """Most forgeries of a random sample are refused. Half of the sample changes JSON files. A forged value may be
+    accepted if no reader needs it. The index without a forgery can be read."""
     forgeries = all_forgeries(run / kind)
     of_json = [name for name in forgeries if name.startswith(JSON_FILES)]
     others = [name for name in forgeries if not name.startswith(JSON_FILES)]
@@ -250,7 +251,10 @@ def open_and_browse(folder: Path) -> None:
 
 
 def arguments(command: str, bundle: Path, colours: Path, output: Path) -> list[object]:
-    """Return the name and the arguments of a command that opens the index `bundle`."""
+    """Return the name and the arguments of a command that opens the index `bundle` and writes to `output`.
+
+    `command` is one of ALL_COMMANDS, and `colours` is a run with a sound index.
+    """
     sound = colours / "bundle"
     return {
         "search": ["search", "--index", bundle, "a red picture", "--top-k", 40],
@@ -336,9 +340,9 @@ def commands() -> Iterator[Commands]:
 
 
 def refusals(commands: Commands, index: Path) -> list[str]:
-    """Return the first line of the errors of a search without a condition and of a search with a condition.
+    """Return the first lines of two errors: of a search without a condition, and of a search with a condition.
 
-    Both searches must refuse the index, and `verify` must give the reason of the first one.
+    Both searches must refuse the index, and `verify` must give the reason of the first search.
     """
     search = ("search", "--index", index, "a red dog")
     said = [commands(*words) for words in (search, (*search, "--where", "split = 'test'"))]
@@ -460,7 +464,8 @@ def test_invalid_preprocessing_on_a_card_is_refused(
 
 
 def test_a_network_that_is_larger_than_its_stored_weights_is_not_built() -> None:
-    """The network has 2.5 GB of weights, and would be built before the stored weights are read."""
+    """The settings name a network with 2.5 GB of weights, which would be built before the few stored weights are read.
+    The network is refused without so much memory."""
     settings = {"architecture": "vit_h_14", "layer": "average", "flip": False, "node": "encoder.ln", "weights": {}}
     settings["preprocessing"] = {"resize": 518, "crop": 518, "mean": (0, 0, 0), "std": (1, 1, 1)}
     before = kilobytes("VmSize")

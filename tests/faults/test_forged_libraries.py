@@ -63,7 +63,7 @@ def link(name: str) -> Forge:
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    """Return the folder of a valid encoder. It is written by hand, without a library."""
+    """Write the files of a valid encoder by hand, without a library, and return their folder."""
     (folder := tmp_path / "library").mkdir()
     (folder / "config.json").write_text(json.dumps({"model_type": "clip", "text_config": {"num_hidden_layers": 2}}))
     (folder / "model.safetensors").write_bytes(b"\0" * 16)

@@ -20,7 +20,7 @@ from pipeline.storage.verify import examine
 UNFINISHED_REASONS = ("uncommitted", "missing", "mixed", "misplaced")
 """Faults that a killed command may leave for its next run. Truncated and changed files are not among them."""
 VARIABLE = ("index", "config.yaml")
-"""Paths in a run whose JSON and YAML files contain measured times or the arguments of the last command."""
+"""Beginnings of the paths of JSON and YAML files that contain measured times or the arguments of the last command."""
 CHANGE_EVENTS = ("os.rename", "os.remove", "os.link")
 """Audit events of changes to a file, apart from opening it for writing."""
 

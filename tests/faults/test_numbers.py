@@ -19,8 +19,8 @@ GRID = make_grid([4], [0.1], [0.1], [1])
 
 
 def degenerate(features: np.ndarray) -> np.ndarray:
-    """Return a copy of the features (n, 10) in which column 2 is 1, then the first 20 rows are 0, and the last five
-    columns repeat the first five."""
+    """Return a copy of the features (n, 10) after three changes: column 2 becomes 1, then the first 20 rows become 0,
+    and then the last five columns become copies of the first five columns."""
     features = features.copy()
     features[:, 2] = 1
     features[:20] = 0

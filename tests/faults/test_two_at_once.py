@@ -95,7 +95,10 @@ REMOVE_OPTIONS = {"list_path": None, "where": None, "yes": False}
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Make a run whose index has one shard, and a copy whose index has two shards. Both have more indexes in `new`."""
+    """Make the run `one`, whose index has one shard, and the run `two`, whose index has two shards.
+
+    Both runs have more indexes of the same model in their subfolder `new`. Return the folder that contains both runs.
+    """
     folder = tmp_path_factory.mktemp("changed")
     others = build_bundle(make_run(folder / "others", images=56), {"index": {"bundles": 6}})
     run = make_run(folder / "one")
@@ -189,7 +192,8 @@ PAIRS_OF_CHANGES = [
 def test_a_change_that_begins_during_another_is_refused(
     first: str, second: str, run: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The second command runs completely just after the first command has opened the index."""
+    """The second command starts and ends just after the first command has opened the index. The second command is
+    refused, and succeeds when it is run again after the first command."""
     opened = Event()
     ended = Event()
     original = index_changes.open_index
@@ -245,8 +249,12 @@ def test_an_index_is_not_changed_while_one_of_its_shards_is_built(
 def test_two_shards_that_are_finished_together_clean_up_one_after_the_other(
     made: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Two shards replace the index of an earlier configuration, which had one shard and an addition. The first of the
-    three shards is built before them, because they use its lists."""
+    """The second and the third of three shards are finished at the same moment.
+
+    The new shards replace the index of an earlier configuration, which had one shard and an addition. Only one of the
+    two jobs at a time updates the addition. The first of the three shards was built before, because the other two use
+    its lists.
+    """
     run = shutil.copytree(made / "one", tmp_path / "three")
     add(run, "03")
     build(run, "/00")
@@ -336,7 +344,8 @@ def processes() -> Iterator[ProcessPoolExecutor]:
 def test_two_processes_lose_nothing(
     first: str, second: str, rounds: int, made: Path, processes: ProcessPoolExecutor, tmp_path: Path
 ) -> None:
-    """The rounds alternate between an index with one shard and one with two. A refused change is repeated."""
+    """The rounds alternate between an index with one shard and an index with two shards. A refused change is repeated
+    when both processes have ended, and then the index has the results of both changes."""
     for number in range(rounds):
         name = ("one", "two")[number % 2]
         run = shutil.copytree(made / name, tmp_path / str(number) / name)

@@ -58,7 +58,7 @@ class DamagedRun:
                 self.artefacts[path] = [path.parent / name for name in value["files"]]
 
     def damage(self, how: str, rng: Random) -> None:
-        """Do one kind of damage, which is one of KINDS, to a random artefact."""
+        """Damage a random artefact. `how` is the kind of damage, one of KINDS."""
         commits = sorted(self.artefacts)
         commit = rng.choice(commits)
         other = rng.choice([path for path in commits if path.suffixes == commit.suffixes and path != commit] or commits)
@@ -81,7 +81,8 @@ class DamagedRun:
             )
 
     def restore(self) -> bool:
-        """Restore all files, and return whether any file had other content than before or was added."""
+        """Restore all files, and return whether any file had other content than before or was added. A file that was
+        deleted does not count."""
         changed = False
         for path in [path for path in self.run.rglob("*") if path.is_file() and path not in self.sound]:
             path.unlink()
@@ -233,7 +234,8 @@ def test_temporary_files_and_locks_of_dead_processes_are_swept(run: Path) -> Non
 
 
 def test_a_lock_that_is_taken_during_the_sweep_is_kept(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The new holder of the lock has written half of its name when the sweep begins."""
+    """After `verify` has found a free lock, the lock is taken, and half of the new holder's description is in the lock
+    file when the sweep begins. The sweep keeps the lock file."""
     lock = run / "index/.ncca.lock"
     lock.touch()
     found = examine(run)
@@ -258,7 +260,7 @@ def test_commit_records_that_list_each_other_do_not_loop(run: Path) -> None:
 
 
 def test_links_and_pipes_are_faults_and_are_not_read(run: Path, tmp_path: Path) -> None:
-    """`verify` does not follow the link and does not wait for the pipe. It refuses a folder without commit records."""
+    """`examine` does not follow the link and does not wait for the pipe. A folder without commit records is refused."""
     (tmp_path / "empty").mkdir()
     (run / "features").rename(tmp_path / "features")
     (run / "features").symlink_to(tmp_path / "features")

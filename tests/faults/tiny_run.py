@@ -115,7 +115,7 @@ def stages(root: Path, run: Path) -> dict[str, tuple[list[list[str]], list[Path]
 
 
 def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
-    """Return the arguments of the same call of a stage, but for a run in `folder`.
+    """Return the `arguments` of a call of a stage, changed so that the call runs in `folder` in place of its run.
 
     `folder` gets links to all files of the run, apart from the files of the first artefact that the call makes.
     """
@@ -137,13 +137,13 @@ def elsewhere(stage: str, arguments: list[str], folder: Path) -> list[str]:
 
 
 def link(path: Path, link: Path) -> None:
-    """Make `link` a symbolic link to `path`, unless it is a link already."""
+    """Make `link` a symbolic link to `path`, unless `link` is a link already."""
     if not link.is_symlink():
         link.symlink_to(path)
 
 
 def call(stage: str, arguments: list[str]) -> None:
-    """Run a stage in this process. Its errors are raised."""
+    """Run a stage, or another command, in this process with these arguments. The errors of the command are raised."""
     command = cli.get_command(None, stage)
     result = CliRunner().invoke(command, arguments, standalone_mode=False, catch_exceptions=False)
     assert result.exit_code == 0, result.output
@@ -163,7 +163,7 @@ def make_encoder(run: Path) -> None:
 
 
 def make_run(root: Path, run: Path) -> None:
-    """Run all fast stages on the collection in `root`."""
+    """Run all fast stages on the collection in `root`, for a run in the folder `run`."""
     make_encoder(run)
     for name, (calls, _) in stages(root, run).items():
         call_all(name, calls)

@@ -1,7 +1,7 @@
 """Writers of all kinds of artefacts, for the tests on a full disk.
 
-Each writer has the form `write(folder, run, collection)`. It makes its artefacts in `folder`. Its inputs come from
-`run`, the finished run of `tiny_run`, and from the run's collection.
+Each writer has the form `write(folder, run, collection)`, and makes its artefacts in `folder`. The inputs come from
+`run`, which is the finished run of `tiny_run`, and from the run's collection.
 """
 
 import json

@@ -99,7 +99,7 @@ SPACY_STAGES = {"train_parser"}
 
 
 PAPER_STAGES = {name for name, stage in STAGES.items() if stage.function.__module__.startswith("stages.papers.")}
-"""Names of the stages for the tables of papers, which need more images than SETTINGS has, and take minutes."""
+"""Names of the stages for the tables of papers. These stages need more images than SETTINGS has, and take minutes."""
 
 
 def test_every_stage_opens_only_what_it_declares(tmp_path: Path) -> None:
@@ -208,7 +208,7 @@ def test_opening_an_undeclared_file_directly_is_noticed(
 def run_all(folder: Path, settings: dict, targets: Set[str]) -> set[str]:
     """Make a run with `settings` in `folder`. Run the stages `targets` and the stages that make their inputs.
 
-    Fails if a stage opens an undeclared file (see `watching`). Return the names of all stages that ran.
+    Return the names of all stages that ran. The test fails if a stage opens an undeclared file (see `watching`).
     """
     values = {**settings, "name": "run", "data_root": str(folder / "data"), "results_root": str(folder)}
     (folder / "run").mkdir(parents=True)
@@ -252,7 +252,7 @@ def list_jobs(run: Run, targets: Set[str]) -> list[tuple[Stage, Names]]:
 
 
 def bring_vectors(run: Path, data: Path) -> None:
-    """Write random vectors for all images and captions of the run, as precomputed vectors."""
+    """Write random vectors for all images and captions of the run into the folder `data`, as precomputed vectors."""
     manifest = Manifest(run / "manifest")
     rng = np.random.default_rng(0)
     np.save(data / "theirs.npy", rng.standard_normal((manifest.n_images, 4)).astype(np.float32))
@@ -264,8 +264,8 @@ def bring_vectors(run: Path, data: Path) -> None:
 def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
     """Watch the functions that open files.
 
-    Yield a function `watch(stage, call)`, which calls `call` to run the stage. It raises AssertionError if the stage
-    opens a file of its run that does not belong to a declared input or output.
+    Yield a function `watch(stage, call)`, which calls `call` to run the stage. `watch` raises AssertionError if the
+    stage opens a file of its run that does not belong to a declared input or output.
     """
     views: list[StageRun] = []
     trusted: list[str] = []
@@ -283,8 +283,8 @@ def watching() -> Iterator[Callable[[Stage, Callable[[], None]], None]]:
         return called
 
     def trusting(function: Callable[..., Any]) -> Callable[..., Any]:
-        """Wrap `function`, which reads commit records to compare digests, so that its reading is not watched. It may
-        read the commit record of any artefact from which an input was made."""
+        """Wrap `function`, which reads commit records to compare digests, so that its reading is not watched. Such a
+        function may read the commit record of any artefact from which an input was made."""
 
         def called(*arguments: Any, **more: Any) -> Any:
             trusted.append(function.__name__)

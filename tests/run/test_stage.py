@@ -43,7 +43,9 @@ def test_chunks_have_about_131072_images_until_there_are_64_chunks(
 
 
 def test_every_rule_belongs_to_a_declared_stage() -> None:
-    """Rules that are not in a file are generated from the declarations of their stages."""
+    """Each rule in the Snakefile and in stages/rules takes its inputs, threads and memory from the declared stage with
+    the name of the rule. The rules `all` and `extract_more` are exceptions. Rules that are not in these files are
+    generated from the declarations."""
     text = "\n".join(path.read_text() for path in (ROOT / "Snakefile", *ROOT.glob("stages/rules/*.smk")))
     own = re.findall(r"^ *rule (\w+):", text, flags=re.M)
     assert 5 < len(own) == len(set(own)) and {*own} - {"all", "extract_more"} <= STAGES.keys()

@@ -181,8 +181,8 @@ def test_validity_does_not_depend_on_earlier_questions(disturb: Callable, run: P
 
 
 def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path) -> None:
-    """A job that was killed has made one of the shards again from the same inputs. The commit record of the part, which
-    lists the shard, was not written again."""
+    """A job that was killed has made one of the shards again from the same inputs. The commit record of the part was
+    not written again, and lists the old shard, so the shards are refused as an input."""
     path = run / "features/e/shard-00000.h5"
     shards = "features/e/shard-*.h5.json"
     files = {f"{path.name}.json": describe_file(commit_path(path))}
@@ -197,8 +197,9 @@ def test_shards_that_differ_from_the_record_of_their_chunk_are_refused(run: Path
 
 
 def test_a_chunk_compares_the_commit_records_of_its_shards_by_hash(run: Path) -> None:
-    """The shard was made again with other bytes. The new commit record is as long as the old record, which the commit
-    record of the part lists, so that only its hash differs."""
+    """The shard was made again with other bytes, but the commit record of the part still lists the old commit record of
+    the shard. The old and the new commit record of the shard are equally long, but their hashes differ, so the shards
+    are refused as an input."""
     path = run / "features/e/shard-00001.h5"
     shards = "features/e/shard-*.h5.json"
     commit = commit_path(path)

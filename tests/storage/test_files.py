@@ -131,7 +131,8 @@ def failing_at(step: int, function: Callable) -> Callable:
 def test_readers_never_see_a_mixture_when_publishing_fails(
     name: str, calls: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Each call that renames a file, or removes an older commit record, fails once."""
+    """Each call that renames a file, or removes an older commit record, fails once. A reader then finds the complete
+    old version or no version, and publishing again succeeds."""
     for step in range(calls):
         folder = tmp_path / str(step)
         publish_two(folder, b"old")
@@ -147,7 +148,7 @@ def test_readers_never_see_a_mixture_when_publishing_fails(
 def read_generation(folder: Path) -> dict[str, int]:
     """Read the generation of the summary, as `publish_two` has written it. Return {} if there is no summary.
 
-    Checks each file for which a commit record vouches. The file must exist and have the content of its generation.
+    Each file for which a commit record vouches is checked: it must exist and have the content of its generation.
     """
     generations = {}
     for path in sorted(folder.glob("?.bin.json")):

@@ -128,7 +128,7 @@ def test_any_type_of_strings_can_be_names(kind: pa.DataType, tmp_path: Path) -> 
 
 @pytest.mark.parametrize("name", ["f.pt", "f.safetensors"])
 def test_bfloat16_is_read_as_float32(tmp_path: Path, name: str) -> None:
-    """Many encoders compute in bfloat16, which NumPy does not have."""
+    """Many encoders compute in bfloat16, which NumPy does not have. The numbers are not changed by the conversion."""
     rounded = torch.from_numpy(ROWS).bfloat16()
     (torch.save if name == "f.pt" else save_file)({"embeddings": rounded}, tmp_path / name)
     (tmp_path / "f.txt").write_text("\n".join(NAMES), encoding="utf-8")
@@ -190,7 +190,8 @@ def test_the_message_names_the_part_and_the_remedy_in_one_line(tmp_path: Path, p
 
 
 def test_file_with_contradictory_metadata_is_refused(tmp_path: Path) -> None:
-    """The schema requires a name in each row, but the column was written as a column in which names may be missing."""
+    """The schema requires a name in each row, but the column was written as a column in which names may be missing. The
+    message says that the file cannot be read, or that it crashed the process that read it for trial."""
     path = make_parquet(tmp_path)
     optional, required = (b"\x25" + bytes([kind]) + b"\x18\x04file" for kind in (2, 0))
     data = path.read_bytes()
@@ -213,7 +214,7 @@ def end_process(*_: object) -> None:
 
 
 def test_parquet_file_that_claims_far_more_than_its_size_is_refused(tmp_path: Path) -> None:
-    """Parquet stores 1 GB of zeros as one entry of a dictionary, in less than a megabyte."""
+    """A file of less than a megabyte declares 1 GB of zeros. Parquet stores them as one entry of a dictionary."""
     zeros = pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(1 << 24, np.float32)), 1 << 10)
     group = pa.table({"vector": zeros, "file": ["a.jpg"] * len(zeros)})
     with pq.ParquetWriter(tmp_path / "f.parquet", group.schema, compression="zstd") as writer:
@@ -227,7 +228,8 @@ def test_parquet_file_that_claims_far_more_than_its_size_is_refused(tmp_path: Pa
 def test_parquet_file_that_needs_more_than_the_memory_of_a_trial_is_refused(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """Parquet stores a repeated name once, and its metadata do not tell the size of all names."""
+    """A file of less than a megabyte has 4,096 rows with the same name of 1 MiB. Parquet stores the name once, and its
+    metadata do not tell the size of all names, so only the memory limit of the trial stops the reader."""
     monkeypatch.setattr(files, "MAX_TRIAL_BYTES", 1 << 31)  # The allocator of pyarrow reserves 1 GB.
     names = pa.DictionaryArray.from_arrays(np.zeros(1 << 12, np.int32), ["x" * (1 << 20)])
     table = pa.table({"vector": [[1.0, 2.0]] * len(names), "file": names})

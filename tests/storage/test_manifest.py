@@ -78,7 +78,8 @@ def test_leftover_shards_of_a_larger_manifest_are_removed(tmp_path: Path) -> Non
 
 @pytest.mark.parametrize("damaged", [False, True])
 def test_a_table_in_which_a_shard_has_no_rows_leaves_no_file(damaged: bool, tmp_path: Path) -> None:
-    """The commit record of the shard lists the file of the table, or is damaged and lists nothing."""
+    """A manifest is written again without sentences. The old files of sentences are removed, whether the old commit
+    record of a shard lists them, or is damaged and lists nothing."""
     write(tmp_path, 6)
     if damaged:
         (tmp_path / "shards/00001.json").write_text("{")
@@ -103,7 +104,8 @@ def test_row_numbers_out_of_range_or_order_are_refused(numbers: list[int], tmp_p
 
 
 def test_pairs_of_a_split_equal_those_of_a_plain_loop(tmp_path: Path) -> None:
-    """The first shard has images of both splits, the second only of `dev`, and the last only of `train`."""
+    """The first shard has images of both splits, the second only of `dev`, and the last only of `train`. The ids and
+    texts of each split, and of both, are compared with the results of a loop over all images."""
     splits = ["dev", "train", "dev", "train", *["dev"] * 4, "train", "train"]
     parts = tables(10)
     parts["images"] = parts["images"].set_column(5, "split", pa.array(splits))

@@ -131,7 +131,8 @@ def test_an_interrupted_run_keeps_the_chunks_that_it_made(run: Path, monkeypatch
 
 
 def test_moments_of_an_earlier_version_are_removed(run: Path) -> None:
-    """Earlier versions stored one file of moments per shard, in the folder that now has one file per chunk."""
+    """Earlier versions stored one file of moments per shard, in the folder that now has one file per chunk. The stage
+    `accumulate` removes such a file."""
     folder = run / "moments/target"
     path = folder / "shard-00000.h5"
     provenance = Provenance(run, "accumulate", 6)

@@ -30,7 +30,8 @@ def test_selected_rows_equal_the_rows_of_the_whole_table() -> None:
 
 @pytest.mark.parametrize("step", [1, 3])
 def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
-    """The ids include the smallest and the largest id of each row group, one at a time and all together."""
+    """The ids include the smallest and the largest id of each row group, and are searched one at a time and all
+    together. Ids that no row has are not found."""
     count = 2 * GROUP_ROWS + 5
     ids = 7 + step * np.arange(count)
     packed = PackedTable(to_parquet(pa.table({"image_id": ids})), Path("images.parquet"))
@@ -43,7 +44,8 @@ def test_rows_are_found_by_any_of_their_ids(step: int) -> None:
 
 
 def test_groups_that_unpack_to_too_much_together_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Each group unpacks to 8 MB of one text, which a dictionary stores once. The limit of the table is 20 MB."""
+    """Each of four groups unpacks to 8 MB of one text, which a dictionary stores once. The limit of the table is 20 MB,
+    so one group can be read, but not the whole table."""
     count = 4 * GROUP_ROWS
     text = "x" * 1000
     data = to_parquet(pa.table({"image_id": np.arange(count), "text": [text] * count}))

@@ -1,4 +1,4 @@
-"""Embeds and indexes new photos with the model of an existing index, for the commands `apply` and `add`."""
+"""Embedding and indexing new photos with the model of an existing index, for the commands `apply` and `add`."""
 
 import logging
 import os
@@ -135,8 +135,8 @@ def apply_index(
 def _nothing_left_after_refusal(output: Path) -> Iterator[None]:
     """Remove everything that the block has written into the folder `output` if it raises InputError or UsageError.
 
-    The first MAX_LISTED_REJECTS rejects are logged instead. Nothing is removed if `output` has the work of an earlier
-    call.
+    Because the list of rejects is removed too, its first MAX_LISTED_REJECTS rejects are logged. Nothing is removed if
+    `output` has the work of an earlier call.
     """
     resumed = (output / RECORD).exists()
     before = set(output.iterdir()) if output.is_dir() else None
@@ -177,7 +177,7 @@ def refresh_additions(stages: Mapping[str, Stage], home: Path) -> None:
     photos, or if its photos are from the collection of the run, since the run then decides which of them are indexed.
     An addition that `add` can repeat is embedded anew if the model of the index has changed, or if the index now has
     some of its photos. Photos that are in the index or in another addition, or that were removed, are then left out.
-    If this fails, a warning is logged.
+    If an addition cannot be embedded, a warning is logged.
 
     `stages` has the declared stages `ingest` and `extract`. The caller must hold the lock of `home`.
     """

@@ -1,4 +1,4 @@
-"""Calibrates an index with captions that a user has written for its photos (see pipeline.index.calibration)."""
+"""Calibrating an index with captions that a user has written for its photos (see pipeline.index.calibration)."""
 
 import csv
 import io
@@ -28,8 +28,8 @@ from pipeline.storage.json_files import fingerprint
 from pipeline.storage.stored_index import StoredIndex
 
 BACKGROUND_IMAGES = 1000
-"""Number of images in the background of a calibration with a user's captions. It is smaller if the index has fewer
-images, and greater if the user has written captions for more of them."""
+"""Number of images in the background of a calibration with a user's captions. The background is smaller if the index
+has fewer images, and greater if the user has written captions for more images."""
 HEADER = "file,caption\n"
 """The first line of a table that `record_pair` writes."""
 log = logging.getLogger(__name__)
@@ -134,9 +134,9 @@ def calibrate_index(change: Change, path: Path, seed: int = 0) -> Calibration:
 
 
 def _read_images(searcher: Searcher, ids: Sequence[int], rng: np.random.Generator) -> tuple[np.ndarray, np.ndarray]:
-    """Read the vectors (n, c) of the background, and find the row (m,) in it of each of the images `ids` (m,).
+    """Read the vectors (n, c) of the background, and find the row (m,) in these vectors of each image in `ids` (m,).
 
-    Raises UsageError if the type of the index cannot return its vectors.
+    The background is chosen with `rng`. Raises UsageError if the type of the index cannot return its vectors.
     """
     images = searcher.rows("images")
     unique, owners = np.unique(ids, return_inverse=True)
@@ -191,7 +191,8 @@ def photos_to_describe(index: StoredIndex, described: Collection[StoredPhoto], s
 
 
 def record_pair(path: Path, name: str, caption: str) -> None:
-    """Append a pair to the CSV table at `path`, which is created if necessary, and wait until it is on the disk."""
+    """Append a row with the `name` of a photo and a caption to the CSV table at `path`, and wait until the row is on
+    the disk. A missing table is created."""
     line = io.StringIO()
     csv.writer(line, lineterminator="\n").writerow((name, caption))
     before = path.read_text("utf-8") if path.exists() else ""

@@ -1,4 +1,4 @@
-"""Encoders of a run: collects the material from which an encoder is prepared, and stores encoders."""
+"""Encoders of a run: the material from which an encoder is prepared, and the storage of a prepared encoder."""
 
 import shlex
 from collections.abc import Collection, Iterable, Mapping
@@ -37,8 +37,8 @@ key `made_by` computes anew."""
 
 @dataclass(frozen=True)
 class RunTexts:
-    """The training captions of a run, for preparing the text encoder of `entry`. It implements
-    pipeline.encoders.material.TrainTexts."""
+    """The training captions and word vectors of a run, from which the text encoder of `entry` is prepared. The class
+    implements pipeline.encoders.material.TrainTexts."""
 
     run: Run
     entry: EncoderEntry
@@ -116,7 +116,8 @@ def read_given(run: Run, entry: EncoderEntry) -> GivenVectors:
 
 
 def prepare_start(run: Run, encoder: EncoderEntry, training: "FinetuneSettings") -> "NetworkEncoder":
-    """Make the network from which the finetuning of an encoder starts. `training` says which weights it has."""
+    """Make the network from which the finetuning of an encoder starts. `training` says which weights the network has
+    at the start."""
     from pipeline.encoders.networks import NetworkEncoder
 
     assert isinstance(encoder, NetworkEntry)

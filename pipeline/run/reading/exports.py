@@ -1,4 +1,4 @@
-"""Exports the vectors of an index, and the rows that describe them, to files that other programs can open."""
+"""Exporting the vectors of an index, and the rows of its tables, to files that other programs can open."""
 
 import json
 import logging
@@ -28,7 +28,8 @@ log = logging.getLogger(__name__)
 VECTOR_COLUMN = "vector"
 """Name of the column of vectors in an exported Parquet file."""
 OWN_PREFIX = "own_"
-"""Prefix that is put before the name of a column of the user's own if this name is VECTOR_COLUMN."""
+"""Prefix with which a column of the user is renamed if its name is VECTOR_COLUMN. The prefix is repeated until the new
+name is free."""
 JSON_BATCH_ROWS = 1000
 """Number of rows of a table that are converted to JSON at once."""
 
@@ -36,13 +37,13 @@ JSON_BATCH_ROWS = 1000
 def export(index: Path, kind: str, output: Path, code: str, dims: int | None) -> dict[str, int]:
     """Export the vectors and the rows of an index to the new folder `output`.
 
-    Returns how many `images` and `sentences` were written. Sentences are left out if the index has none.
+    Returns the number of written rows under `images` and, if the index has vectors of captions, under `sentences`.
 
     `kind` is `npy`, `parquet` or `faiss`. With `faiss`, the vectors are stored as codes of the type `code`, on `dims`
-    axes or the usual number of axes (see pipeline.index.codes). The folder appears under its name only when all files
-    in it are complete. The file export.json in it describes the model of the vectors. Raises UsageError if `output`
-    exists, if the vectors cannot be exported, or if they have fewer than `dims` dimensions, and JointspaceError if the
-    files cannot be written.
+    axes, or on the usual number of axes if `dims` is None (see pipeline.index.codes). The folder appears under its name
+    only when all files in it are complete. The file export.json in the folder describes the model of the vectors.
+    Raises UsageError if `output` exists, if the vectors cannot be exported, or if they have fewer than `dims`
+    dimensions, and JointspaceError if the files cannot be written.
     """
     stored = open_index(index)
     counts = {}
@@ -122,10 +123,11 @@ def _write_npy(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 
 
 def _write_names(path: Path, images: pa.Table, table: pa.Table) -> None:
-    """Write the names of the rows of `table`, one per line, as `open_foreign` reads them.
+    """Write a line for each row of `table` to the file `path`, in the form in which `open_foreign` reads names.
 
-    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in it become
-    spaces. A photo inside another file has a name such as `a.tar/b.jpg`.
+    A line is the name of the photo, followed by a tab and the text if the row is a caption. Line breaks in a name or
+    text become spaces. A photo inside another file has a name such as `a.tar/b.jpg`. `images` is the table of all
+    images, and `table` is this table or the table of captions.
     """
     rows = images.select(["image_id", "path", "member"]).to_pylist()
     names = {image["image_id"]: listed_name(image) for image in rows}
@@ -146,9 +148,9 @@ def _write_rows(path: Path, table: pa.Table) -> None:
 
 
 def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
-    """Write the table with an additional column of vectors (n, c) to `path`.parquet.
+    """Write the table with an additional column VECTOR_COLUMN of the vectors (n, c) to `path`.parquet.
 
-    The prefix OWN_PREFIX is added to the name of a column of the user's own that is called VECTOR_COLUMN too.
+    If a column of the user has this name already, the prefix OWN_PREFIX is added to its name.
     """
     new_name = VECTOR_COLUMN
     while new_name in table.column_names:
@@ -160,4 +162,4 @@ def _write_parquet(path: Path, vectors: np.ndarray, table: pa.Table) -> None:
 
 WRITERS: Mapping[str, Callable[[Path, np.ndarray, pa.Table], None]] = {"npy": _write_npy, "parquet": _write_parquet}
 """Kind of export -> the function that writes it. The function gets the path without a suffix, the vectors (n, c) and
-the table of their rows."""
+the table of their rows. `export` adds the kind `faiss`."""

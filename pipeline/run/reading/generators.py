@@ -60,7 +60,10 @@ class StoredGenerator(NamedTuple):
 
 
 def read_generator(run: Run, name: str) -> StoredGenerator:
-    """Read the generator that `train-generator` has stored under `name`, on the device of the run."""
+    """Read the generator that `train-generator` has stored under `name`, and restore it on the device of the run.
+
+    Raises IntegrityError if the generator is missing or damaged.
+    """
     folder = run.layout.generator(name).path
     parameters = run.generator(name)
     spec = generator_spec(parameters.details["generator"])
@@ -116,7 +119,10 @@ class DescribedImages(NamedTuple):
 
 
 def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> DescribedImages:
-    """Read the images with sentences of some splits: their features by `encoders`, and their sentences."""
+    """Read the images with sentences of some splits: the features of the images by `encoders`, and the sentences.
+
+    Raises InputError if a split has no image with a sentence.
+    """
     manifest = run.manifest
     vocabulary, fingerprint = read_token_vocabulary(run)
     tokens = read_sentences(run, "tokens")
@@ -135,8 +141,8 @@ def read_described(run: Run, encoders: Sequence[str], splits: Sequence[str]) -> 
 def hold_out(run: Run, generator: str, pairs: TrainingPairs, texts: Sequence[str], vocabulary: Vocabulary) -> HeldOut:
     """Return the sentences of held-out images with the data that a generator needs to compute their probability.
 
-    `pairs` has the images and the tokens of the sentences, `texts` has the same sentences as text, and `vocabulary` is
-    the vocabulary of the tokens.
+    `generator` is the name of the generator in the configuration. `pairs` has the images and the tokens of the
+    sentences, `texts` has the same sentences as text, and `vocabulary` is the vocabulary of the tokens.
     """
     tagger = train_tagger(run.config, run.config.generator(generator).spec, run.config.seed)
     return HeldOut(pairs, texts, vocabulary, open_space(run, generator), tagger)

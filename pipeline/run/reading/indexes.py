@@ -1,4 +1,4 @@
-"""Writes the index of a model: its FAISS indexes, and copies of the models that embed queries without the run."""
+"""Writing the index of a model: its FAISS indexes, its tables, and copies of the models that embed queries."""
 
 import logging
 import math
@@ -146,7 +146,11 @@ def _list_prepared(names: Iterable[str], origins: Mapping[str, Origin], role: En
 
 
 def _add_tables(writer: IndexWriter, run: Run, encoders: Iterable[str], ids: Mapping[str, np.ndarray]) -> None:
-    """Add the tables of the images and sentences `ids` to an index shard. `encoders` are the encoders of its model."""
+    """Add the tables of the images and sentences with the `ids` to an index shard.
+
+    The table of the images also has their weak texts, and, if features of an image were mapped from another encoder,
+    the column `mapped_from`. `encoders` are the names of the image encoders of the model.
+    """
     for modality, rows in ids.items():
         table = run.manifest.rows(modality, rows)
         if modality == "images":
@@ -239,9 +243,9 @@ def find_queries(
 ) -> TuningQueries:
     """Find the queries that tune and measure an index of the images `image_id` of a run.
 
-    They are the vectors `captions`. If there are none, `embedder` embeds the queries of `hubness.queries`, the file
-    names of the images, and plain phrases. `embedder` is None if the model cannot embed texts. Without captions and
-    texts, the vectors of the images are the queries.
+    The queries are the vectors `captions`. If `captions` is None or empty, `embedder` embeds the queries of
+    `hubness.queries`, the file names of the images, and plain phrases as queries. `embedder` is None if the model
+    cannot embed texts. Without captions and texts, the vectors of the images are the queries.
     """
     images = read_sample(embeddings, "images", image_id)
     texts: list[str] = []
@@ -256,11 +260,11 @@ def find_queries(
 def _shared_training(
     run: Run, embeddings: Embeddings, part: Mapping[str, int] | None, modality: Modality
 ) -> Vectors | TrainedIndex | None:
-    """Return what the FAISS indexes of several index shards share, for the shard that `part` describes.
+    """Return the training that the FAISS indexes of several index shards share, for the shard that `part` describes.
 
-    For the first shard, return the vectors of all shards, on which its index is trained. For the other shards, return
-    the trained index of the first shard, without vectors, or None if this index has no inverted lists. Return None if
-    `part` is None, because there is only one shard.
+    For the first shard, return the vectors of all shards, on which the index of this shard is trained. For the other
+    shards, return the trained index of the first shard, without vectors, or None if this index has no inverted lists.
+    Return None if `part` is None, because there is only one shard.
     """
     if part is None:
         return None
@@ -322,9 +326,10 @@ def describe_training(run: Run, model: str) -> dict[str, Json] | None:
 
 
 def _mapped_from(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> pa.Array:
-    """Return for each image (n,) the encoder from whose features `map-features` has mapped the features of the image.
+    """Return for each image (n,) the name of the encoder from whose features the features of the image were mapped.
 
-    `encoders` are the encoders of the model. The entry is null for an image whose features `extract` has computed.
+    The stage `map-features` maps features. `encoders` are the encoders of the model. The entry is null for an image
+    whose features `extract` has computed.
     """
     bounds = run.manifest.bounds("images").tolist()
     names = np.full(len(image_id), None, object)

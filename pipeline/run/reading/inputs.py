@@ -13,7 +13,10 @@ if TYPE_CHECKING:
 
 
 def sentence_shards(model: "Model", layout: Layout) -> dict[str, Shards]:
-    """Return the sentences that a model reads, by form: by text encoder if it reads vectors, or as tokens or trees."""
+    """Return the shards of the sentences that a model reads, by form.
+
+    The forms are the names of the text encoders if the model reads vectors. Otherwise, the form is `tokens` or `trees`.
+    """
     forms = model.text_encoders if model.spec.sentences == "vectors" else [model.spec.form]
     return {form: layout.sentences(form) for form in forms}
 
@@ -84,7 +87,7 @@ def box_texts(config: "Config") -> Outside | None:
 def vocabulary_of(config: "Config", layout: Layout, model: str) -> Artefact | None:
     """Return the vocabulary of a model that reads tokens or trees, or None if the model reads neither.
 
-    For an ensemble it is the file with the vocabularies of its members.
+    For an ensemble, the result is the file with the vocabularies of its members.
     """
     members = config.members(model)
     if not any(config.model(member).spec.words for member in members or [model]):

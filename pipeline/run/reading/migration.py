@@ -1,5 +1,5 @@
-"""Migrates vectors to a new encoder without photos and without a run: pairs the rows of files, fits two maps, measures
-how much recall they keep, and writes the mapped vectors."""
+"""Migrating vectors to a new encoder without photos and without a run: the rows of files are paired, two maps are
+fitted, the recall that they keep is measured, and the mapped vectors are written."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -25,8 +25,8 @@ from pipeline.storage.stored_index import open_index
 MIN_ROWS = MIN_PHOTOS * FOLDS // (FOLDS - 1) + 1
 """Minimum number of rows with an old and a new vector, so that enough rows are left when a fold is held out."""
 MAX_ROWS = 20_000
-"""Maximum number of rows with an old and a new vector to which the maps are fitted. If there are more, this number is
-drawn at random."""
+"""Maximum number of rows with an old and a new vector to which the maps are fitted. If there are more, MAX_ROWS of them
+are drawn at random."""
 MAX_CAPTIONS = 100_000
 """Maximum number of captions to which the maps are fitted. If there are more, MAX_CAPTIONS of them are drawn at
 random."""
@@ -216,7 +216,8 @@ def migrate(
 def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignFeatures:
     """Open a file of vectors, or the vectors of the images of an index.
 
-    A file whose format has no names for rows may be without a file of names.
+    `of` says whether the rows of a file are images or sentences. If the format of the file cannot contain names of
+    rows, the names come from a text file next to it, which may be missing.
     """
     if is_index(path):
         vectors, table = read_vectors(open_index(path), "images")
@@ -229,10 +230,11 @@ def _open(path: Path, of: Literal["images", "sentences"] = "images") -> ForeignF
 
 
 def _pair(vectors: ForeignFeatures, names: Sequence[str] | None, gallery: ForeignFeatures) -> np.ndarray:
-    """Return the row (n,) of the `gallery` to which each of n `vectors` belongs, by `names`, or by order if it is None.
+    """Return the row (n,) of the `gallery` to which each of n `vectors` belongs.
 
-    If the gallery has no names, its row numbers are used as names. Raises InputError if one of the vectors has no row
-    in the gallery, or if names repeat in the gallery.
+    The vectors are paired by their `names`, or by order if `names` is None. If the gallery has no names, its row
+    numbers are used as names. Raises InputError if one of the vectors has no row in the gallery, or if names repeat in
+    the gallery.
     """
     counts = f"{vectors.files[0]} has {len(vectors):,} rows, and {gallery.files[0]} has {len(gallery):,}"
     if names is None:
@@ -287,7 +289,7 @@ def _fit(
 
     Old vectors are mapped by ridge regression, with the best of `ridges`. Queries, from which `query_mean` (d,) is
     subtracted, are mapped by the orthogonal map U V', where U S V' is the singular value decomposition of Y'X
-    (Schönemann 1966). It does not scale, because old vectors cannot be scaled after a query is mapped.
+    (Schönemann 1966). This map does not scale, because old vectors cannot be scaled after a query is mapped.
     """
     gallery = fit_encoder_map(x, y, use_roots=False, captioned=captioned, ridges=ridges)
     views = [(x, y), captioned] if captioned else [(x, y)]

@@ -1,4 +1,4 @@
-"""Models of a run: restores models, describes them for their stored details, and saves checkpoints of a training."""
+"""Models of a run: their restoration, their description in stored details, and the checkpoints of a training."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def describe_model(run: Run, name: str) -> dict[str, Any]:
-    """Return the registered model, the training and the settings of the model `name`, for its stored details."""
+    """Return the details that are stored with the model `name`: its model type, its training and its settings."""
     model = run.config.model(name)
     return {
         "model": name,

@@ -1,4 +1,4 @@
-"""Opens the photos of a run, and extracts their features step by step."""
+"""Opening the photos of a run, and extracting their features step by step."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
@@ -34,9 +34,9 @@ def photograph_reader(run: Run, source: ImageSource | None = None) -> Photograph
 
 
 def open_photographs(run: Run, image_id: np.ndarray | list[int]) -> Iterator[tuple[Image.Image | None, str]]:
-    """Open the photos `image_id` (k,).
+    """Open the photos with the ids `image_id` (k,), in this order.
 
-    Yield a pair for each: the image and an empty text, or None and the reason why the photo cannot be read.
+    Yield a pair for each photo: the image and an empty text, or None and the reason why the photo cannot be read.
     """
     reader = PhotographReader(run.photographs.read, ImageLimits.from_settings(run.config.collection))
     for photograph in map(Photograph.from_row, run.manifest.pick(image_id)):
@@ -145,7 +145,10 @@ def describe_parts(
 
 
 class FeatureExtraction:
-    """Extracts the features of photos with several encoders of a run. Each photo is decoded once for all encoders."""
+    """Extractor of the features of photos with several encoders of a run. Each photo is decoded once for all encoders.
+
+    The caller passes missing parts to `describe`, and each result of `describe` to `write`.
+    """
 
     def __init__(self, run: Run, encoders: Sequence[str]) -> None:
         self._storage = run.config.extract.storage
@@ -153,7 +156,7 @@ class FeatureExtraction:
         self._encoders = {name: open_encoder(run, name) for name in encoders}
 
     def describe(self, parts: Iterable[Part[Photograph]]) -> Iterator[tuple[Part[Photograph], list[np.ndarray]]]:
-        """Yield each part with a list of the features (n, dim) of its n images, one array for each encoder in `names`.
+        """Yield each part with the features of its n images, a list of one array (n, dim) per encoder in `part.names`.
 
         Consecutive parts whose features are missing for the same encoders share one pipeline, so that decoding does not
         pause between these parts.

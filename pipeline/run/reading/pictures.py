@@ -30,7 +30,7 @@ SHEET_COLUMNS = 6
 SHEET_IMAGES = 24
 """Largest number of images on a contact sheet."""
 ALIGNED_IMAGES = 12
-"""Number of images on the contact sheet of alignments, which shows each image twice."""
+"""Largest number of images on the contact sheet of alignments. The sheet shows each image twice."""
 SHOWN_REGIONS = 5
 """Largest number of regions that are drawn in an image."""
 PLANE_SENTENCES = 60
@@ -134,7 +134,7 @@ def _aligned(run: Run, embeddings: Embeddings, image_id: np.ndarray, sentence_id
 
 
 def draw_phrases(run: Run, model: str, split: str) -> list[ReportPicture]:
-    """Draw the noun phrases of the first sentences of some images, each at the region with the highest score.
+    """Draw the noun phrases of the first sentence of some images, each phrase at the region with the highest score.
 
     Return a contact sheet of the images, and a plane of phrases and regions (after Niu et al. 2017, Figure 8). The
     plane is left out if it would have fewer than MIN_PLANE_POINTS points. The list is empty if no image with phrases

@@ -1,4 +1,4 @@
-"""Matches the precomputed vectors that a configuration names with the images or captions of a run."""
+"""Matching of the precomputed vectors that a configuration names with the images or captions of a run."""
 
 import hashlib
 import logging
@@ -31,8 +31,8 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 
 MAX_RELATIVE_DIFFERENCE = 0.01
-"""Largest difference of two vectors for the same name or words, divided by the length of the longer vector. Half
-precision and another batch size can cause a difference of this size."""
+"""Largest accepted difference of two vectors for the same name or words, divided by the length of the longer vector.
+Half precision and another batch size can cause a difference of this size."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,8 @@ class MatchedFeatures:
 
 
 def given_source(config: "Config", entry: "EncoderEntry") -> Source:
-    """Return the location of the precomputed vectors of the encoder `entry`. Its `path` is relative to data_root."""
+    """Return the location of the precomputed vectors of an encoder, whose `entry` in the configuration names files
+    relative to data_root."""
     from pipeline.config.encoders import PrecomputedKeys
 
     assert isinstance(entry, PrecomputedKeys)
@@ -86,9 +87,10 @@ def given_inputs(config: "Config", encoder: "EncoderEntry") -> list[Outside]:
 
 
 def match_precomputed(run: Run, entry: "EncoderEntry") -> MatchedFeatures:
-    """Match precomputed vectors to all images, or captions, of the run.
+    """Match the precomputed vectors of the encoder `entry` to all images, or to all captions, of the run.
 
-    Raises InputError if an image or a caption has no vector, or if two rows for it have different vectors.
+    Raises InputError if an image or a caption has no vector, or if two rows for the same image or caption have
+    different vectors.
     """
     source = given_source(run.config, entry)
     match = _match_images if entry.modality == "image" else _match_captions
@@ -134,9 +136,10 @@ def inspect_vectors(root: Path, options: Options, paths: Iterable[str]) -> Itera
 
 
 def _match_captions(run: Run, source: Source, path: str) -> MatchedFeatures:
-    """Match precomputed vectors to all captions of the run.
+    """Match precomputed vectors to all captions of the run, by names, or by order if the vectors have no names.
 
-    Raises InputError if a caption has no vector, or if two rows with the same words have different vectors.
+    Raises InputError if a caption has no vector, if two rows with the same words have different vectors, or if vectors
+    without names are not as many as the captions.
     """
     vectors = open_foreign(source)
     images = _image_names(run)

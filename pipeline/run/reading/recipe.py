@@ -1,4 +1,4 @@
-"""Writes the recipe of an index: everything that a service needs to embed and score queries with NumPy alone."""
+"""Writing the recipe of an index: everything that a service needs to embed and score queries with NumPy alone."""
 
 import json
 from collections.abc import Mapping, Sequence
@@ -31,9 +31,9 @@ SPARSE_PARTS = ("data", "indices", "indptr")
 CHECKED_ROWS = 8
 """Number of random vectors of each side that a new recipe embeds."""
 TOLERANCE = 1e-3
-"""Largest allowed difference between a number of a recipe's vectors and of its model's vectors, as a share of the
-greatest absolute number of the model's vectors. Rounding causes smaller differences. If a difference is larger, the
-recipe is refused."""
+"""Largest allowed difference between a number in a vector of a recipe and the same number in the vector of its model,
+as a share of the greatest absolute number in all compared vectors of the model. Rounding causes smaller differences. If
+a difference is larger, the recipe is refused."""
 README = """# A recipe for queries
 
 These files embed queries for an index of jointspace, and score them, with NumPy alone. recipe.json has the settings of
@@ -147,8 +147,10 @@ def require_same_vectors(name: str, model: JointModel, folder: Path) -> None:
 class RecipeSide:
     """The settings and the arrays of the images or the texts in a recipe.
 
-    `steps` are the transforms that normalise the vectors of each encoder, and `weights` has the factor on the vectors
-    of each encoder. `arrays` has the projection, if there is any. `feature_map` computes nonlinear columns before it.
+    `steps` has the names of the transforms that normalise the vectors of each encoder, and `weights` has the factor on
+    the vectors of each encoder. Without them, vectors are not normalised, and the factors are 1. `arrays` has the mean
+    and the matrix of the projection, if the model projects vectors. `feature_map` computes nonlinear columns before the
+    projection, unless it is None.
     """
 
     def __init__(
@@ -172,9 +174,9 @@ class RecipeSide:
             self.arrays |= {f"map {name}": array for name, array in dense.items()}
 
     def add_centring(self, text_encoders: Mapping[str, Parameters]) -> None:
-        """Add the mean that text encoders subtract from their vectors, and the matrix that then whitens them.
+        """Add the mean that each text encoder subtracts from its vectors, and the matrix that then whitens the vectors.
 
-        An encoder may have both, only the mean, or neither.
+        `text_encoders` has the stored parameters by name. An encoder may have both, only the mean, or neither.
         """
         for encoder in self.settings["encoders"]:
             stored = text_encoders.get(encoder["name"])

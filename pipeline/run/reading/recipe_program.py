@@ -1,4 +1,4 @@
-"""Embeds and scores queries like an index of jointspace, with NumPy alone. README.md has an example."""
+"""Embedding and scoring queries as an index of jointspace does, with NumPy alone. README.md has an example."""
 
 import json
 from pathlib import Path
@@ -8,11 +8,11 @@ import numpy as np
 
 Arrays = dict[str, np.ndarray]
 Settings = dict[str, Any]
-"""An object of recipe.json."""
+"""A JSON object in recipe.json."""
 
 
 class Recipe:
-    """The model of an index: the `settings` in recipe.json, and the `arrays` in recipe.npz."""
+    """The model of an index, read from `folder`: the `settings` in recipe.json, and the `arrays` in recipe.npz."""
 
     def __init__(self, folder: str | Path) -> None:
         self.settings = json.loads(Path(folder, "recipe.json").read_text(encoding="utf-8"))
@@ -50,7 +50,7 @@ class Recipe:
     def threshold(self, queries: np.ndarray) -> np.ndarray:
         """Return the smallest score of a likely match for each of n text queries (n, c), as (n,).
 
-        It is infinity for each query if the index was not calibrated.
+        The smallest score is infinity if the index was not calibrated, so that no photo is a likely match.
         """
         calibration = self.settings["calibration"]
         if calibration is None:
@@ -66,7 +66,8 @@ def unit(rows: np.ndarray) -> np.ndarray:
 
 
 def fill(rows: np.ndarray, side: str) -> np.ndarray:
-    """Append two columns to rows (n, c) that make their length 1, and do not change products of images and texts."""
+    """Append two columns to rows (n, c) of a length of at most 1. With these columns, each row has the length 1, and
+    the products of images and texts stay the same."""
     missing = np.sqrt(np.maximum(1 - (rows**2).sum(axis=1), 0))
     zeros = np.zeros(len(rows))
     return np.column_stack([rows, missing, zeros] if side == "images" else [rows, zeros, missing])
@@ -126,7 +127,8 @@ def kernel(rows: np.ndarray, landmarks: np.ndarray, settings: Settings) -> np.nd
 
 
 def add_bias(rows: np.ndarray, side: str, settings: Settings | None, arrays: Arrays) -> np.ndarray:
-    """Append four columns to rows (n, c), which subtract the bias of hubs from scores, unless `settings` is None."""
+    """Append four columns to rows (n, c), which subtract the bias of hubs from scores, and scale the rows to unit
+    length. If `settings` is None, the model has no hubness correction, and the rows are returned unchanged."""
     if settings is None:
         return rows
     bias = np.zeros(len(rows))

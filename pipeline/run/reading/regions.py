@@ -1,4 +1,4 @@
-"""Regions of a run's images: extracts them, and reads labelled boxes with the texts and phrases that name them."""
+"""Regions of a run's images: their extraction, and the labelled boxes with the texts and phrases that name them."""
 
 import logging
 from collections.abc import Callable, Generator, Iterable, Iterator, Sequence
@@ -42,11 +42,13 @@ UNMATCHED = (
     "%s has boxes for images that are not in the run, so they are ignored: %s. Correct the names if they should match."
 )
 DETECTED_TOGETHER = 16
-"""Number of images of one shape that the detector processes at once on a GPU. On the CPU it processes single images."""
+"""Largest number of images of equal shape that the detector processes at once on a GPU. On the CPU, it processes one
+image at a time."""
 PHOTO_BYTES = 1 << 26
 """Size of the largest photo in bytes that reaches the detector through shared memory. Larger photos are pickled."""
 PREPARED_TOGETHER = 4
-"""Number of images whose regions one message between processes carries. An image has some megabytes of pixels."""
+"""Number of images whose regions one message between processes carries. The regions of an image have some megabytes of
+pixels."""
 
 
 class ShownImage(TypedDict):
@@ -71,8 +73,9 @@ Corners = tuple[float, ...]
 
 
 class RegionExtraction:
-    """Finds regions in photos of a run and extracts their features with one encoder.
+    """Extractor that finds regions in photos of a run and computes their features with one image encoder.
 
+    The methods are called in turn: `list_parts`, `describe` for the parts, and `write` for each described part.
     `detector` is the path of the detector's weights if the user supplied them, and else None.
     """
 
@@ -113,7 +116,8 @@ class RegionExtraction:
     def list_parts(self, jobs: Iterable[ShardJob]) -> "Iterator[Part[Request]]":
         """Yield the parts of the shards of `jobs` for which regions are missing.
 
-        The items of a part are requests, each of which has a photo and its known boxes.
+        A part is a group of successive images of a shard. Its items are requests, each of which has a photo and the
+        known boxes of the photo.
         """
         from pipeline.encoders.preparation import Request
 
@@ -198,10 +202,10 @@ def _read_known_boxes(run: Run) -> Callable[[ShardJob], list[Candidates]]:
 def _open_detector(
     run: Run, preparation: "Preparation", weights: Path | None
 ) -> "Callable[[Iterable[Request]], Iterator[Request]] | None":
-    """Return a function that replaces the known boxes of requests by the boxes that a detector finds in their photos.
+    """Return a function that replaces the known boxes of requests by the boxes that a detector finds in the photos.
 
-    Return None if the run does not use a detector. `weights` is the path of the detector's weights if the user supplied
-    them, and else None.
+    A request has a photo and its known boxes. Return None if the run does not use a detector. `weights` is the path of
+    the detector's weights if the user supplied them, and else None.
     """
     from pipeline.encoders import weights as states
     from pipeline.encoders.detectors import build_detector, detect
@@ -234,8 +238,8 @@ def _open_detector(
 def read_gold(run: Run, texts: Path | None = None) -> Gold:
     """Read the labelled boxes of the manifest, and the names of their labels in the file `phrases.names`.
 
-    If `texts` is given, read the boxes of this file instead. The first text of a box is then its label, and the labels
-    have no names.
+    If `texts` is given, it is a file of boxes with texts, and these boxes are read instead. The first text of a box is
+    then its label, and the labels have no names.
     """
     if texts:
         by_box = read_region_texts(run, texts)
@@ -250,7 +254,7 @@ def read_gold(run: Run, texts: Path | None = None) -> Gold:
 
 
 def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[str]]:
-    """Read a file of boxes whose column `label` has texts, and return the texts of each box by its image and corners.
+    """Read a file of boxes whose column `label` has texts. Return (image id, corners) of each box -> its texts.
 
     Boxes of images that are not in the run are ignored with a warning. Boxes without a text are left out. Raises
     InputError if no box of the run has a text.
@@ -271,18 +275,18 @@ def read_region_texts(run: Run, path: Path) -> dict[tuple[int, Corners], list[st
 
 
 def read_label_names(config: "Config") -> dict[str, frozenset[str]]:
-    """Read the file `phrases.names` of the collection, and return the names of each label in lower case.
+    """Read the file that the key `phrases.names` names, and return the names of each label of a box, in lower case.
 
-    Return an empty mapping if there is no such file. Raises InputError if it cannot be read or has a faulty line.
+    Return an empty mapping if there is no such file. Raises InputError if the file cannot be read or has a faulty line.
     """
     path = Path(config.data_root) / (config.phrases.names or "")
     return read_names(path) if path.is_file() else {}
 
 
 def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "dict[str, SnippetRegions]":
-    """Read the stored regions of the images `image_id` (n,), which must ascend, with their features.
+    """Read the stored regions of the images with the ids `image_id` (n,), which must ascend.
 
-    Return encoder -> the regions with the features of this encoder.
+    Return encoder -> the regions, with their features by this encoder. An image may have no regions.
     """
     from pipeline.generate.snippets import SnippetRegions
 
@@ -297,12 +301,12 @@ def read_regions(run: Run, encoders: Iterable[str], image_id: np.ndarray) -> "di
 def read_boxes(
     run: Run, gold: Gold, encoders: Iterable[str], split: str, whole: bool
 ) -> tuple[dict[str, np.ndarray], list[ShownBox]]:
-    """Read the features of the labelled boxes `gold` of a split, for the boxes that are stored regions.
+    """Read the features of the labelled boxes in `gold` that are in a split and are also stored regions.
 
     Return the features (k, dim) for each encoder, and a description of each of the k boxes for the results. If `whole`
-    is true, the features are (k, 2 dim) and include the whole image, as in SnippetRegions. Labelled boxes without a
-    stored region are ignored with a warning. Raises InputError if the split has no labelled box, or if none of them is
-    a stored region.
+    is true, the features are (k, 2 dim) and include the whole image, as in SnippetRegions. Labelled boxes of the split
+    that are not stored regions are ignored with a warning. Raises InputError if the split has no labelled box, or if no
+    labelled box of the split is a stored region.
     """
     from pipeline.generate.snippets import find_regions
 
@@ -342,9 +346,10 @@ def read_boxes(
 def read_naming_phrases(
     run: Run, boxes: Sequence[ShownBox], analyze: Callable[[str], list[str]]
 ) -> list[list[list[str]]]:
-    """Return, for each box, the noun phrases in the captions of its image that name the label of the box.
+    """Return for each box the noun phrases that name the label of the box, from the captions of the box's image.
 
-    A phrase is a list of words. `analyze` splits a caption into words.
+    A phrase is a list of words. `analyze` splits a caption into words. The list of a box is empty if no phrase names
+    its label.
     """
     from pipeline.run.reading.texts import read_sentence_trees
 

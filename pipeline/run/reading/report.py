@@ -58,12 +58,12 @@ ARITHMETIC_PHOTOS = 4
 MAX_MAP_PHOTOS = 1000
 """Largest number of photos on the map of a run without evaluations."""
 MAX_AUDIT_FINDINGS = 24
-"""Largest number of findings of the audit that are shown for single captions, for photos and for near-duplicates, the
-worst first."""
+"""Largest number of findings of the audit that the report shows of each sort: about single captions, about photos, and
+about near-duplicates. The worst findings come first."""
 SAMPLED_SHARDS = 4
-"""Largest number of shards of features that are sampled, evenly spaced."""
+"""Largest number of evenly spaced shards from which the report samples features, for each encoder."""
 SAMPLED_ROWS = 512
-"""Largest number of rows that are sampled from each sampled shard of features."""
+"""Largest number of evenly spaced rows that the report samples from a shard of features."""
 EXAMPLE_LISTS = ("by_sentence", "by_image", "successes", "failures")
 """The attributes of pipeline.report.examples.Examples that are lists of examples."""
 INDEXED = ("images", "sentences", "regions", "words")
@@ -173,7 +173,7 @@ class RunReport:
     def gallery(self) -> SplitGallery:
         """The split whose results come first in the report, with the embeddings of the best model.
 
-        Without evaluations it has at most MAX_MAP_PHOTOS photos of the first split of the manifest.
+        Without evaluations, the result has at most MAX_MAP_PHOTOS photos of the first split of the manifest.
         """
         manifest = self.run.manifest
         if self.comparisons:
@@ -378,8 +378,8 @@ def _shortened(example: Example) -> list[Answer]:
 
 
 def _draw_recalls(comparison: Comparison) -> str:
-    """Draw recall@10 of each model in both directions, and return the SVG. The model with the greatest sum comes
-    first."""
+    """Draw recall@10 of each model in both directions, and return the SVG. The model for which the sum of the two
+    recalls is greatest comes first."""
     found = {model: [own[one]["recall@10"] for one in DIRECTIONS] for model, own in comparison.cells.items()}
     ordered = sorted(found, key=lambda model: -sum(cell.value for cell in found[model]))
     rows = {model: [(cell.value, cell.interval) for cell in found[model]] for model in ordered}
@@ -388,7 +388,7 @@ def _draw_recalls(comparison: Comparison) -> str:
 
 def _draw_times(costs: Sequence[RuleCost]) -> str:
     """Draw the time of each stage as a bar, and return the SVG. The longest time comes first. Stages without a measured
-    time are left out. Return "" if there are none."""
+    time are left out. Return "" if no stage has a measured time."""
     took = {row["rule"].replace("_", "-"): row["seconds"] for row in costs if row["seconds"]}
     rows = {name: (seconds, duration(seconds)) for name, seconds in sorted(took.items(), key=lambda item: -item[1])}
     return draw_bars("Time by stage", rows) if rows else ""

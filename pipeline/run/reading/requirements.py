@@ -17,15 +17,16 @@ if TYPE_CHECKING:
     from pipeline.run import Run, Stage
 
 MIN_TRAIN_FOR_TENTH = 10
-"""Smallest number of photos in train for which `require_splits` suggests to take a tenth of them for another split. A
+"""Smallest number of photos in train with which `require_splits` suggests that a tenth of them becomes another split. A
 tenth of fewer photos is less than one photo."""
 
 
 def require_all(run: "Run", stages: "Mapping[str, Stage]") -> None:
     """Check that everything that a run needs exists before its first job starts. `stages` are the declared stages.
 
-    Raises UsageError with a list of the missing files and extras, UsageError if the demo would be written into a folder
-    of the user's own, and InputError if the models or evaluations need a split that the collection does not have.
+    Raises UsageError if files or extras are missing, with a list of all of them, and UsageError if the demo would be
+    written into a folder of the user's own. Raises InputError if the models or evaluations need a split that the
+    collection does not have.
     """
     _require_demo_folder(run.config)
     missing = {
@@ -122,7 +123,8 @@ def _is_made(run: "Run", stage: "Stage", names: Names) -> bool:
 def _missing_files(run: "Run", stage: "Stage", names: Names) -> Iterator[str]:
     """Yield a line for each file of a job that the user must supply and that does not exist.
 
-    If the inputs of the job cannot be listed, yield the message of the error instead.
+    Files that `make-demo` will write are left out. If the inputs of the job cannot be listed, yield the message of the
+    error instead.
     """
     try:
         reads = list(list_inputs(stage.reads(run.config, run.layout, *names)))

@@ -28,11 +28,11 @@ FALLBACK_QUERY = "a dog on the grass"
 
 
 def close(run: Run, started: float) -> Iterator[str]:
-    """Finish a run: remove the lock files of killed jobs, and print the results if there are new results.
+    """Finish a run: remove the lock files of killed jobs, print the results if they are new, and yield warnings.
 
     The results are new if the summary of the evaluations or the report was written after `started`, in seconds since
-    the epoch. If a file of the results cannot be used, the message of the error is yielded as a warning, and nothing is
-    printed.
+    the epoch. If a file of the results cannot be used, the message of the error is yielded, and nothing is printed. The
+    caller must consume the iterator, because nothing happens before.
     """
     from pipeline.storage.locks import is_free, is_lock
 
@@ -71,11 +71,12 @@ def closing_lines(run: Path) -> list[str]:
 def results_of(run: Path) -> dict[str, Any]:
     """Collect the results of the run in the folder `run`, as JSON.
 
-    `run` is the folder. `evaluations` has the evaluations of the reported split and protocol, the best first, and
-    `warnings` has the warnings of `ingest`. `report` is the path of the report, or None. `search` has the arguments of
-    a `jointspace` command that searches the index of the best model on dev, or on another split if none was evaluated
-    on dev. Without evaluations, the command searches the first index of the run by name. `search` is None if there is
-    no index, or if the index cannot answer a search. Raises IntegrityError if a file is damaged.
+    The result has these keys. `run` is the path of the folder. `evaluations` has the evaluations of the reported split
+    and protocol, the best first, and `warnings` has the warnings of `ingest`. `report` is the path of the report, or
+    None. `search` has the arguments of a `jointspace` command that searches the index of the best model on dev, or on
+    another split if no model was evaluated on dev. Without evaluations, the command searches the first index of the run
+    by name. `search` is None if there is no index, or if the index cannot answer a search. Raises IntegrityError if a
+    file is damaged.
     """
     from pipeline.metrics.summary import ranking
     from pipeline.report.tables import best_model
@@ -101,7 +102,10 @@ def results_of(run: Path) -> dict[str, Any]:
 
 
 def warnings_of(run: Path) -> list[str]:
-    """Read the warnings that `ingest` has written into the manifest of the run in the folder `run`."""
+    """Read the warnings that `ingest` has written into the manifest of the run in the folder `run`.
+
+    The list is empty if the run has no manifest yet.
+    """
     from pipeline.storage.json_files import read_json
 
     manifest = run / "manifest" / "manifest.json"
@@ -109,11 +113,11 @@ def warnings_of(run: Path) -> list[str]:
 
 
 def example_search(index: "StoredIndex") -> list[str] | None:
-    """Return the arguments of a `jointspace search` command that the index can answer, or None if there is none.
+    """Return the arguments of a `jointspace search` command that the index can answer, or None if no query is found.
 
-    The query is the first short caption of the index whose words the model knows all, or else the longest sequence of
-    known words in the first caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows
-    no word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
+    The query is the first short caption in which the model knows all words, or else the longest sequence of known words
+    in the first short caption that has known words. FALLBACK_QUERY counts as the last caption. If the model knows no
+    word, the query is a photo of the index. The arguments have no characters that are unsafe on a terminal.
     """
     from pipeline.config.registry import named_places
     from pipeline.index.queries import QueryEncoder

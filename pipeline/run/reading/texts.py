@@ -52,7 +52,7 @@ def read_token_vocabulary(run: Run) -> tuple[Vocabulary, str]:
 
 
 def read_analyzer(run: Run) -> Callable[[str], list[str]]:
-    """Return the function that splits a sentence into words."""
+    """Return the function that splits a sentence into words as the vocabulary `tokens` of the run does."""
     return make_analyzer(read_token_vocabulary(run)[0].settings)
 
 
@@ -67,9 +67,9 @@ def read_words(run: Run, sentence_id: np.ndarray, analyze: Callable[[str], list[
 def read_trees(
     run: Run, number: int, analyze: Callable[[str], list[str]], chosen: np.ndarray | None = None
 ) -> Iterator[SentenceTrees]:
-    """Read the trees of one shard's sentences, over the words that `analyze` finds in them.
+    """Yield the trees of the m sentences of the shard `number`, over the words that `analyze` finds in a sentence.
 
-    With `chosen` (m,), only the sentences for which it is true are read.
+    `chosen` (m,) bool says which sentences are read. If `chosen` is None, all sentences are read.
     """
     shard = ParseShard(run.layout.parses.folder, number)
     parses = (entry.parse for entry in read_conllu(shard.conllu, str(shard.path)))
@@ -122,10 +122,11 @@ def count_chunk(chunk: range, root: Path, settings: TermSettings, folder: Path) 
 
 
 def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> dict[str, int]:
-    """Measure which share of the words in the dev sentences a text encoder or a vocabulary knows, and log it.
+    """Measure which share of the words in the dev sentences a text encoder or a vocabulary knows, and log the share.
 
-    `name` is its name in messages. If the share is small, the log has a warning that ends with `remedy`. Returns the
-    counts of pipeline.text.vocabulary.Coverage by name, which are all 0 if dev has no sentences.
+    `name` is the name of the text encoder or vocabulary in messages. If the share is small, the log has a warning that
+    ends with `remedy`. Returns the counts of pipeline.text.vocabulary.Coverage by name, which are all 0 if dev has no
+    sentences.
     """
     coverage = Coverage.measure(encoder, run.manifest.texts_of("dev"))
     if coverage.is_poor:
@@ -136,15 +137,17 @@ def measure_coverage(run: Run, name: str, encoder: CountsWords, remedy: str) -> 
 
 
 def read_documents(run: Run, documents: str) -> "pa.Table":
-    """Return the table of weak texts for an entry of `documents`: the collection's own weak texts, or simulated weak
-    texts."""
+    """Return the table of weak texts for the entry `documents` of the section `documents` of the configuration.
+
+    These are the collection's own weak texts, or the simulated weak texts if the entry has the key `simulate`.
+    """
     if run.config.documents[documents].simulate is None:
         return run.manifest.documents
     return read_table(run.layout.simulated(documents).path, "simulated-documents")[0]
 
 
 def open_documents(run: Run, documents: str) -> "Callable[[ShardRows], tuple[pa.Table, int]]":
-    """Return a function that reads the weak texts of a shard, for an entry of `documents`.
+    """Return a function that reads the weak texts of a shard, for the entry `documents` of the section `documents`.
 
     The function takes the rows of a shard. It returns the table of the shard's weak texts, and the number of weak texts
     in all earlier shards.
@@ -209,7 +212,10 @@ def open_text_encoder(run: Run, name: str) -> TextEncoder:
 
 
 class RunTextEmbedder:
-    """Embeds texts with a model and its text encoders, which the run must have. They are opened when first needed."""
+    """Embedder of texts with a model and its text encoders.
+
+    The run must have these text encoders. They are opened when they are first needed.
+    """
 
     def __init__(self, run: Run, model: JointModel) -> None:
         self.run = run
@@ -224,7 +230,7 @@ class RunTextEmbedder:
         return any(encoder.searches(text) for encoder in self._encoders.values())
 
     def embed_sentences(self, sentences: Sequence[str]) -> "Items":
-        """Embed texts on the device of the run. Returns (n, c) float32."""
+        """Embed n texts on the device of the run. Returns (n, c) float32, or MultiVectors for a multi-vector model."""
         config = self.run.config
         batch = self.run.batch_size
         encode = {
@@ -235,7 +241,7 @@ class RunTextEmbedder:
 
 
 def encode_on_device(run: Run, name: str) -> "Callable[[Sequence[str]], Rows]":
-    """Return the function that encodes texts by a text encoder of the run, on the device of the run."""
+    """Return the function that encodes texts with the text encoder `name` of the run, on the device of the run."""
     encoder = open_text_encoder(run, name)
     return encoder.on_device(run.config.device, run.config.extract.precision, run.batch_size)
 
