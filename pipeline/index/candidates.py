@@ -1,5 +1,5 @@
-"""Candidate indexes: the FAISS factory strings to try for a number of vectors, and building an index from such a
-string."""
+"""Candidate indexes: this module chooses the FAISS factory strings to try for a number of vectors, and builds an index
+from such a string."""
 
 import math
 import re
@@ -27,9 +27,9 @@ MIN_TRAINING_PER_LIST = 39
 MAX_TRAINING_PER_LIST = 50
 """Largest number of training vectors per list of an inverted file."""
 KMEANS_ROUNDS = 10
-"""Number of iterations of k-means with PyTorch, which is also FAISS's number."""
+"""Number of iterations of k-means with PyTorch. FAISS makes as many for the lists of an inverted file."""
 MAX_PRODUCTS = 1 << 28
-"""Largest number of products of vectors and centroids that k-means with PyTorch holds in memory together."""
+"""Largest number of products of vectors and centroids that k-means with PyTorch holds in memory at the same time."""
 MIN_TRAINING_ROWS = 20_000
 """Smallest result of `training_rows`, for an index with few lists or none. It is also the largest number of vectors
 from which a rotation is learned."""
@@ -49,10 +49,10 @@ GRAPH_LISTS = 1 << 16
 """Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
 """Pairs (n, numbers of lists) in ascending order of n. If there are at least n vectors, the numbers of lists of the
-pair with the largest such n are also tried. They are the first two results of `get_optimal_nb_clusters` in criteo's
-autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
+pair with the largest such n are also tried. These numbers are the first two results of `get_optimal_nb_clusters` in
+criteo's autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
-"""Pattern of the number of lists in a factory string."""
+"""Pattern of the part of a factory string that makes lists. The group of the pattern is the number of lists."""
 
 T = TypeVar("T")
 
@@ -104,8 +104,8 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Return whether the installed FAISS can make an index of `dim` dimensions with this factory string, and jointspace
-    reads all of its types."""
+    """Return whether the installed FAISS can make an index of `dim` dimensions with this factory string, and whether
+    jointspace reads an index of this type."""
     try:
         require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
     except (RuntimeError, IntegrityError):
@@ -114,8 +114,8 @@ def is_known(factory: str, dim: int) -> bool:
 
 
 def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
-    """Return the user's factory strings as a list. Raises UsageError that names the first string for which `is_known`
-    is false."""
+    """Return the user's factory strings as a list. Raises a UsageError that names the first string for which
+    `is_known` is false, for vectors of `dim` dimensions."""
     for factory in factories:
         if not is_known(factory, dim):
             raise UsageError(
@@ -190,10 +190,10 @@ def build(
     """Train an index on at most `training_rows(factory)` vectors, and add all vectors block by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
-    the CPU if it is None. `ids` (n,) are the ids of the vectors. Without them, the ids are the rows of the vectors.
-    `shared` are other vectors on which the index is trained instead, or a trained index of the same `factory`, to which
-    the vectors are added in place. `progress` shows the progress of adding the vectors, and `clock` returns the time in
-    seconds by which training and adding are measured.
+    the CPU if `gpu` is None. `ids` (n,) are the ids of the vectors, and the result is then an IndexIDMap. Without
+    `ids`, the ids are the rows of the vectors. `shared` are other vectors on which the index is trained instead, or a
+    trained index of the same `factory`, to which the vectors are added in place. `progress` shows the progress of
+    adding the vectors, and `clock` returns the time in seconds by which training and adding are measured.
     """
     start = clock()
     is_trained = isinstance(shared, TrainedIndex)

@@ -58,8 +58,8 @@ def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
 class ListMeans:
     """The mean vector of each list of an inverted file of whole vectors (IVF,Flat).
 
-    `means` (l, c) are the means of the l lists, or zero for an empty list. `lists` (n,) has the number of the list that
-    contains the vector with each id. The ids must be 0 to n - 1.
+    `means` (l, c) are the means of the l lists, or zero for an empty list. `lists` (n,) says where a vector is: the
+    vector with the id i is in the list with the number `lists[i]`. The ids must be 0 to n - 1.
     """
 
     def __init__(self, index: faiss.IndexIVFFlat) -> None:

@@ -109,12 +109,13 @@ class Gallery:
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query.
+        """Find the `top` best items for each query. The rows of the result are the rows of the items in their table.
 
-        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. The result has a
-        column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds fewer items for a
-        query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the index if FAISS cannot
-        search it, and UsageError if `allowed` is given and this type of index cannot be searched with a condition.
+        `allowed` (n,) bool says which of the n rows of the table may be found. It must be false for removed rows. The
+        result has a column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds
+        fewer items for a query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the
+        index if FAISS cannot search it, and UsageError if `allowed` is given and this type of index cannot be searched
+        with a condition.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -141,8 +142,8 @@ class MultiVectorGallery(Gallery):
     `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, in
     ascending order, and `owners` has, for each vector, the row of its item.
 
-    Items without vectors were removed and are never found. The constructor raises IntegrityError if the index has
-    another type, or if a Flat index has a shortlist.
+    Items without vectors were removed and are never found. The constructor gives an IVF,Flat index a direct map, in
+    place. It raises IntegrityError if the index has another type, or if a Flat index has a shortlist.
     """
 
     multi_vector = True
@@ -459,10 +460,10 @@ def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
 def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = False) -> faiss.Index:
     """Open the FAISS index of the `images` or `sentences` of an index shard.
 
-    The index can only be searched, and its large arrays stay in their file. With `to_change`, the index is a copy in
-    memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has neither written nor
-    tried before is therefore read and searched in another process first. Raises IntegrityError if the shard has no such
-    index, or if the file is damaged or cannot be searched.
+    Without `to_change`, the index can only be searched, and its large arrays stay in their file. With `to_change`, the
+    index is a copy in memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has
+    neither written nor tried before is therefore read and searched in another process first. Raises IntegrityError if
+    the shard has no such index, or if the file is damaged or cannot be searched.
     """
     name = shard.card.index_name(modality)
     card = index_card(shard, modality)

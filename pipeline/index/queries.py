@@ -36,8 +36,8 @@ VECTORS = "vectors"
 """Name of the form of texts that text encoders compute."""
 
 MAX_SMALL_BATCH = 64
-"""Largest number of queries that are encoded together with `encode_query` of a text encoder, which may return dense
-vectors. More queries are encoded with `encode`."""
+"""Largest number of queries in a batch for which a text encoder's method `encode_query` is used, which may return dense
+vectors. A larger batch is encoded by `encode`."""
 MAX_QUOTED_CHARACTERS = 200
 """Largest number of characters of a query, and of its unknown words, that an error message repeats."""
 MAX_SUGGESTIONS = 8
@@ -169,8 +169,8 @@ class QueryEncoder:
         return words
 
     def require_known(self, sentence: str) -> None:
-        """Raise InputError if a text query is blank, or if the model knows none of its words except stop words. Raises
-        UsageError if the index cannot embed any text."""
+        """Raise InputError if a text query is blank, or if the model knows no word of the query other than stop words.
+        Raises UsageError if the index cannot embed any text."""
         if not sentence.strip():
             raise InputError("The query is empty. Write at least one word.")
         if not self.knows(sentence):
@@ -268,7 +268,7 @@ class QueryForms:
     @property
     def terms(self) -> Sequence[str]:
         """The words and n-grams that the first text encoder or vocabulary with a list of terms knows, without pieces of
-        words. Empty if none has a list."""
+        words. There are no terms if no encoder or vocabulary has a list."""
         terms = next((reader.terms for reader in self.readers if reader.terms), ())
         return [term for term in terms if not term.startswith(PIECE)]
 

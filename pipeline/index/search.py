@@ -58,9 +58,9 @@ class Hit:
 
     If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
     `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
-    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). It is ignored
-    when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and its
-    score is 0.
+    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). `matches` is
+    ignored when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and
+    its score is 0.
     """
 
     rank: int
@@ -108,7 +108,7 @@ class Answer(list[Hit]):
 
 
 class Searcher(QueryEncoder):
-    """Answers queries from an index. The files of the index are read when they are first needed.
+    """A searcher that answers queries from an index. The files of the index are read when they are first needed.
 
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
@@ -211,8 +211,8 @@ class Searcher(QueryEncoder):
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
         """Find the images whose texts have all words of a query, by the full-text index.
 
-        Return None if there are none, if too many photos have the words, or if the query has no words or too many to be
-        searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
+        Return None if no image has all words, if too many photos have them, or if the query has no words or too many
+        words to be searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
         """
         query = TextQuery.parse(sentence)
         matches = self.text_index.search(query, allowed) if query else None
@@ -256,11 +256,13 @@ class Searcher(QueryEncoder):
     def _judge(
         self, sentence: str, query: np.ndarray, count: int, is_sample: bool, scores: Sequence[float]
     ) -> Judgement:
-        """Judge the results of a text, whose hits among the `count` searched photos have the `scores`.
+        """Judge the results of the query `sentence`. `count` photos were searched, and `scores` are the scores of the
+        hits.
 
-        `query` (1, c) is the vector of the text. `is_sample` says whether the searched photos resemble the background
-        of the calibration. Photos that satisfy a condition may not resemble it. Without a resemblance, the number of
-        likely matches in the index is only known if all searched photos are hits.
+        `query` (1, c) is the vector of the query, whose text is empty if only the vector is known. `is_sample` says
+        whether the searched photos resemble the background of the calibration. Photos that satisfy a condition may not
+        resemble it. Without a resemblance, the number of likely matches in the index is only known if all searched
+        photos are hits.
         """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
@@ -326,9 +328,10 @@ class Searcher(QueryEncoder):
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """Find the `top` best regions for the words of a `snippet`, at most one region per image.
 
-        The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of
-        a hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
-        original image. Raises InputError if the model knows no word, and UsageError if it does not compare regions.
+        The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of a
+        hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
+        original image. Raises InputError if the model knows no word, and UsageError if the model does not compare
+        regions.
         """
         if not self.multi_vector:
             raise UsageError(
@@ -526,7 +529,8 @@ class Searcher(QueryEncoder):
     def groups(self, modality: Modality) -> Iterator[pa.Table]:
         """Yield all rows of a table in order, without the hidden columns.
 
-        They are a single table if it is kept in memory. Otherwise they are several tables, which are read in turn.
+        The rows are a single table if the table is kept in memory. Otherwise they are several tables, which are read in
+        turn.
         """
         self._keep(modality)
         kept = self._tables.get(modality)
@@ -538,8 +542,8 @@ class Searcher(QueryEncoder):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a condition may use, as name -> kind. The kind says which literals the column can be
-        compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if there are none."""
+        """The columns that are offered to users for conditions, as name -> kind. The kind says which literals the
+        column can be compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if there are none."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 
@@ -627,8 +631,8 @@ class Searcher(QueryEncoder):
         return gallery
 
     def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
-        """Find the `top` `images` or `sentences` that are nearest to each of the `queries`, which are already embedded
-        in the joint space. Returns one answer per query.
+        """Find the `top` items (images or sentences, as `modality` says) that are nearest to each of the `queries`,
+        which are already embedded in the joint space. Returns one answer per query.
 
         Texts are searched by `batch`, which also searches for their words. With the condition `where`, only images that
         satisfy it, or their captions, are found.
@@ -677,7 +681,7 @@ def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
     """Return the weighted sum of the unit vectors of an image and a text, scaled to unit length, as (1, c) float32.
 
     `image` (1, c) and `sentence` (1, c) are first scaled to unit length. The sum is (1 - weight) * image + weight *
-    sentence. Raises InputError if one of them or the sum is zero.
+    sentence. Raises InputError if one of the two vectors or the sum is zero.
     """
     return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
 

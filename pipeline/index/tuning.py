@@ -25,11 +25,11 @@ K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
 the best k of them."""
 MIN_RECALL_GAIN = 0.004
-"""Smallest gain of recall by twice the effort, which is the number of lists or graph vertices that a search visits,
-with which `find_least` goes on without a check. If the gain is smaller, the recall at the greatest effort is measured,
-and more effort is tried only if that recall reaches the floor."""
+"""Smallest gain of recall that `find_least` expects when it doubles the effort, which is the number of lists or graph
+vertices that a search visits. If the gain is smaller, the recall at the greatest effort is measured, and more effort is
+tried only if that recall reaches the floor."""
 PROSPECT_VECTORS = 1 << 27
-"""Approximate number of comparisons of a query with a vector that may be made to measure the recall at the greatest
+"""Approximate largest number of comparisons (of one query with one vector) to measure the recall at the greatest
 effort. The number of queries is this number divided by the number of vectors, but at least PROSPECT_QUERIES."""
 PROSPECT_QUERIES = 50
 """Smallest number of queries with which the recall at the greatest effort is measured."""

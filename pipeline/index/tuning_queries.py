@@ -28,8 +28,9 @@ from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.storage.card import MeasuredWith
 
 MIN_TEXTS = 20
-"""Smallest number of texts that the model must know, of the user and of the phrases together, so that texts measure an
-index. If it knows fewer, images measure the index, because the recall of so few texts would mean little."""
+"""Smallest number of texts that the model must know, among the user's texts and the phrases together, so that texts
+measure an index. If the model knows fewer texts, images measure the index, because the recall of so few texts would
+mean little."""
 FITTING_SHARE = 0.6
 """Share of the phrases that are used, among the phrases in languages that the model understands. With this share, an
 index that was tuned with phrases finds captions of Flickr8k with nearly the same recall as an index that was tuned with
