@@ -59,7 +59,8 @@ class Limits:
     """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
     408."""
     max_descriptions: int = 16
-    """Maximum number of photos that are being captioned or wait for it. One more is refused with status 503."""
+    """Maximum number of photos that are being captioned or wait to be captioned. A further request for generated
+    captions is refused with status 503."""
 
 
 def is_loopback(address: str) -> bool:

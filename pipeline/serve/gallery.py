@@ -127,13 +127,13 @@ class ServedGallery:
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
-        """Choices of the filters on the search page, as column -> choices, for the columns that a condition may use.
+        """Choices of the filters on the search page, as column -> choices, for the `columns` of the gallery.
 
         The choices of a column are a mapping with its `kind`. A column of texts or truth values also has the sorted
-        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers has its smallest
-        value `least` and its largest value `most`. For a column of dates or times, these are the first and the last
-        day, as texts like 2026-11-29. Columns without a value, or whose smallest or largest number is
-        infinite or NaN, are left out.
+        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers has its smallest value `least`
+        and its largest value `most`. For a column of dates or times, these are the first and the last day, as texts
+        like 2026-11-29. Columns are left out if they have no value, if their values have no order, or if their smallest
+        or largest number is infinite or NaN.
         """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
@@ -185,9 +185,10 @@ class ServedGallery:
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
         """Return a query photo in a form that the searcher accepts. The photo is read and encoded during the search.
 
-        `photograph` is the bytes of an uploaded file, or an image of this or another gallery. The search raises
-        UnreadableImage if the bytes are not an image. If an image of a gallery cannot be read or encoded, the vector
-        that this gallery stores for the image is used, provided that both galleries have the same collection and image.
+        `photograph` is the bytes of an uploaded file, or an image of this or another gallery. If the model has one
+        vector per photo, the search raises UnreadableImage for bytes that are not an image. If an image of a gallery
+        cannot be read or encoded, the vector that this gallery stores for the image is used, provided that both
+        galleries have the same collection and image.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
@@ -240,8 +241,8 @@ class ServedGallery:
         return self._sentences([image_id]).get(image_id, [])
 
     def captions(self, image_ids: Sequence[int]) -> list[str | None]:
-        """Return the first caption of each image, in the order of `image_ids`. It is None for an image without a
-        caption and for an id that is not in the index."""
+        """Return the first caption of each image, in the order of `image_ids`, or None for an image without a caption
+        and for an id that is not in the index."""
         texts = self._sentences(image_ids)
         return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
 
@@ -389,7 +390,8 @@ class ServedIndex:
         self._warning = ""
 
     async def renewed(self) -> ServedGallery:
-        """Return the gallery of the index, which is opened again before if the index was replaced (see the class)."""
+        """Return the gallery of the index. If the index was replaced on disk, it is first opened again (see the
+        class)."""
         async with self._lock:
             if time.monotonic() - self._looked > CHECK_SECONDS:
                 await asyncio.to_thread(self._renew)

@@ -79,8 +79,9 @@ async def _photograph(
 ) -> bytes | OfGallery:
     """Return the bytes of an uploaded photo, or a reference to a photo of an index.
 
-    Raises InputError if the request has neither or both, or if the upload is not an image of an allowed size. Raises
-    HTTPException with status 413 if the file of the upload is too large, and with status 404 if there is no model `of`.
+    Raises InputError unless the request has either a file, or an `image_id` together with `of`. Raises InputError also
+    if the upload is not an image of an allowed size. Raises HTTPException with status 413 if the file of the upload is
+    too large, and with status 404 if there is no model `of`.
     """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError(
@@ -208,8 +209,8 @@ async def find_images(
 
     Without `sort`, the best match comes first. With `sort`, the likely matches are sorted by the values of a column:
     dates with the newest first, and other values in ascending order. A minus before the name of the column reverses the
-    order. If the index has no line between likely matches and others, `remark` says why, and the `top` best matches are
-    sorted.
+    order. If the index has no line between likely matches and others, `remark` says why, and `sort` sorts the `top`
+    best matches, or all matches if each of them has all words of the text.
     """
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
@@ -334,7 +335,7 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
     """List the columns that a condition can use, with the values of texts and truth values, or the smallest and largest
-    value of numbers and dates. Columns without values are left out."""
+    value of numbers and dates. Columns whose values have no order, and columns without values, are left out."""
     columns, _ = await service.run(service.searching, lambda: gallery.facets)
     offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
     return answers.ColumnsAnswer(model=model, columns=offers)
@@ -376,14 +377,14 @@ async def show_photograph(image: OfImage) -> Response:
 @router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
 async def show_large_photograph(image: OfImage) -> Response:
     """Return a large JPEG of a photo, without the metadata of its file. The answer has status 404 if the photo is not
-    in the index or its file cannot be read."""
+    in the index, if its file cannot be read, or if the file has changed since the photo was indexed."""
     return _jpeg(await image.ask(image.gallery.large))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
 async def give_original(image: OfImage) -> Response:
     """Return the original file of a photo, with its metadata. The answer has status 404 unless the setting
-    `serve.originals` allows it."""
+    `serve.originals` allows it, and if the photo is not in the index or its file cannot be read or has changed."""
     if not image.service.originals:
         raise HTTPException(
             404, "This server does not serve original files. Request the large JPEG of the photo instead."
