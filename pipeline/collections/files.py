@@ -1,4 +1,5 @@
-"""The folder of a collection: lists its files, ignores files that do not belong to it, and opens all files."""
+"""The folder of a collection. This module lists its files, ignores files that do not belong to it, and opens all
+files."""
 
 import os
 import posixpath
@@ -330,8 +331,9 @@ class CollectionFolder:
         """Yield each folder under `folder` (None: the root), relative to it ("" for itself), and its files.
 
         Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
-        Links to folders are followed only from the root, and only if the linked folder is neither below nor above the
-        root, as on another disk. Raises InputError for a folder that cannot be read.
+        Links to folders are followed only directly under the root, if the whole root is walked, and only if the linked
+        folder is neither below nor above the root, as on another disk. Raises InputError for a folder that cannot be
+        read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)

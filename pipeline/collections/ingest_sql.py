@@ -27,8 +27,9 @@ ReadingCounts = list[tuple[int, int]]
 
 
 def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
-    """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which it
-    has a fault.
+    """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which this
+    table has a fault. Rows of `respelt` that cannot be right, because a list also names the file exactly, are deleted
+    first.
 
     Return the number of replaced paths for each reading, and the number of different paths in lists.
     """

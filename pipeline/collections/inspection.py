@@ -1,4 +1,4 @@
-"""Inspects every photo once, in blocks, so that a killed `ingest` continues where it was.
+"""Inspection of every photo, once and in blocks, so that a killed `ingest` continues where it was.
 
 Photos are inspected by processes of this machine, or whole blocks by the workers of a cluster.
 """

@@ -1,4 +1,4 @@
-"""The first half of ingest: reads the records of a collection into tables, and finds faults without opening images.
+"""The first half of ingest: it reads the records of a collection into tables, and finds faults without opening images.
 
 After all records were read, sentences, weak texts, boxes and rows of own columns are assigned to images by their keys.
 Names that are not exactly the name of a photo are matched to all photos by the rules of `image_names`. The SQL of each

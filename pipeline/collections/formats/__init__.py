@@ -98,7 +98,8 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
 
 
 def count_files(root: Path, form: str, options: Options, tables: "Tables", takedown: bool = False) -> None:
-    """Count every file below `root` in the tally of the `options`, as read or as ignored for a reason.
+    """Count every file below `root` in the tally of the `options`, as read or as ignored for a reason. If
+    collection.files names shards without a pattern, only these shards are counted.
 
     `tables` are the tables of an intake, with the images that a list or the format names. If `takedown` is true, the
     images of a takedown list have been removed from them.

@@ -69,8 +69,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder.
 
     Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
-    names. Raises UsageError if the folder has none of captions.tsv, weak.tsv and a metadata table, but other lists or
-    no photos, and collection.default_split is not gallery.
+    names. Raises UsageError if captions are expected but missing: collection.default_split is not gallery, there is no
+    captions.tsv, weak.tsv or metadata table, and the folder has other lists or no photos.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)

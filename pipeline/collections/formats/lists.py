@@ -1,4 +1,5 @@
-"""Reads the lists of a collection strictly: lines, tab-separated fields, JSON, and lists of sentences within a text."""
+"""Strict reading of the lists of a collection: lines, tab-separated fields, JSON, and lists of sentences within a
+text."""
 
 import ast
 import json
@@ -21,7 +22,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("testing", "tests", "tst"), "test"),
     **dict.fromkeys(("unlabelled", "unlabeled"), "gallery"),
 }
-"""Other names for splits, with jointspace's names."""
+"""Other name for a split -> jointspace's name."""
 YEAR = re.compile(r"[-_ ]?\d+$")
 """A number at the end of the name of a split's folder, such as 2017 in `train2017`."""
 SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
@@ -148,8 +149,8 @@ def sentences(value: object, tally: Tally) -> list[Any]:
     """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
 
     The `tally` counts texts that are read as lists. None has no sentences. A list has one sentence per item, an object
-    has it under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of JSON, Python
-    or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
+    has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of
+    JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []

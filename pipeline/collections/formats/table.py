@@ -182,10 +182,10 @@ def _read_shard(
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Return the names of the columns of a table that are used, by the names that jointspace has for them.
 
-    They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
-    are files of photos, the column with the texts, and the column whose values are names of splits. Raises InputError
-    if the table cannot be read or has no header. Also raises InputError if no column has a usual name for file names,
-    and none or several have values that are file names.
+    A column is found by a usual name. Names may be in any language, so a column without a usual name is found by its
+    values, which are files of photos, texts, or names of splits. Raises InputError if the table cannot be read or has
+    no header. Also raises InputError if no column has a usual name for file names, and none or several have values that
+    are file names.
     """
     columns = usual_columns(folder, path)
     texts = sample_texts(folder, path)
@@ -222,7 +222,8 @@ def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
     """Return at most MAX_SAMPLED_VALUES values of each column of a table, as texts, by the name of the column.
 
-    They are from its first rows. Only texts and whole numbers that are not empty count, so a column may have no values.
+    The values are from the first rows of the table. Only texts and whole numbers that are not empty count, so a column
+    may have no values.
     """
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.MAX_SAMPLED_ROWS):
