@@ -65,7 +65,8 @@ def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
     """Yield the boxes in the content of a file. The suffix of its name `source` decides the format.
 
     The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the number of
-    the object or annotation (from 0) or of the row (2 is the first below the header), if something cannot be read.
+    the object or annotation (from 0) or of the row (2 is the first below the header), if something cannot be read, and
+    for a file with another suffix.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
@@ -138,8 +139,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
-    """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score (otherwise 1)
-    and label. Corners are in pixels.
+    """Yield a box for each row of a tab-separated table. Its columns are file, x1, y1, x2, y2 and optionally score
+    (otherwise 1) and label. Corners are in pixels.
 
     Raises InputError, with the file `source`, if a column is missing or a value is not a number.
     """

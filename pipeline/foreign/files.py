@@ -207,7 +207,8 @@ def try_first(
     """Read a file for trial in a separate process, which may crash, by calling `read(*arguments, **named)` there.
 
     The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
-    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic and cannot start it.
+    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic, and can therefore not
+    start another process.
     """
     if multiprocessing.current_process().daemon:
         raise InputError(

@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""The end of the message that says in which reading names match."""
+"""Reading -> the end of the message that says that names match in this reading."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
@@ -64,7 +64,7 @@ ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
 MAX_CHOICES = 4
 """Largest number of photos that a message lists for an ambiguous name."""
 MAX_NAMES_PER_PASS = 200_000
-"""Number of names without an exact match that are searched in one pass over the photos."""
+"""Largest number of names without an exact match that are searched for in one pass over the photos."""
 
 Target = TypeVar("Target", bound=Hashable)
 
@@ -78,7 +78,7 @@ def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
 def escape_line_breaks(text: str) -> str:
     """Write each line break as a backslash and a letter, so that a name or a row with a name is one line of a file.
 
-    This is unambiguous, because the names of photos have no backslash.
+    The result is unambiguous, because the names of photos have no backslash.
     """
     return text.replace("\n", r"\n").replace("\r", r"\r")
 
@@ -117,7 +117,8 @@ class StoredPhoto(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the photo relative to the folder."""
+        """The name of the photo relative to the folder `root`: its path, followed by its name in the shard if it is in
+        one."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
@@ -188,7 +189,8 @@ class Match(NamedTuple, Generic[Target]):
 
 
 class NameMatcher:
-    """Matches names to photos below the folder `root`. Names may be absolute or relative to this folder."""
+    """A matcher of names to photos below the folder `root`. Names may be absolute or relative to this folder. If `root`
+    is None, absolute names do not match relative names."""
 
     def __init__(self, root: Path | str | None = None) -> None:
         roots: set[str] = set()
@@ -317,7 +319,8 @@ class Takedown:
         """Return whether a line PHOTO TAB CAPTION names the caption `text` of its photo. Differences in spaces are
         ignored.
 
-        `text` is None if the whole photo is removed, with all of its captions. The result is then true.
+        `text` is None if the whole photo is removed, with all of its captions. The result is then true. If the result
+        is true, the line is removed from `unmatched`.
         """
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False

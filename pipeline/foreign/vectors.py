@@ -40,7 +40,7 @@ UNREADABLE = (
 """Exceptions that numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
-"""The folder in which clip-retrieval writes vectors of images or of sentences, and the column with their names in its
+"""Kind of vectors -> the folder in which clip-retrieval writes such vectors, and the column with their names in its
 metadata files."""
 NAMELESS_SUFFIXES = (".npy", ".safetensors")
 """Suffixes of files that cannot contain strings."""
@@ -48,14 +48,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
     "sentences": ("caption", "text", "sentence"),
 }
-"""Usual columns with the names of rows. If a file has several of them, the first in this order is used."""
+"""Kind of vectors -> usual columns with the names of their rows. If a file has several of them, the first in this order
+is used."""
 OWNER_COLUMNS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
 """Usual columns with the image of each sentence. If a file has several of them, the first in this order is used."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "sentences": ("text", "txt", "caption", "sentence", "title"),
 }
-"""Words in the names of files and columns that indicate whether the vectors are for images or for sentences."""
+"""Kind of vectors -> words that indicate this kind in the names of files and columns."""
 
 MISSING = {
     "features": "no matrix of floating-point numbers, one row per name",
