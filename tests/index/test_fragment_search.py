@@ -39,8 +39,8 @@ class WordVectorModel(dict):
 
 
 def open_with_word_vectors(folder: Path) -> Searcher:
-    """Return a searcher of the index whose model gives twice the unit vector k to the word of thing k, as the synthetic
-    captions have it, and zeros to all other words."""
+    """Return a searcher of the index with a WordVectorModel. It gives the word of thing k in THINGS twice the unit
+    vector k, and all other words zeros."""
     searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = WordVectorModel({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})
