@@ -76,7 +76,7 @@ longer than other tests."""
 @pytest.fixture
 def root(tmp_path: Path, images: Path) -> Path:
     """Return the folder shared by all tests, with the photos in its subfolder `images`, after removing the lists of the
-    last test."""
+    previous test."""
     for path in images.parent.iterdir():
         if path != images:
             path.unlink()

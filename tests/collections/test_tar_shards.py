@@ -55,8 +55,8 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Kind of damage -> a function that damages the bytes of a shard, given its last image, a part of the expected message,
-and the number of images that are still read."""
+"""Kind of damage -> three values: a function that returns the damaged bytes of a shard from its bytes and the tar
+header of its last image, the first word of the expected reason, and the number of images that are still read."""
 
 
 def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather, monkeypatch) -> None:

@@ -1,4 +1,4 @@
-"""Words as text, words to exclude, and the order by a column, in the API."""
+"""Tests of the API: it finds the words of a query in texts, excludes words, and sorts results by a column."""
 
 from pathlib import Path
 
