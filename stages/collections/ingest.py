@@ -84,7 +84,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
 def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo, and write the manifest of the usable photos and their captions.
 
-    If the job is killed, the next one does not decode photos again that were already checked.
+    If the job is killed, the next job does not decode photos again that were already checked.
     """
     from tqdm import tqdm
 

@@ -50,7 +50,8 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
 
 
 def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.ndarray]":
-    """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file.
+    """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file. Return them as name of the
+    encoder -> vectors, with the name `images` for the vectors of a file.
 
     Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
 

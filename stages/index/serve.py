@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
-"""Length in pixels of the longer side of the photos that the page shows in its results."""
+"""Maximum length in pixels of the longer side of the photos that the page shows in its results."""
 SUMMARY = Path("evaluation", "summary.json")
 """Path of the list of evaluations, relative to the folder of a run."""
 HEAD_BYTES = 1 << 14
@@ -236,7 +236,8 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return a value that changes when the index in `folder` changes, or a list of removed photos in its run.
+    """Return a value that changes when the index in `folder` changes, and when a list of removed photos in the run of
+    the index changes.
 
     Return None if there is no index, or if it cannot be read at the moment. Changes are also noticed if another index
     of the run is damaged.
@@ -297,10 +298,11 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` decodes the bytes of a file of a photo. `encoders` encode the photos of queries. `run` is the folder of
-    the run whose parser reads the queries of a tree model, or None. `columns` has the columns of the collection that
-    the page shows, or is None for all columns. If `skip_verified` is true, files that were verified before and not
-    changed since are not hashed again.
+    `images_root` is the folder of the photos, or None for the folder that the card of the index names. `decode` decodes
+    the bytes of a file of a photo. `encoders` encode the photos of queries. `run` is the folder of the run whose parser
+    reads the queries of a tree model, or None. `columns` has the columns of the collection that the page shows, or is
+    None for all columns. If `skip_verified` is true, files that were verified before and not changed since are not
+    hashed again.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
