@@ -75,10 +75,10 @@ class Collection:
 
         Raises InputError if there is no usable image. If models learn from the captions (`learned_from`), and the
         collection has captions, also raises InputError if no caption is usable, if images are assigned to a split other
-        than gallery and none of them is usable, or if no image is assigned to train. Raises RejectLimitError if more
-        than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is true
-        of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences do
-        not count as rejected.
+        than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError if
+        more than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is
+        true of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences
+        do not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images = self.counts["images"]
@@ -187,8 +187,9 @@ class Assembly:
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Yield the location of each image to inspect, in the order of reading.
 
-        A location is the path of a file relative to the collection, and an offset and a size, which ImageRecord
-        explains. Both are None for a file that is itself a photo. Images with a fault in a list are not inspected.
+        A location is the path of a file relative to the collection, and the offset (or row) and the size of the photo
+        in this file, as ImageRecord explains. Offset and size are None for a file that is itself a photo. Images with a
+        fault in a list are not inspected.
         """
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 

@@ -196,7 +196,7 @@ def _detect_known_list(folder: CollectionFolder) -> Detected | None:
     """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
 
     Only the format is returned, because it finds its lists by their usual names. A captions.tsv that is a table with a
-    header does not count. Return None if there is no such list.
+    header does not count, unless there is a list of ONLY_FOLDER_LISTS. Return None if no list decides the format.
     """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
@@ -221,7 +221,7 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
 
 def _detect_table(survey: Survey) -> Detected | None:
     """Detect a table of photos, one table per split, or several numbered tables. Return None if there is no such table,
-    or if the captions of the tables are also in text files."""
+    or if there are several numbered tables and most photos have a text file, which is read in place of the tables."""
     by_split = survey.tables_by_split
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:

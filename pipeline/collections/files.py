@@ -90,19 +90,19 @@ class Exclusion:
         return self._of_named_pattern(name)
 
     def of_path(self, path: str) -> str | None:
-        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
-        None."""
+        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or None if
+        neither is a reason."""
         return self.of_name(path.rpartition("/")[2]) or self._of_path_pattern(path)
 
     def of_whole_path(self, path: str) -> str | None:
         """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
-        None."""
+        None if it is not ignored."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
     def excludes(self, path: str) -> str | None:
         """Return the reason, with the pattern, if a pattern of `collection.exclude` excludes the file at `path`, which
-        is relative to the root. Return None if none does."""
+        is relative to the root. Return None if no pattern excludes it."""
         if not self._names and not self._paths:
             return None
         parts = path.split("/")
@@ -113,11 +113,13 @@ class Exclusion:
         return next(filter(None, reasons), None)
 
     def _of_named_pattern(self, name: str) -> str | None:
-        """Return the reason, with the pattern, if a pattern without a slash matches the name of a file or folder."""
+        """Return the reason, with the pattern, if a pattern without a slash matches the name of a file or folder, or
+        else None."""
         return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
 
     def _of_path_pattern(self, path: str) -> str | None:
-        """Return the reason, with the pattern, if a pattern with a slash matches the path of a file or folder."""
+        """Return the reason, with the pattern, if a pattern with a slash matches the path of a file or folder, or else
+        None."""
         matching = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
         return next((BY_PATTERN + pattern for pattern in matching), None)
 
@@ -175,8 +177,9 @@ class CollectionFolder:
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
-        """Return whether a file or folder has exactly this path relative to the root. A path that leads out of the root
-        is not accepted."""
+        """Return whether a file or folder has exactly this path relative to the root. The result is false for an
+        absolute path, and for a path with `//` or `./`. A path with `..` may lead out of the root, and is not refused
+        here."""
         try:
             os.lstat(f"{self.root}/{name}")
         except (OSError, ValueError):
@@ -189,7 +192,7 @@ class CollectionFolder:
 
     def state(self, name: str) -> str:
         """Return the size in bytes and the modification time in nanoseconds of a file, as one text, or the text
-        `unreadable` if the file does not exist. `name` is relative to the root."""
+        `unreadable` if the file does not exist or its folder cannot be searched. `name` is relative to the root."""
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -199,8 +202,9 @@ class CollectionFolder:
     def glob(self, pattern: str) -> list[Path]:
         """Return the files and folders below the root that match a pattern, sorted.
 
-        Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name is
-        ignored if the pattern has a `*`, or if it matches nothing otherwise. Raises UsageError for an absolute pattern.
+        Files and folders that `exclusion` ignores are not returned unless the pattern names them. The case of a file's
+        name is ignored if the pattern has a `*`, or if nothing matches the pattern exactly. Raises UsageError for an
+        absolute pattern.
         """
         # Path.glob would raise NotImplementedError for an absolute pattern.
         if Path(pattern).is_absolute():
@@ -332,8 +336,8 @@ class CollectionFolder:
 
         Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
         Links to folders are followed only directly under the root, if the whole root is walked, and only if the linked
-        folder is neither below nor above the root, as on another disk. Raises InputError for a folder that cannot be
-        read.
+        folder is neither below nor above the root, as on another disk. Linked folders come last. Raises InputError for
+        a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -360,7 +364,7 @@ class CollectionFolder:
         """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
 
         Links that are directly under the root and lead to folders are followed. Other links to folders are yielded as
-        ignored files.
+        ignored files. Raises InputError for a folder that cannot be read, unless the folder is ignored.
         """
         linked = self._linked()
         for top in ("", *linked):

@@ -26,7 +26,8 @@ a minute on a slow core."""
 BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
-"""The path of a photo or of the file that contains it, and in this file the offset (or row) and size of the photo."""
+"""The path of a photo or of the file that contains it, and in this file the offset (or row) and the size of the photo.
+Offset and size are None if the file is the photo itself."""
 Outcome = TypeVar("Outcome", bound=tuple)
 Look = Callable[[Location], Outcome]
 
@@ -88,7 +89,7 @@ class InspectedImages:
                     yield from outcomes
 
     def _read(self, number: int, digest: str) -> list[Any] | None:
-        """Return the stored outcomes of the block `number`, or None if there are none, or if they were stored with
+        """Return the stored outcomes of the block `number`, or None if the block was not stored, or was stored with
         another digest."""
         path = _path(self.folder, number)
         try:

@@ -126,8 +126,8 @@ class Intake:
         self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _unescape(self, record: Described, *fields: str) -> Described:
-        """Return the record with the characters in place of HTML's escapes in its `fields`, and count it if it
-        changes."""
+        """Replace HTML's escapes in the `fields` of a record by the characters, and return the new record. The record
+        is counted if this changes it."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
@@ -295,5 +295,6 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:
-    """Return the reason why a file of this name must not be opened, or None. `listed` is passed to `name_fault`."""
+    """Return the reason why a file of this name must not be opened, or None if it may be opened. `listed` is passed to
+    `name_fault`."""
     return name_fault(name, listed) if is_unicode(name) else f"{NOT_UTF8}: {name!r}"

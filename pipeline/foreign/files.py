@@ -254,8 +254,7 @@ def _read_for_trial(trial: Trial) -> None:
 
 
 def is_remembered(digest: str) -> bool:
-    """Return whether a file with this hexadecimal digest has passed its trial before, and `remember` has recorded
-    it."""
+    """Return whether `remember` has recorded that a file with this hexadecimal digest has passed its trial."""
     return (folder := state_folder("tried")) is not None and os.path.isfile(folder / digest)
 
 

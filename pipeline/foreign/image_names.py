@@ -334,10 +334,10 @@ def find_stored(
     """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
     Return the photos of each line that names any, and the reason for each other line, which is empty if no photo has
-    this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2`, which is ambiguous if
-    another photo has the name 2. Only the name of a shard can have several photos. If the index has photos of several
-    folders, a file name that photos of two folders have is ambiguous, even if it is the whole path of one of these
-    photos below its folder.
+    this name. Blank lines, and comments that name no photo, are in neither. A line has one of the forms that Takedown
+    describes, or is an id: `id:2`, or `2`, which is ambiguous if another photo has the name 2. Only the name of a shard
+    can have several photos. If the index has photos of several folders, a file name that photos of two folders have is
+    ambiguous, even if it is the whole path of one of these photos below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -404,11 +404,11 @@ def _first_agreeing(
 
 
 def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spelling[Target]]:
-    """Return the photos with the file name of `name`, at any depth below its folder. `alike` has pairs of a photo's
-    path and the photo.
+    """Return the photos with the file name of `name` that are in the folder of `name` or at any depth below this
+    folder. `alike` has pairs of a photo's path and the photo.
 
-    If `name` is an absolute path of another machine, return the photos with this file name that have most of its last
-    folders in common with it.
+    If `name` is an absolute path of another machine, the folder is not compared. Instead, the photos with this file
+    name are returned that have the largest number of last folders in common with `name`.
     """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]

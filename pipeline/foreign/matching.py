@@ -85,9 +85,9 @@ def match_sentences(
 
     `texts` are the sentences, and `owners` (n,), ascending, are the positions of their images in `images`. A name is
     the text of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an image from
-    0 and IMAGE is a name by the rules of `find_names`. Among several rows with the same text, the first is matched,
-    and the others are `repeats`. `labels` are the names of the sentences for messages. Raises InputError if a sentence
-    has several rows, or if an image has no sentence k.
+    0 and IMAGE is a name by the rules of `find_names`. Among several rows with the same text, the first is matched, and
+    the others are `repeats`. `labels` are the names of the sentences for messages. Raises InputError if a sentence has
+    several rows in any other way, such as its text and IMAGE#k, or if an image has no sentence k.
     """
     rows = np.full(len(texts), -1, np.int64)
     first = np.searchsorted(owners, np.arange(len(images) + 1)).tolist()

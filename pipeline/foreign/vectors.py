@@ -133,8 +133,8 @@ def open_foreign(source: Source) -> ForeignFeatures:
     """Open precomputed vectors.
 
     Raises InputError, with the file, if they cannot be read, are not a matrix of floating-point numbers, or if the
-    numbers of rows and names differ. Raises UsageError if the format is unknown, or if several datasets or columns may
-    have the vectors or the names.
+    numbers of rows and names differ. Raises UsageError if the format is unknown, if several datasets or columns may
+    have the vectors or the names, or if the dataset or column that `source` names is none of them.
     """
     path = source.path
     if not path.exists():

@@ -217,7 +217,8 @@ def changed_share(index: StoredIndex) -> float:
 
 
 def count_photos(index: StoredIndex) -> list[int]:
-    """Return the number of photos in the FAISS index of each index shard, without removed photos."""
+    """Return the number of photos in the FAISS index of each index shard, without removed photos. The model must have
+    one vector per photo."""
     return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
 
 

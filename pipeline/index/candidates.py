@@ -217,7 +217,7 @@ def build(
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
     """Train `index` in place on a sample of at most `count` vectors.
 
-    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if it is None.
+    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if `gpu` is None.
     Lists that have centroids already are not trained. The codes are then learned from at most ENCODER_ROWS vectors of
     the sample, because FAISS would otherwise copy the whole sample twice.
     """

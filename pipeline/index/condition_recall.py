@@ -37,7 +37,8 @@ ANCHORS = 4
 ANCHOR_QUERIES = 10
 """Largest number of queries of one correlated condition: half of them near its item, and half arbitrary."""
 SCORE_TOLERANCE = 1e-5
-"""Largest difference of two scores, relative to the larger score, that counts as rounding."""
+"""Largest difference of two scores that counts as rounding, as a multiple of the absolute value of the best score, or
+of 1 if this value is smaller."""
 
 
 @dataclass(frozen=True)

@@ -117,7 +117,7 @@ def search_exact(
 
     The vectors of all blocks are numbered one after another from 0, and these numbers are the rows of the result. The
     result always has `k` columns. If there are fewer vectors, its last columns have the row -1 and the score -inf.
-    `metric` is inner_product or euclidean. The search runs on `gpu`, or with FAISS on the CPU if it is None. Raises
+    `metric` is inner_product or euclidean. The search runs on `gpu`, or with FAISS on the CPU if `gpu` is None. Raises
     IntegrityError that names the first query or vector with NaN or infinity.
     """
     require_finite("exact search", "queries", queries)

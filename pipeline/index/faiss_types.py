@@ -22,7 +22,8 @@ def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.Vec
     """Return the transforms that `index` applies to vectors before it stores them, in this order, each with its own
     type.
 
-    Only the first `most` transforms are returned, or all if it is None. The list is empty if the index has none.
+    Only the first `most` transforms are returned, or all if `most` is None. The list is empty if the index has no
+    transforms.
     """
     if not isinstance(index, faiss.IndexPreTransform):
         return []

@@ -30,7 +30,8 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
     `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. The
     rows of the result are ids. If fewer than `top` ids are allowed, the result has as many columns as there are allowed
-    ids. Raises UsageError if the index can neither skip vectors nor return its vectors.
+    ids. If FAISS finds too few vectors and the index cannot return its vectors, the remaining rows are -1 with the
+    score -inf. Raises UsageError if the index can neither skip vectors nor return its vectors.
     """
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.

@@ -157,11 +157,11 @@ class QueryEncoder:
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
-        """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if there is
-        none.
+        """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if no known word
+        is similar.
 
-        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None. Raises
-        UsageError if the index cannot embed any text.
+        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All other unknown words have None.
+        Raises UsageError if the index cannot embed any text.
         """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         for word in list(words)[:MAX_SUGGESTIONS]:

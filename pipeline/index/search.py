@@ -178,7 +178,7 @@ class Searcher(QueryEncoder):
         """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
 
         Words are not searched as text, because the text is not known. Unknown words therefore do not count in the
-        judgement either. `where` is a condition on the columns of the images.
+        judgement either. `where` is a condition on the columns of the images. Raises InputError if the vector is zero.
         """
         return self._answer([""], query, top, where, False)[0]
 
@@ -506,7 +506,7 @@ class Searcher(QueryEncoder):
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
 
     def _keep(self, modality: Modality) -> None:
-        """Read the table into memory and keep it, unless it is large."""
+        """Read the table of the `images` or `sentences` into memory and keep it, if `is_kept` is true."""
         if self.is_kept(modality):
             self.table(modality)
 
@@ -543,7 +543,8 @@ class Searcher(QueryEncoder):
     @property
     def columns(self) -> dict[str, str]:
         """The columns that are offered to users for conditions, as name -> kind. The kind says which literals the
-        column can be compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if there are none."""
+        column can be compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if the column cannot be
+        compared."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 

@@ -105,7 +105,7 @@ def ask(
     """Return `queries` (q, c) with their right results, which an exact search finds in all `blocks`. The blocks have
     `count` vectors together.
 
-    The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
+    The vectors are compared by `metric`, on `gpu`, or on the CPU if `gpu` is None. The number of neighbours that are
     sought is NEIGHBOURS, or `count` if there are fewer vectors.
     """
     return questions_of(queries, search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu))

@@ -113,8 +113,8 @@ def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
     `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of the best image of each phrase.
     The language with the greatest median score is understood best. The model is taken to understand each language whose
-    median is at least the lower quartile of the scores of the best language. Among the phrases in all
-    understood languages, the share FITTING_SHARE with the highest scores fits.
+    median is at least the lower quartile of the scores of the best language. Among the phrases in all understood
+    languages, the share FITTING_SHARE with the highest scores fits.
     """
     medians = {language: float(np.median(scores[languages == language])) for language in np.unique(languages)}
     if not medians:

@@ -149,8 +149,8 @@ class ServedGallery:
         return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
 
     def warm(self) -> None:
-        """Load the image encoders, so that the first uploaded photo does not wait for them. A multi-vector model needs
-        none, because its query photos are in the index. Nothing happens if the index has no encoders."""
+        """Load the image encoders, so that the first uploaded photo does not wait for them. Nothing is loaded for a
+        multi-vector model, because its query photos are in the index. Nothing happens if the index has no encoders."""
         if not self.searcher.multi_vector:
             with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
                 self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))

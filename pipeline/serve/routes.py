@@ -152,7 +152,8 @@ Asking = Annotated[Question, Depends()]
 
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
-    """Return the status `ok` and the names of the models. The server answers as long as it works."""
+    """Return the status `ok` and the names of the models, also while the server refuses other requests because it has
+    too many."""
     return {"status": "ok", "models": list(service.indexes)}
 
 
@@ -303,7 +304,7 @@ async def describe_photograph(
     """Generate captions for a photo, which is an uploaded file (`photograph`) or a photo of an index (`image_id` and
     `of`).
 
-    The request is refused with status 503 if too many photos are being captioned or wait for it.
+    The request is refused with status 503 if too many photos are being captioned or wait to be captioned.
     """
     if isinstance(photograph, OfGallery):
         photograph, _ = await service.run(service.showing, photograph.read)
@@ -335,7 +336,8 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
     """List the columns that a condition can use, with the values of texts and truth values, or the smallest and largest
-    value of numbers and dates. Columns whose values have no order, and columns without values, are left out."""
+    value of numbers and dates. Columns without values, columns whose values have no order, and columns whose smallest
+    or largest number is infinite or NaN are left out."""
     columns, _ = await service.run(service.searching, lambda: gallery.facets)
     offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
     return answers.ColumnsAnswer(model=model, columns=offers)

@@ -318,7 +318,7 @@ def _refusals(intake: "Intake") -> Iterator[str]:
 
 
 def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
-    """Yield a line for the user if folders have names of splits, but are not read as splits.
+    """Yield a line for the user if folders have the names of at least two splits, but are not read as splits.
 
     A folder counts as not read if photos in it are assigned to splits at random.
     """

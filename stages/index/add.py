@@ -205,10 +205,10 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
 
 def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
     """Add the images of a run that the index lacks, with their sentences, as a new index shard. Images that were
-    removed from the index are not added again, and without new images there is no new shard.
+    removed from the index are not added again. If no image is new, no shard is made.
 
     `removed` are hashes and paths of photos that were removed from the index. Return the number of images in the run's
-    indexed splits that were not removed, and the number of new ones.
+    indexed splits that were not removed, and the number of these images that the index lacked.
     """
     import numpy as np
 

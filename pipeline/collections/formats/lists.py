@@ -288,7 +288,8 @@ def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
-    """Return the first column that a header names twice, or None. Several columns may be without a name."""
+    """Return the first column that a header names twice, or None if there is no such column. Several columns may be
+    without a name."""
     seen: set[str] = set()
     return next((name for name in header if name and (name in seen or seen.add(name))), None)
 
@@ -307,7 +308,7 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
 
     The rows are the items of a list, the items of the only list of objects in an object (`{"data": [...]}`), or one row
     for each name in an object of photos (`{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`). Raises InputError
-    for other values.
+    for other values, and if the file cannot be read, is not JSON, or is larger than MAX_JSON_BYTES.
     """
     with _refusing(path):
         text = _json_text(folder, path)
@@ -336,7 +337,7 @@ def _list_mark(text: str, position: int) -> tuple[str, int]:
 
 
 def _object_items(value: Any, path: Path) -> Iterator[Any]:
-    """Yield the rows in an object of JSON, as `json_items` describes. Raises InputError if it has none of these
+    """Yield the rows in an object of JSON, as `json_items` describes. Raises InputError if the object has none of these
     forms."""
     values = value.values() if isinstance(value, dict) else ()
     record_lists = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]

@@ -185,7 +185,8 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
     One HTML page has rows with an image, `<img src="CATEGORY/ID.jpg">`, and a table of its five sentences. The images
     are in one folder per category. The images of a category, sorted by name, get the splits in PASCAL_SPLITS in turn.
-    Raises UsageError if there is no page, and InputError for a page without images or in another encoding than UTF-8.
+    Raises UsageError if there is no page, and InputError for a page without images, and for a page that is neither
+    UTF-8 nor UTF-16 with a byte order mark.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)

@@ -60,7 +60,7 @@ SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 def read_table(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of the tables of collection.files.table, and then of the further table of each split, in the
     order of their rows. An image takes its split, weak text and own columns from its first row. Raises UsageError if
-    there is no table."""
+    there is no table, or if collection.files or collection.columns has an unknown key."""
     folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
     first = folder.require(where["table"], "table", TABLE["table"])
@@ -115,9 +115,10 @@ def read_parquet(root: Path, options: Options) -> Iterator[Record]:
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
     pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
-    all shards are read, as in the hub: a shard has the split at the beginning of its name or in the name of its folder,
-    or else the default split. If these splits are only train, only dev or only test, all shards have the default split.
-    Raises UsageError if no file matches a pattern, or if collection.files or collection.columns has an unknown key.
+    all shards are read, as in the hub. A shard then has the split at the beginning of its name, or else the split of
+    the nearest folder above it that is named after a split, or else the default split. If these splits are only train,
+    only dev or only test, all shards have the default split. Raises UsageError if no file matches a pattern, or if
+    collection.files or collection.columns has an unknown key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -269,8 +270,10 @@ def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> d
 
     `texts` has the first values of each column. If no column is the `sentence`, the first column with `caption` in its
     name and with sentences as values becomes the `sentence`, and nothing else changes. In all other cases, a `title` of
-    mostly one word is dropped. If there is then no sentence, title or description, the column with the longest texts
-    becomes the `description`, if these texts may be captions.
+    mostly one word is dropped. If no `sentence`, `title` or `description` is left, the unused column with the longest
+    texts becomes the `description`, if these texts may be captions. If the name of this column differs from the names
+    of other columns of such texts only in a number, as in text1 and text2, all of these columns together become the
+    `description`.
     """
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]
@@ -313,8 +316,8 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Use one of SUBSTITUTE_SENTENCES as the column of sentences if a table has none.
 
-    Return the columns by jointspace's names, and a note for the user if such a column is used. The mapping `columns`
-    then loses this column.
+    Return the columns by jointspace's names, and a note for the user if such a column is used. This column is then
+    removed from the mapping `columns` in place.
     """
     if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
         return columns, ()

@@ -138,8 +138,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of every shard.
 
     collection.files may name a pattern of shards for each split, or for `divided`. The shards of a pattern are in the
-    order of their names. The default is `**/*.tar` for the default split. Raises UsageError if no file matches a
-    pattern, or if collection.files has another key.
+    order of their names. The default is `**/*.tar` for the default split. If a shard is damaged, a Reject is yielded
+    for it, and the members before the damage are used. Raises UsageError if no file matches a pattern, or if
+    collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -194,8 +195,8 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
 
 
 def _left_out(name: str, shard: str, exclusion: Exclusion) -> str | None:
-    """Return why a member is ignored, or None. The folders `.` and `..`, which `tar` may write before a name, do not
-    make it hidden."""
+    """Return why a member is ignored, or None if it is not ignored. The folders `.` and `..`, which `tar` may write
+    before the name of a member, do not make the member hidden."""
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     reason = exclusion.of_whole_path("/".join(parts)) if parts else None
     return reason or exclusion.excludes("/".join([shard, *parts]))
@@ -274,7 +275,7 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
     """Yield the records of a JSON member: captions, weak text and own columns. Its `caption` is only read if a `tally`
-    is given, which counts captions that are lists."""
+    is given, which counts texts that are read as lists of captions."""
     if member.size > lists.MAX_TEXT_BYTES:
         yield Reject(file, None, "documents", _too_long(member))
         return
