@@ -253,7 +253,8 @@ def _detect_table(survey: Survey) -> Detected | None:
 def _are_one_table(folder: CollectionFolder, names: list[str], pattern: str, columns: dict[str, str]) -> bool:
     """Return whether tables whose names differ only in numbers are parts of one table with the same columns.
 
-    If there is a table 1-2.csv besides 1.csv and 2.csv, it probably repeats their captions, so they are not parts.
+    If there is a table 1-2.csv besides 1.csv and 2.csv, it probably repeats their captions, so the three tables are not
+    parts of one table.
     """
     with suppress(InputError):
         return all(DIGITS.sub("[0-9]*", glob.escape(name)) == pattern for name in names) and all(
@@ -398,7 +399,8 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is."""
+    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is such a
+    table."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

@@ -1,5 +1,5 @@
-"""The folder of a collection. This module lists its files, ignores files that do not belong to it, and opens all
-files."""
+"""The folder of a collection. This module lists the files in this folder, ignores files that do not belong to the
+collection, and opens all files."""
 
 import os
 import posixpath
@@ -275,7 +275,7 @@ class CollectionFolder:
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
-        """Return `path`, the result of `locate` for `key`. Raises UsageError if it is None.
+        """Return `path`, the result of `locate` for `key`. Raises UsageError if `path` is None.
 
         The message has the `usual` names of the file and the `remedy`.
         """
@@ -332,12 +332,13 @@ class CollectionFolder:
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
-        """Yield each folder under `folder` (None: the root), relative to it ("" for itself), and its files.
+        """Yield each folder under `folder` (None: the root), as its path relative to `folder` ("" for `folder` itself),
+        and the names of its files.
 
-        Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
-        Links to folders are followed only directly under the root, if the whole root is walked, and only if the linked
-        folder is neither below nor above the root, as on another disk. Linked folders come last. Raises InputError for
-        a folder that cannot be read.
+        Folders and files are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are
+        not yielded. Links to folders are followed only directly under the root, if the whole root is walked, and only
+        if the linked folder is neither below nor above the root, as on another disk. Linked folders come last. Raises
+        InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -361,7 +362,8 @@ class CollectionFolder:
         return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
-        """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
+        """Yield the path of every file below the root, relative to the root, and the reason why the file is ignored, or
+        None if it is not ignored.
 
         Links that are directly under the root and lead to folders are followed. Other links to folders are yielded as
         ignored files. Raises InputError for a folder that cannot be read, unless the folder is ignored.
@@ -377,8 +379,8 @@ class CollectionFolder:
     def _walk(
         self, folder: Path | str, prefix: str, everything: bool = False, above: str | None = None
     ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-        """Yield the folders under `folder`, relative to it, with the name of each file and why the file is ignored
-        (None: it is not).
+        """Yield the folders under `folder`, relative to `folder`, with the name of each file and the reason why the
+        file is ignored (None: it is not ignored).
 
         `prefix` is the path of `folder` relative to the root. If `folder` itself is ignored, `above` is the reason, and
         all its files are ignored for it. If `everything` is true, the files of ignored folders are yielded too, and
@@ -416,7 +418,7 @@ class CollectionFolder:
     def open(self, path: Path, most_bytes: float = MAX_LIST_BYTES) -> BinaryIO:
         """Open a list, text or shard for reading bytes.
 
-        Raises InputError if it is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
+        Raises InputError if the file is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
         InputError if a link leads out of the root, unless collection.follow_links is true or `path` itself is outside
         the root.
         """

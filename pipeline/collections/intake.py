@@ -250,7 +250,8 @@ class Intake:
             )
 
     def _image_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the key of each image, and its path if it differs, as spellings of the `seq` of the image."""
+        """Yield the key of each image, and its path if the path differs from the key, as spellings of the `seq` of the
+        image."""
         for key, path, _, owner in ingest_sql.image_names(self.tables):
             yield Spelling(to_text(key), owner)
             if path is not None and path != to_text(key):

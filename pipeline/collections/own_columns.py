@@ -198,7 +198,7 @@ class _Column:
 def _typed(value: object) -> tuple[str, Scalar | date]:
     """Return the kind of a value, which is a key of TYPES, and the value in the Python type of this kind.
 
-    The returned value is None if it is missing, empty or not finite.
+    For a value that is missing, empty or not finite, the returned value is None.
     """
     if value is None or value == "":
         return "text", None

@@ -106,7 +106,7 @@ class StoredPhoto(NamedTuple):
 
     `image_id` is its id, and `path` is its path below the folder `root`. If the photo is in a shard, `path` is the path
     of the shard, and `member` is the name of the photo in the shard. `sha256` is the hash of the photo's bytes, or ""
-    if it is not known.
+    if the hash is not known.
     """
 
     image_id: int
@@ -117,8 +117,8 @@ class StoredPhoto(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the photo relative to the folder `root`: its path, followed by its name in the shard if it is in
-        one."""
+        """The name of the photo relative to the folder `root`: its path, followed by its name in the shard if the photo
+        is in a shard."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
@@ -229,7 +229,7 @@ class NameMatcher:
     ) -> Iterator[tuple[str, Match[Target]]]:
         """Yield each of the `names` that matches photos in a reading up to `last`, with its match.
 
-        `spellings()` yields the names of all photos. It is called once for every MAX_NAMES_PER_PASS names. Memory is
+        `spellings()` yields the names of all photos, and is called once for every MAX_NAMES_PER_PASS names. Memory is
         only needed for `names`, which should be names without an exact match. If `wary` is true, a photo in another
         folder counts as much as a photo whose name differs in case or suffix, so the name is ambiguous if both exist.
         """

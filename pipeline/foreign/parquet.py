@@ -118,7 +118,8 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
     """Convert a column to values that Python can represent. Texts, which are read as a dictionary, become bytes, so
     that a text that is not UTF-8 affects only its row.
 
-    `rows` describes the rows for messages. Raises InputError if they have lists of too many values, or too much text.
+    `rows` describes the rows for messages. Raises InputError if the rows have lists of too many values, or too much
+    text.
     """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage

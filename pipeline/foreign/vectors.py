@@ -70,8 +70,8 @@ class Source:
     """The location of precomputed vectors.
 
     `path` is a file or folder. `features` is the dataset or column with the vectors, and `names` is the dataset, column
-    or text file with the names of the rows. If one of them is None, the only candidate is used, or among several
-    candidates the candidate with a usual name. `of` says whether the vectors describe images or sentences.
+    or text file with the names of the rows. If `features` or `names` is None, the only candidate is used, or among
+    several candidates the candidate with a usual name. `of` says whether the vectors describe images or sentences.
     """
 
     path: Path
@@ -444,7 +444,8 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 def _require_modest(path: Path, claimed: int) -> None:
     """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file.
 
-    `claimed` is the unpacked size in bytes. It may exceed MAX_UNPACKED_RATIO times the size of the file by SPARE_BYTES.
+    `claimed` is the unpacked size in bytes, which may exceed MAX_UNPACKED_RATIO times the size of the file by at most
+    SPARE_BYTES.
     """
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:

@@ -3,8 +3,8 @@ new index comes with a card, which is the record of its type, its search paramet
 
 The id of a vector is the row of its item in the index's table, and an id never changes its meaning: the ids of removed
 vectors are not used again. For a model with several vectors per item, the ids number the vectors of all items without
-gaps instead, and they are numbered again when some are removed. Removing vectors does not change the centroids and
-codes that an index has learned.
+gaps instead, and the remaining vectors are numbered again when some are removed. Removing vectors does not change the
+centroids and codes that an index has learned.
 """
 
 import time
@@ -174,11 +174,11 @@ def build_gallery(
 
     `outline` is None for a model with one vector per item. For a multi-vector model, it says which vectors belong to
     which item. `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector
-    model. The index of a multi-vector model stores all vectors exactly, and `requirements.candidates` is ignored. It is
-    a Flat index if there are at most `requirements.exact_limit` vectors and a Flat index meets the requirements, and
-    otherwise an inverted file of whole vectors. The `shortlist` is only used with an inverted file, because it is
-    computed from the lists. The card of a multi-vector model also has the recall and the speed of searches with the
-    shortlist. The other arguments are explained in `choose_and_build`.
+    model. The index of a multi-vector model stores all vectors exactly, and `requirements.candidates` is ignored. This
+    index is a Flat index if there are at most `requirements.exact_limit` vectors and a Flat index meets the
+    requirements, and otherwise an inverted file of whole vectors. The `shortlist` is only used with an inverted file,
+    because it is computed from the lists. The card of a multi-vector model also has the recall and the speed of
+    searches with the shortlist. The other arguments are explained in `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.

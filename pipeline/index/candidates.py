@@ -72,8 +72,8 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
     """Return the factory strings to try for `count` vectors of `dim` dimensions, in three tiers.
 
     The indexes of the first tier need about one byte per dimension of a vector. The second tier needs more, for the
-    case that the first misses the recall floor. The third tier needs less, for the case that the others do not fit into
-    the memory. Factory strings for which `is_known` is false are left out.
+    case that the first misses the recall floor. The third tier needs less, for the case that the indexes of the other
+    tiers do not fit into the memory. Factory strings for which `is_known` is false are left out.
     """
     few = lists_factory(lists_for(count, FEW_LISTS))
     many = lists_factory(lists_for(count, MANY_LISTS))

@@ -107,8 +107,8 @@ class Requirements:
         return math.inf if self.memory is None else self.memory * MEBI
 
     def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
-        """Return the first requirement that an index misses, as a phrase such as `more than 100 MiB`, or None if it
-        meets all of them. The index has a `recall`, a `size` in bytes, and a latency in milliseconds."""
+        """Return the first requirement that an index misses, as a phrase such as `more than 100 MiB`, or None if the
+        index meets all requirements. The index has a `recall`, a `size` in bytes, and a latency in milliseconds."""
         if recall < self.recall_floor:
             return f"recall below {self.recall_floor:g}"
         if size > self.bytes:
@@ -126,7 +126,7 @@ class CandidateTrial:
     seconds per query in a batch on one thread, `latency_ms` is the 95th percentile of the milliseconds of a single
     query, and `build_seconds` are the seconds of training and of adding the vectors. A trial on the sample has its
     recall on the sample, and other values extrapolated to all vectors. `failure` is the phrase for the requirement that
-    the candidate misses, and is None if it meets all of them.
+    the candidate misses, and is None if the candidate meets all requirements.
     """
 
     factory: str
@@ -234,7 +234,7 @@ class Bench:
 
     def try_out(self, factory: str) -> CandidateTrial:
         """Build a candidate on the sample, tune it to the recall `floor`, and extrapolate its measurements to all
-        vectors. Log and return them.
+        vectors. Log and return these measurements.
 
         A candidate that meets the requirements stays in memory for `settle`, until `free` is called.
         """
@@ -365,8 +365,9 @@ def choose(
     sample reaches the recall floor without the margin of `Bench.floor`, their size is within the limit, and their
     estimated latency is at most MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include
     the candidates that are too large, because the error that no index meets the requirements lists them. The lists are
-    trained on `gpu` unless it is None. If `vectors` belong to one of several index shards, `all_vectors` is the number
-    of the vectors of all shards, from which the numbers of lists follow. None means that `vectors` are all vectors.
+    trained on `gpu`, or by FAISS on the CPU if `gpu` is None. If `vectors` belong to one of several index shards,
+    `all_vectors` is the number of the vectors of all shards, from which the numbers of lists follow. None means that
+    `vectors` are all vectors.
 
     Raises UsageError if `requirements.candidates` has a factory string for which `is_known` is false.
     """

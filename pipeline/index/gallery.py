@@ -137,10 +137,10 @@ class MultiVectorGallery(Gallery):
 
     `outline` has the items without their vectors. The vectors are in `index`, in the order of the items, with the inner
     product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
-    with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
-    which are searched with the words of a caption, or `sentences`, which are searched with the regions of an image.
-    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, in
-    ascending order, and `owners` has, for each vector, the row of its item.
+    with the `shortlist`, or all items are scored exactly if `shortlist` is None. `modality` says whether the items are
+    `images`, which are searched with the words of a caption, or `sentences`, which are searched with the regions of an
+    image. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be
+    found, in ascending order, and `owners` has, for each vector, the row of its item.
 
     Items without vectors were removed and are never found. The constructor gives an IVF,Flat index a direct map, in
     place. It raises IntegrityError if the index has another type, or if a Flat index has a shortlist.
@@ -512,9 +512,9 @@ def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read the FAISS index at `path`, check its ids, and search it with random queries, as a trial in another process.
 
-    `expected` has the values of the index's card. Raises IntegrityError if the index contradicts them, if the file has
-    another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index cannot be
-    searched. The process is ended if the trial exceeds its time limit (see TRIAL_SECONDS).
+    `expected` has the values of the index's card. Raises IntegrityError if the index contradicts these values, if the
+    file has another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index
+    cannot be searched. The process is ended if the trial exceeds its time limit (see TRIAL_SECONDS).
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:

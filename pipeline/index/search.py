@@ -73,11 +73,11 @@ class Answer(list[Hit]):
     """The results of a query, the best first.
 
     `error` says why one of several queries has no results, and is None for an answered query. `judgement` says how many
-    results of a text query are likely matches, and whether the query is out of domain (`off_topic`). It is None if the
-    index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to subtract or to
-    add. It is computed when it is first used, so that searches that do not need it stay fast. `identified` is the
-    number of images that have the query as an identifier, such as a file name. The answer begins with their hits, but
-    it may be too short to have all of them.
+    results of a text query are likely matches, and whether the query is out of domain (`off_topic`). `judgement` is
+    None if the index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to
+    subtract or to add. The judgement is computed when it is first used, so that searches that do not need it stay fast.
+    `identified` is the number of images that have the query as an identifier, such as a file name. The answer begins
+    with their hits, but it may be too short to have all of them.
     """
 
     identified = 0
@@ -117,8 +117,8 @@ class Searcher(QueryEncoder):
     its regions, which only the index has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
-    images for which it is true, or their captions, are found. The `hidden_columns` are not in the results, and neither
-    conditions nor words of a query can refer to them.
+    images for which the condition is true, or their captions, are found. The `hidden_columns` are not in the results,
+    and neither conditions nor words of a query can refer to them.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
@@ -588,7 +588,7 @@ class Searcher(QueryEncoder):
         """Build one Answer per query from the rows and scores of its results, which keep their order.
 
         `answers` has, for each query, the rows (k,) in the table of the modality and the scores (k,). `matches` has,
-        for each query, the images that match its words, or None. It is empty if no words were searched. Raises
+        for each query, the images that match its words, or None. `matches` is empty if no words were searched. Raises
         IntegrityError if a row is not in the table.
         """
         count = self.rows(modality).num_rows

@@ -72,8 +72,8 @@ MAX_MATCHES = 1000
 equals the query. Words that more photos have are not searched as text, because they tell photos apart no better than
 the vectors do. Then only the photos with an equal value match."""
 MAX_MATCHING_SHARE = 0.1
-"""Largest share of the photos of an index that may match by their words. It limits the matches further than MAX_MATCHES
-in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
+"""Largest share of the photos of an index that may match by their words. This share limits the matches further than
+MAX_MATCHES in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Number of seconds for which a full-text index is kept after it was last opened. `discard` deletes older files."""

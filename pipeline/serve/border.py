@@ -232,7 +232,7 @@ class Border:
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that it limits the size of the body of a request, and the time until it has arrived.
+        """Wrap `receive` so that it limits the size of the body of a request, and the time until the body has arrived.
 
         The body may come without Content-Length. The wrapped function raises HTTPException, with status 413 for a body
         that is too large and with status 408 after `Limits.upload_seconds`.

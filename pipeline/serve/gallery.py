@@ -107,7 +107,8 @@ class ServedGallery:
 
     @property
     def collection(self) -> str:
-        """Name of the folder of the run that the index belongs to, or of the index folder if it is outside a run."""
+        """Name of the folder of the run that the index belongs to, or of the index folder if the index is outside a
+        run."""
         folder = self.searcher.index.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
@@ -195,7 +196,8 @@ class ServedGallery:
         return photograph if self.searcher.multi_vector else partial(self.features, photograph)
 
     def _see_again(self, image: "OfGallery") -> Items:
-        """Embed an image of a gallery from its file. If that fails, return the vector that this gallery stores for it.
+        """Embed an image of a gallery from its file. If that fails, return the vector that this gallery stores for the
+        image.
 
         Raises the JointspaceError of the first attempt if this gallery has no vector for the same image.
         """

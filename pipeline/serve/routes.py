@@ -280,7 +280,7 @@ async def find_by_arithmetic(
     the texts in `plus`.
 
     The first `among` results (see /api/models) are sorted by the distances of their vectors to the mean of these
-    vectors. Their scores may therefore increase with the rank.
+    vectors. The scores of these results may therefore increase with the rank.
     """
     words = [*minus, *plus]
     question.require_short(*words)

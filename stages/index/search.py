@@ -231,9 +231,9 @@ def _split_words(
 def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
     """Answer one query with photos, regions of photos, or the captions of a photo, the best first.
 
-    The section `collection` of the configuration in `config_path`, or of the default configuration if it is None,
-    limits the size of the query's photo. Raises InputError if the model knows no word of the query or if the photo
-    cannot be used, and UsageError if the index has no data for this kind of query.
+    The section `collection` of the configuration in `config_path`, or of the default configuration if `config_path` is
+    None, limits the size of the query's photo. Raises InputError if the model knows no word of the query or if the
+    photo cannot be used, and UsageError if the index has no data for this kind of query.
     """
     if query.sentence is not None:
         if query.regions:
@@ -336,8 +336,8 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     """Encode the photo of a query with the encoders of the index.
 
     Return the features of the photo, or the bytes of the file for a region model. The section `collection` of the
-    configuration in `config_path`, or of the default configuration if it is None, limits the size of the photo. Raises
-    InputError that names the file if it cannot be read or decoded.
+    configuration in `config_path`, or of the default configuration if `config_path` is None, limits the size of the
+    photo. Raises InputError that names the file if the file cannot be read or decoded.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -36,7 +36,7 @@ with a longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
-"""Number of seconds in which running requests must end when the server is stopped. Then they are aborted."""
+"""Number of seconds after which running requests are aborted when the server is stopped."""
 
 
 @dataclass(frozen=True)
@@ -239,8 +239,8 @@ def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
     """Return a value that changes when the index in `folder` changes, and when a list of removed photos in the run of
     the index changes.
 
-    Return None if there is no index, or if it cannot be read at the moment. Changes are also noticed if another index
-    of the run is damaged.
+    Return None if there is no index, or if the index cannot be read at the moment. Changes are also noticed if another
+    index of the run is damaged.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD

@@ -49,8 +49,8 @@ def records(count: int) -> Iterator[Record]:
 
 
 def peak(count: int, folder: Path) -> int:
-    """Ingest `count` synthetic images and return the peak memory of this process in MiB. One in a thousand images is a
-    duplicate. The function must run in a process of its own."""
+    """Ingest `count` synthetic images and return the peak memory of this process in MiB. Every thousandth image has the
+    same bytes, so all of these images but the first are duplicates. The function must run in a process of its own."""
 
     def outcomes(locations: Iterable[tuple[str, int | None, int | None]]) -> Iterator[Inspection]:
         for number, (path, *_) in enumerate(locations):

@@ -89,7 +89,7 @@ def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, phot
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
     """Return a tar member whose header declares `size` bytes, or the length of `content` if `size` is 0.
 
-    The `content` follows the header, whatever its length is. Negative sizes and sizes of more than eight octal digits
+    The `content` follows the header, whatever its length is. Negative sizes and sizes of more than eleven octal digits
     have the form of GNU tar.
     """
     info = tarfile.TarInfo(name)

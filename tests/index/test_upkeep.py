@@ -432,8 +432,8 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
 def test_captions_that_an_addition_loses_are_counted(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`add` brings the captions of new photos only. It counts the captions of the run that the index lacks although it
-    already has their photos."""
+    """`add` brings the captions of new photos only, and counts the captions of the run that the index lacks although
+    the index already has their photos."""
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
     assert "skipped" not in caplog.text

@@ -102,7 +102,7 @@ def count_files(root: Path, form: str, options: Options, tables: "Tables", taked
     collection.files names shards without a pattern, only these shards are counted.
 
     `tables` are the tables of an intake, with the images that a list or the format names. If `takedown` is true, the
-    images of a takedown list have been removed from them.
+    images of a takedown list have been removed from these tables.
     """
     folder = CollectionFolder(root, options)
     tally = options.tally

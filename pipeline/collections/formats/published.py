@@ -83,7 +83,7 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in the order of this file.
 
     `row` is the position of the image in the file, from 1. Raises UsageError if there is no such file, and InputError
-    if it is not a dataset of Karpathy.
+    if the file is not a dataset of Karpathy.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)

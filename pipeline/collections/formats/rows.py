@@ -152,7 +152,7 @@ def is_text(path: Path) -> bool:
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file and their types, after `try_first` has read them for trial.
+    """Return the columns of a Parquet file and their types, after `try_first` has read the file for trial.
 
     Raises InputError if the file is damaged.
     """
@@ -336,7 +336,8 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     """Yield the rows of a Parquet file, which `try_first` has read for trial.
 
-    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column, only the value with them is lost.
+    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column, only the value that has such bytes is
+    lost.
     """
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0

@@ -110,8 +110,8 @@ def _read_rows(
 
 
 def read_parquet(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of Parquet files as the Hugging Face hub has them, read in place. A file that cannot be read is
-    rejected as a whole.
+    """Yield the records of Parquet files that contain photos, as the Hugging Face hub has them. The photos stay in
+    these files. A file that cannot be read is rejected as a whole.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
     pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
