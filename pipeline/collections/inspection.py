@@ -62,7 +62,7 @@ class InspectedImages:
         on_cluster: Callable[["BlockTask", Iterator[Block]], Iterable[int]] | None = None,
     ) -> Iterator[Outcome | Failure]:
         """Yield the outcome for each location, in order: the result of `look(location)`, which is a tuple of plain
-        values, or a Failure.
+        values, or a Failure. `locations()` yields all locations, and is called several times.
 
         Stored outcomes of a killed run are read, and `restore` rebuilds them. The other images are inspected by this
         number of `processes`. If `on_cluster` is given, it runs a task for each missing block on a cluster first, and

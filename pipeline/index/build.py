@@ -106,7 +106,7 @@ def choose_and_build(
         """Build the index of all vectors with the string `factory`, tune it near the setting `near`, and measure it.
 
         Return None if the index misses a requirement. `trials` are the measurements for the table of candidates. If
-        they are empty, the result has no such table.
+        they are empty, the result has no such table. `shared` is passed to `build`.
         """
         built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)

@@ -187,7 +187,8 @@ def build(
     gpu: "torch.device | None" = None,
     shared: Vectors | TrainedIndex | None = None,
 ) -> Built:
-    """Train an index on at most `training_rows(factory)` vectors, and add all vectors block by block.
+    """Train an index that compares by `metric` on at most `training_rows(factory)` vectors, and add all vectors block
+    by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
     the CPU if `gpu` is None. `ids` (n,) are the ids of the vectors, and the result is then an IndexIDMap. Without

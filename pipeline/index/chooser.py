@@ -320,7 +320,8 @@ class Bench:
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
     def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
-        """Return the factors by which training and adding take longer with all vectors than with the sample."""
+        """Return the factors by which training and adding take longer with all vectors than with the sample. `sampled`
+        and `lists` are the numbers of lists with the sample and with all vectors."""
         stages = stages_of(index)
         if stages.graph is not None:
             return 1, math.log(self.count) / math.log(self.sample.count) / self.share

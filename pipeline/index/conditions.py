@@ -106,8 +106,8 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return both sides of a comparison as values that Arrow can compare: the values of a column of `table`, or a
-    scalar.
+    """Return the sides `left` and `right` of a comparison as values that Arrow can compare: the values of a column of
+    `table`, or a scalar.
 
     At least one side must be a column. Raises UsageError if the table lacks a column, or if the values of both sides
     cannot be compared.

@@ -118,8 +118,8 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
 def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
-    """Search with FAISS for the `top` best vectors among the ids that are `allowed` (n,) bool. `count` ids are
-    allowed.
+    """Search with FAISS for the `top` best vectors for each of the `queries` (q, c), among the ids that are `allowed`
+    (n,) bool. `count` ids are allowed.
 
     With `whole`, all lists of an inverted file are visited, or MAX_VERTICES vertices of a graph. Returns None if FAISS
     cannot skip vectors in this type of index.

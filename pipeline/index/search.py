@@ -147,7 +147,8 @@ class Searcher(QueryEncoder):
         are merged with the nearest images by their ranks. Images with the text as an identifier come first. The vectors
         of the texts in `minus` are subtracted from the vector of the text, and the vectors of the texts in `plus` are
         added. In this case the answer has no judgement, and `match_text` has no effect. `sort` is a column by which the
-        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order.
+        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order. With the
+        condition `where`, only images that satisfy it are found.
 
         Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
         if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
@@ -175,7 +176,7 @@ class Searcher(QueryEncoder):
         return answer
 
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
-        """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
+        """Find the `top` images that are nearest to `query`, the joint-space vector (1, c) of a text.
 
         Words are not searched as text, because the text is not known. Unknown words therefore do not count in the
         judgement either. `where` is a condition on the columns of the images. Raises InputError if the vector is zero.
@@ -330,8 +331,8 @@ class Searcher(QueryEncoder):
 
         The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of a
         hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
-        original image. Raises InputError if the model knows no word, and UsageError if the model does not compare
-        regions.
+        original image. With the condition `where`, only images that satisfy it are found. Raises InputError if the
+        model knows no word, and UsageError if the model does not compare regions.
         """
         if not self.multi_vector:
             raise UsageError(
@@ -370,7 +371,8 @@ class Searcher(QueryEncoder):
         image's vector times 1 - `weight`. With a multi-vector model, which accepts no text here, the regions of the
         image are used like the words of a text. Raises InputError if the model knows no word of the text, or if the
         vectors cancel each other out. Raises UsageError if `weight` is not from 0 to 1, or if the model's vectors of
-        texts and images cannot be added. `weight` is ignored without a text.
+        texts and images cannot be added. `weight` is ignored without a text. With the condition `where`, only images
+        that satisfy it are found.
         """
         if sentence is not None:
             if not 0 <= weight <= 1:
@@ -435,7 +437,7 @@ class Searcher(QueryEncoder):
         3.2). `images` passes a function that embeds a text in place of the image. The `among` best results are then
         sorted by the distances of their vectors from the mean of these vectors, so that a poor result among good
         results comes last. If `among` is 0 or 1, or if the index cannot return its vectors, the results stay sorted by
-        their scores.
+        their scores. With the condition `where`, only images that satisfy it are found.
 
         Raises InputError if `minus` and `plus` are empty, if the model knows no word of one of their texts, or if the
         vectors cancel each other out. Raises UsageError if the model's vectors of texts and images cannot be added.

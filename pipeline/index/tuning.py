@@ -175,7 +175,8 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 
 
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
-    """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
+    """Find the fastest setting of `index` whose recall with the `questions` reaches `floor`, set it in the index, and
+    return its measurements.
 
     If no tried setting reaches the floor, the tried setting with the highest recall is chosen. For one `k_factor` after
     another, the smallest number of lists or vertices that reaches the floor is found, until a query takes more than

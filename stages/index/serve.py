@@ -342,7 +342,8 @@ def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[b
 def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
-    """Open caption generators of a run, and return them as name -> describer. A repeated name gets a number.
+    """Open the caption generators `names` of a run, and return them as name -> describer. A repeated name gets a
+    number.
 
     Each describer encodes photos with the encoders of one of the served indexes.
     """

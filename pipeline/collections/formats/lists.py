@@ -201,8 +201,8 @@ def document(
 ) -> Iterator[DocumentRecord]:  # fmt: skip
     """Yield the weak text of an image, unless all of its fields are empty.
 
-    `names` are the names of title, tags and description among the values, or None for a missing field. Lists are joined
-    with commas.
+    `names` are the names of title, tags and description among the `values` by name, or None for a missing field. Lists
+    are joined with commas. The other arguments are fields of the DocumentRecord.
     """
     title, tags, description = (_joined(values.get(name)) if name else "" for name in names)
     if title or tags or description:

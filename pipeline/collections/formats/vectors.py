@@ -30,7 +30,8 @@ MAX_SHOWN_CHARACTERS = 40
 
 
 def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | None]:
-    """Return the location of the vectors of images, and of the vectors of texts if there are any.
+    """Return the location of the vectors of images, and the location of the vectors of texts, or None if there are
+    none.
 
     Raises UsageError if collection.files does not name vectors of images.
     """

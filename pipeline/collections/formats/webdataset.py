@@ -253,7 +253,8 @@ def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
 
 
 def _why_unused(suffix: str, image: bool) -> str:
-    """Return why a member with the `suffix` is ignored, with its kind, such as `.mask_*.png` for `.mask_12.png`."""
+    """Return why a member with the `suffix`, which is an image if `image` is true, is ignored, with the kind of its
+    suffix, such as `.mask_*.png` for `.mask_12.png`."""
     kind = DIGITS.sub("*", suffix)
     kind = kind if len(kind) <= MAX_SUFFIX_CHARACTERS else "others"
     if image:
