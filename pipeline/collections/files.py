@@ -77,7 +77,7 @@ class Exclusion:
         self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
-        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if its name is no
+        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if the name is not a
         reason."""
         folded = name.lower()
         if folded in EXCLUDED_NAMES:

@@ -64,9 +64,9 @@ def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root:
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
     """Yield the boxes in the content of a file. The suffix of its name `source` decides the format.
 
-    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the number of
-    the object or annotation (from 0) or of the row (2 is the first below the header), if something cannot be read, and
-    for a file with another suffix.
+    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file, if the content
+    cannot be read, and for a file with another suffix. If a single box cannot be read, the error names the object or
+    annotation, counted from 0, or the row, where row 2 is the first below the header.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:

@@ -159,8 +159,8 @@ def with_lists(factory: str, lists: int) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """An index with its vectors, and the seconds of its training and of adding the vectors. The argument `clock` of
-    `build` decides whether these are seconds of wall time or CPU seconds."""
+    """An `index` with its vectors, and the seconds of its training (`train_seconds`) and of adding the vectors
+    (`add_seconds`). The argument `clock` of `build` decides whether these are seconds of wall time or CPU seconds."""
 
     index: faiss.Index
     train_seconds: float
@@ -169,7 +169,8 @@ class Built:
 
 @dataclass(frozen=True)
 class TrainedIndex:
-    """An empty index whose lists and codes are trained, with its factory string and search parameters."""
+    """An empty `index` whose lists and codes are trained, with its string `factory` and the `setting` of its search
+    parameters."""
 
     index: faiss.Index
     factory: str

@@ -120,7 +120,8 @@ class Requirements:
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """The measurements of a candidate, with the `setting` of its search parameters that `tune` has chosen.
+    """The measurements of the candidate with the string `factory`, with the `setting` of its search parameters that
+    `tune` has chosen.
 
     `recall` is the share of exact neighbours that the candidate finds. `bytes` is its size, `seconds` are the CPU
     seconds per query in a batch on one thread, `latency_ms` is the 95th percentile of the milliseconds of a single

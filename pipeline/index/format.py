@@ -68,7 +68,7 @@ METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRI
 
 @dataclass(frozen=True)
 class ExpectedIndex:
-    """The number of vectors, the dimensions and the metric of an index according to its card."""
+    """The number of vectors (`count`), the dimensions (`dim`) and the `metric` of an index according to its card."""
 
     count: int
     dim: int

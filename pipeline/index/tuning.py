@@ -142,7 +142,8 @@ def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, 
 
 @dataclass(frozen=True)
 class Stages:
-    """The parts of an index that have search parameters. A part is None if the index does not have it."""
+    """The parts of an index that have search parameters: `refine`, which ranks the candidates of another index again,
+    `inverted`, an inverted file, and `graph`, an HNSW graph. A part is None if the index does not have it."""
 
     refine: faiss.IndexRefine | None
     inverted: faiss.IndexIVF | None

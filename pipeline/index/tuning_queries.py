@@ -39,8 +39,8 @@ WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
 
 
 class TuningQueries(NamedTuple):
-    """The vectors of the queries of one index, and their source as the card of the index names it: `captions`,
-    `phrases` or `images`."""
+    """The `vectors` of the queries of one index, and their source `measured_with`, as the card of the index names it:
+    `captions`, `phrases` or `images`."""
 
     vectors: Items
     measured_with: MeasuredWith
@@ -127,7 +127,7 @@ def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 class Phrase(NamedTuple):
-    """A phrase, and its language as an ISO 639-1 code."""
+    """A phrase (`text`), and its `language` as an ISO 639-1 code."""
 
     language: str
     text: str

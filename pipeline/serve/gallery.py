@@ -451,7 +451,8 @@ class Describer:
 
 @dataclass(frozen=True)
 class Service:
-    """Everything that requests share: indexes and generators by name, limits, metrics, and thread pools.
+    """Everything that requests share: `indexes` and caption generators (`describers`) by name, limits, metrics, and
+    thread pools.
 
     Each kind of work has its own thread pool with a queue, so that uploads do not delay thumbnails. `searching` may
     have several threads. The other pools have one thread each: `checking` checks uploads, `encoding` encodes photos,

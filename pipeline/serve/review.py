@@ -42,8 +42,9 @@ class Step(BaseModel):
 class ReviewedPair:
     """A photo with its suspicious `captions`, which are either a single caption or all captions of the photo.
 
-    `others` are the captions of the photo that are not suspicious. `pair` is the name of the photo and the suspicious
-    caption, by which the file of decisions identifies the pair. This caption is empty if all captions are suspicious.
+    `image_id` is the id of the photo in the gallery, and `others` are the captions of the photo that are not
+    suspicious. `pair` is the name of the photo and the suspicious caption, by which the file of decisions identifies
+    the pair. This caption is empty if all captions are suspicious.
     """
 
     pair: Pair

@@ -372,14 +372,14 @@ OfImage = Annotated[Pictured, Depends()]
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
     """Return a thumbnail (JPEG) of a photo, without the metadata of its file. The answer has status 404 if the photo is
-    not in the index, if its file cannot be read, or if the file has changed since the photo was indexed."""
+    not in the index, if its file cannot be read or decoded, or if the file has changed since the photo was indexed."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
 async def show_large_photograph(image: OfImage) -> Response:
     """Return a large JPEG of a photo, without the metadata of its file. The answer has status 404 if the photo is not
-    in the index, if its file cannot be read, or if the file has changed since the photo was indexed."""
+    in the index, if its file cannot be read or decoded, or if the file has changed since the photo was indexed."""
     return _jpeg(await image.ask(image.gallery.large))
 
 

@@ -204,8 +204,9 @@ def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> 
 
 
 def test_results_are_merged_by_rank(museum: Path) -> None:
-    """The merged order equals the order by points that the test computes from the ranking of the vectors and the
-    ranking of the words."""
+    """The three photos that match the words come first, and these photos and all others are in the order of their
+    points, which the test computes from the ranking of the vectors and the ranking of the words. A larger number of
+    results begins with the same results."""
     searcher = Searcher(open_index(museum))
     query = "boat Rome"
     searched = TextQuery.parse("Rome")

@@ -58,7 +58,8 @@ characters other than letters and digits, are counted as `others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
-    """Return the records of the collection, without the images that `collection.exclude` leaves out.
+    """Return the records of the collection in the folder `root`, without the images that `collection.exclude` leaves
+    out, and without the records of these images.
 
     `form` is the name of a format, or the import path of a reader.
     """
@@ -71,8 +72,8 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
     """Return the lists of a collection in the format `form`, or [] if the format has no lists.
 
     `given` is collection.files. Raises UsageError if `root` is not a folder, if `given` has an unknown key or a file
-    that does not exist, if several files have the usual name of a list, or if there is no file of vectors in the format
-    `vectors`.
+    that does not exist, if several files match a name in `given` or the usual name of a list, or if there is no file of
+    vectors in the format `vectors`.
     """
     return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 

@@ -137,7 +137,8 @@ def encoding_of(data: bytes | str) -> str | None:
 def not_utf8(data: bytes | str) -> str:
     """Return the reason for rejecting bytes that are not UTF-8, or a text with lone surrogates in place of such bytes.
 
-    The reason names the probable encoding, and says how to convert the file.
+    The reason names the probable encoding and the command that converts the file. If no encoding is probable, it names
+    two examples of encodings instead, and asks for UTF-8.
     """
     if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8}: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
@@ -201,8 +202,8 @@ def document(
 ) -> Iterator[DocumentRecord]:  # fmt: skip
     """Yield the weak text of an image, unless all of its fields are empty.
 
-    `names` are the names of title, tags and description among the `values` by name, or None for a missing field. Lists
-    are joined with commas. The other arguments are fields of the DocumentRecord.
+    `values` has the values of a row by name, and `names` are the names of the title, tags and description among them,
+    or None for a missing field. Lists are joined with commas. The other arguments are fields of the DocumentRecord.
     """
     title, tags, description = (_joined(values.get(name)) if name else "" for name in names)
     if title or tags or description:

@@ -149,7 +149,7 @@ def _owner(name: str) -> str | None:
 
 def nameless(images: Sequence[str]) -> list[str]:
     """Return names IMAGE#k for vectors of sentences without names. Vector i belongs to the image with the name
-    `images[i]`."""
+    `images[i]`, and k counts the vectors of this image from 0."""
     counts: dict[str, int] = {}
     names = []
     for image in images:

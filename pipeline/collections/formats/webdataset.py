@@ -33,7 +33,7 @@ from pipeline.errors import InputError
 
 SHARDS = "**/*.tar"
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
-"""Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
+"""Suffixes of a sample's photo. The first of these suffixes that the sample has counts, or else its only image."""
 DIGITS = re.compile(r"\d+")
 MAX_SUFFIX_CHARACTERS = 24
 """Largest number of characters of a suffix in the counts of ignored files. Longer suffixes are counted as `others`."""
@@ -48,8 +48,8 @@ MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
 
 
 class TarMember(NamedTuple):
-    """A member of a tar: its name, the offset and number of its bytes, and its kind, which is `file`, `folder` or
-    `other` (a link, a device, a file with holes)."""
+    """A member of a tar: its `name`, the `offset` of its bytes in the tar, their number `size`, and its `kind`, which
+    is `file`, `folder` or `other` (a link, a device, a file with holes)."""
 
     name: str
     offset: int
