@@ -1,8 +1,8 @@
-"""The second half of ingest: decides which records are used, and makes and checks the tables of a manifest.
+"""The second half of ingest: it decides which records are used, and makes and checks the tables of a manifest.
 
 Every record is kept, rejected with a reason, or a duplicate. Among several images with the same bytes, the first is
-kept, and it gets the additional sentences of its copies. If an image is rejected, so are all other records that belong
-to it. The SQL of each step is in `ingest_sql`.
+kept, and it gets the additional sentences of its copies. If an image is rejected, all other records that belong to the
+image are rejected too. The SQL of each step is in `ingest_sql`.
 """
 
 from collections import Counter
@@ -29,8 +29,8 @@ if TYPE_CHECKING:
 BLOCK_IMAGES = 1 << 15
 """Largest number of images whose rows in all tables of the manifest are in memory at once."""
 HARMLESS_REASONS = ("empty", "duplicate")
-"""First words of reasons. A sentence that is rejected for such a reason does not count towards
-`collection.reject_limit`."""
+"""First words of some reasons for rejecting a sentence. A sentence that is rejected for such a reason does not count
+towards `collection.reject_limit`."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +38,10 @@ class SplitSummary:
     """The images of a split.
 
     `given` is the number of images that the collection or the draw assigns to the split, `kept` is the number of images
-    that are kept in the split, and `silent` is the number of images that are moved from it to `gallery` because they
-    have no sentence. `file` is the list that names the first of all these images in the order of reading. `reason` says
-    why this first image is not kept in the split, and is None if it is kept.
+    that are kept in the split, and `silent` is the number of images that are moved from the split to `gallery` because
+    they have no sentence. `file` is the file that names the first of all images that are assigned to the split or kept
+    in it, in the order of reading. `reason` says why this first image is not kept in the split, and is None if the
+    image is kept.
     """
 
     given: int
@@ -74,10 +75,10 @@ class Collection:
 
         Raises InputError if there is no usable image. If models learn from the captions (`learned_from`), and the
         collection has captions, also raises InputError if no caption is usable, if images are assigned to a split other
-        than gallery and none of them is usable, or if no image is assigned to train. Raises RejectLimitError if more
-        than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is true
-        of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences do
-        not count as rejected.
+        than gallery and none of them is kept in it, or if no image is assigned to train. Raises RejectLimitError if
+        more than one image, and more than the share `reject_limit` (0 to 1) of the images, was rejected, or if this is
+        true of the sentences. If `reject_limit` is 0, a single rejected record is enough. Empty and duplicate sentences
+        do not count as rejected.
         """
         reasons = f" {report} lists the reasons." if self.left_out.counts else ""
         images = self.counts["images"]
@@ -145,11 +146,11 @@ class Collection:
 
 
 class Assembly:
-    """Makes the tables of a manifest from the records of a collection.
+    """A builder of the tables of a manifest from the records of a collection.
 
-    The caller inspects the images at `locations()` and passes the outcomes to `collect`. If dev or test must be drawn,
-    as `place` describes for the splits `draw`, images are chosen by the hash of their bytes, or of their paths if
-    `by_name` is true.
+    The caller inspects the images at `locations()` and passes the outcomes to `collect`. `place` says when the splits
+    in `draw`, and dev and test, are drawn. The images of a drawn split are chosen by the hash of the bytes of each
+    image, or of its path if `by_name` is true.
     """
 
     def __init__(self, intake: Intake, by_name: bool = False, draw: Sequence[str] = ()) -> None:
@@ -162,11 +163,11 @@ class Assembly:
     def place(self, draw: Sequence[str]) -> None:
         """Assign each image to a split.
 
-        Images keep the split that the collection gives them. The splits in `draw` that the collection does not have are
-        drawn, and dev and test also if it has neither. Each drawn split gets a tenth, and at most MAX_DRAWN_IMAGES, of
-        the images with a usable caption and without a split. If `draw` is not empty, the images of train are drawn,
-        too. The other images without a split get train if they have a caption, weak if they have only weak text, and
-        else gallery.
+        Images keep the split that the collection gives them. A split in `draw`, which is dev or test, is drawn unless
+        the collection has it. Both are also drawn if the collection has neither. Each drawn split gets a tenth of the
+        images with a usable caption and without a split, but at most MAX_DRAWN_IMAGES images. If `draw` is not empty,
+        images that the collection assigns to train can be drawn too. The other images without a split get train if they
+        have a caption, weak if they have only weak text, and else gallery.
         """
         named = {split for (split,) in self._tables.rows("SELECT DISTINCT split FROM images")}
         self._drawn = {*draw, *(() if {"dev", "test"} & named else ("dev", "test"))} - named
@@ -186,8 +187,9 @@ class Assembly:
     def locations(self) -> Iterator[tuple[str, int | None, int | None]]:
         """Yield the location of each image to inspect, in the order of reading.
 
-        A location is the path of a file relative to the collection, and an offset and a size, which ImageRecord
-        explains. Both are None for a file that is itself a photo. Images with a fault in a list are not inspected.
+        A location is the path of a file relative to the collection, and the offset (or row) and the size of the photo
+        in this file, as ImageRecord explains. Offset and size are None for a file that is itself a photo. Images with a
+        fault in a list are not inspected.
         """
         return self._tables.rows('SELECT path, "offset", size FROM images WHERE fault IS NULL ORDER BY seq')
 

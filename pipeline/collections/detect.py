@@ -1,4 +1,4 @@
-"""Detects the format of a folder or file of photos from the names of files and the first rows of tables."""
+"""Detection of the format of a folder or file of photos from the names of files and the first rows of tables."""
 
 import glob
 import os
@@ -31,18 +31,18 @@ KNOWN_LISTS = {
 this format. Formats are tried in this order."""
 NO_OPTIONS = Options({}, {}, "gallery")
 MAX_SAMPLES = 20
-"""Largest number of Parquet files, and of JSON files, that are opened to detect a format. Also the number of photos at
-the beginning of a list whose exact paths are tried."""
+"""Largest number of Parquet files, and of JSON files, that are opened to detect a format. It is also the number of
+photos at the beginning of a list whose exact paths are tried."""
 SAMPLE_STEP = 500
-"""Number of photos at the beginning of a list, after the first MAX_SAMPLES, that are all searched for in the folders.
-After them, one photo in SAMPLE_STEP is searched for."""
+"""Number of photos of a list, after its first MAX_SAMPLES photos, that are all searched for in the folders. Of the
+photos after these, only one in SAMPLE_STEP is searched for."""
 ONLY_FOLDER_LISTS = ("splits", "boxes")
 """Keys of lists that only the format `folder` reads. If one of them exists, captions.tsv is a list of this format, and
 not a table."""
 AMBIGUOUS_SUFFIXES = (".txt", ".json")
 """Suffixes of tables that other files have too. A file with such a suffix is only a table if it is in the folder
-itself, does not have the name of a photo, has a header that names images, and names photos of the folder. Tables with
-other suffixes are tried first."""
+itself, does not have the name of a photo next to it, has a header that names images, and names photos of the folder.
+Tables with other suffixes are tried first."""
 SAVED_TO_DISK = (
     "convert the output of `save_to_disk`: datasets.load_from_disk(FOLDER)['train'].to_parquet('train.parquet')"
 )
@@ -106,7 +106,8 @@ def _detect_file(path: Path) -> Detected:
 
 
 class Survey:
-    """The contents of a folder, which are counted from `contents`: each subfolder with the names of its files.
+    """The contents of a folder, which are counted from `contents`: pairs of the folder itself ("") or a subfolder, and
+    the names of the files in it.
 
     `photos_inside` is the number of photos in and below the folder `images`, and `photos_outside` the number of other
     photos. `texts` is the number of text files, and of JSON files of Google Takeout, that have the name of a photo in
@@ -194,8 +195,9 @@ class Survey:
 def _detect_known_list(folder: CollectionFolder) -> Detected | None:
     """Detect a format by a list whose name only this format has, such as dataset_flickr8k.json.
 
-    Only the format is returned, because it finds its lists by their usual names. A captions.tsv that is a table with a
-    header does not count. Return None if there is no such list.
+    Only the format is returned, because its reader finds the lists by their usual names. A captions.tsv that is a table
+    with a header does not count, unless there is a list of ONLY_FOLDER_LISTS. Return None if no list decides the
+    format.
     """
     has_other_lists = any(folder.glob(pattern) for key in ONLY_FOLDER_LISTS for pattern in FOLDER[key])
     for form, keys in KNOWN_LISTS.items():
@@ -219,8 +221,8 @@ def _detect_parquet_photos(survey: Survey) -> Detected | None:
 
 
 def _detect_table(survey: Survey) -> Detected | None:
-    """Detect a table of photos, one table per split, or several numbered tables. Return None if there are none, or if
-    the captions of the tables are also in text files."""
+    """Detect a table of photos, one table per split, or several numbered tables. Return None if there is no such table,
+    or if there are several numbered tables and most photos have a text file, which is read in place of the tables."""
     by_split = survey.tables_by_split
     names = [by_split["table"]] if by_split else [name for name in survey.tables if "/" not in name]
     for name in names:
@@ -252,7 +254,8 @@ def _detect_table(survey: Survey) -> Detected | None:
 def _are_one_table(folder: CollectionFolder, names: list[str], pattern: str, columns: dict[str, str]) -> bool:
     """Return whether tables whose names differ only in numbers are parts of one table with the same columns.
 
-    If there is a table 1-2.csv besides 1.csv and 2.csv, it probably repeats their captions, so they are not parts.
+    If there is a table 1-2.csv besides 1.csv and 2.csv, it probably repeats their captions, so the three tables are not
+    parts of one table.
     """
     with suppress(InputError):
         return all(DIGITS.sub("[0-9]*", glob.escape(name)) == pattern for name in names) and all(
@@ -275,8 +278,8 @@ def _detect_folder(folder: CollectionFolder) -> Detected:
 def recognise(survey: Survey) -> Detected | None:
     """Return the collection in a folder, or None if no format recognises it.
 
-    The first of these decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions, text files
-    next to photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
+    The first kind that is found decides: Parquet files of photos, tables, tar shards, vectors, JSON files of captions,
+    text files next to photos, and photos without texts. Tar shards and vectors only count in a folder without photos.
     """
     root = survey.folder.root
     if table_or_photos := _detect_parquet_photos(survey) or _detect_table(survey):
@@ -397,7 +400,8 @@ def _is_table(name: str) -> bool:
 
 
 def _table_fault(folder: CollectionFolder, path: Path) -> str:
-    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is."""
+    """Return why a file is not a table with a header and with names of photos in `folder`, or "" if it is such a
+    table."""
     if (suffix := path.suffix.lower()) not in rows.READERS:
         return "an archive: unpack it first" if suffix in ARCHIVES else f"save it as {', '.join(rows.READERS)}"
     try:

@@ -1,4 +1,5 @@
-"""The folder of a collection: lists its files, ignores files that do not belong to it, and opens all files."""
+"""The folder of a collection. This module lists the files in this folder, ignores files that do not belong to the
+collection, and opens all files."""
 
 import os
 import posixpath
@@ -76,7 +77,7 @@ class Exclusion:
         self._paths = {pattern: re.compile(path_expression(pattern.strip("/"))) for pattern in of_paths}
 
     def of_name(self, name: str) -> str | None:
-        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if its name is no
+        """Return why a file or folder of this name is ignored, whatever folder it is in, or None if the name is not a
         reason."""
         folded = name.lower()
         if folded in EXCLUDED_NAMES:
@@ -89,19 +90,19 @@ class Exclusion:
         return self._of_named_pattern(name)
 
     def of_path(self, path: str) -> str | None:
-        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or
-        None."""
+        """Return why the file or folder at `path`, relative to the root, is ignored by its own name or path, or None if
+        neither is a reason."""
         return self.of_name(path.rpartition("/")[2]) or self._of_path_pattern(path)
 
     def of_whole_path(self, path: str) -> str | None:
         """Return why the file at `path`, relative to the root, is ignored, by its own path or by a folder above it, or
-        None."""
+        None if it is not ignored."""
         parts = path.split("/")
         return next(filter(None, (self.of_path("/".join(parts[: depth + 1])) for depth in range(len(parts)))), None)
 
     def excludes(self, path: str) -> str | None:
         """Return the reason, with the pattern, if a pattern of `collection.exclude` excludes the file at `path`, which
-        is relative to the root. Return None if none does."""
+        is relative to the root. Return None if no pattern excludes it."""
         if not self._names and not self._paths:
             return None
         parts = path.split("/")
@@ -112,11 +113,13 @@ class Exclusion:
         return next(filter(None, reasons), None)
 
     def _of_named_pattern(self, name: str) -> str | None:
-        """Return the reason, with the pattern, if a pattern without a slash matches the name of a file or folder."""
+        """Return the reason, with the pattern, if a pattern without a slash matches the name of a file or folder, or
+        else None."""
         return next((BY_PATTERN + given for given, pattern in self._names.items() if fnmatchcase(name, pattern)), None)
 
     def _of_path_pattern(self, path: str) -> str | None:
-        """Return the reason, with the pattern, if a pattern with a slash matches the path of a file or folder."""
+        """Return the reason, with the pattern, if a pattern with a slash matches the path of a file or folder, or else
+        None."""
         matching = (pattern for pattern, expression in self._paths.items() if expression.fullmatch(path))
         return next((BY_PATTERN + pattern for pattern in matching), None)
 
@@ -174,8 +177,9 @@ class CollectionFolder:
         return {without_zeros(os.path.splitext(name)[0]) for name in photos}
 
     def has(self, name: str) -> bool:
-        """Return whether a file or folder has exactly this path relative to the root. A path that leads out of the root
-        is not accepted."""
+        """Return whether a file or folder has exactly this path relative to the root. The result is false for an
+        absolute path, and for a path with `//` or `./`. A path with `..` may lead out of the root, and is not refused
+        here."""
         try:
             os.lstat(f"{self.root}/{name}")
         except (OSError, ValueError):
@@ -188,7 +192,7 @@ class CollectionFolder:
 
     def state(self, name: str) -> str:
         """Return the size in bytes and the modification time in nanoseconds of a file, as one text, or the text
-        `unreadable` if the file does not exist. `name` is relative to the root."""
+        `unreadable` if the file does not exist or its folder cannot be searched. `name` is relative to the root."""
         try:
             status = os.stat(os.path.join(self.root, name))
         except (OSError, ValueError):
@@ -198,8 +202,9 @@ class CollectionFolder:
     def glob(self, pattern: str) -> list[Path]:
         """Return the files and folders below the root that match a pattern, sorted.
 
-        Files that `exclusion` ignores are not returned unless the pattern names them. The case of a file's name is
-        ignored if the pattern has a `*`, or if it matches nothing otherwise. Raises UsageError for an absolute pattern.
+        Files and folders that `exclusion` ignores are not returned unless the pattern names them. The case of a file's
+        name is ignored if the pattern has a `*`, or if nothing matches the pattern exactly. Raises UsageError for an
+        absolute pattern.
         """
         # Path.glob would raise NotImplementedError for an absolute pattern.
         if Path(pattern).is_absolute():
@@ -270,7 +275,7 @@ class CollectionFolder:
         return self.glob(given) if "*" in given and not (self.root / given).exists() else [first]
 
     def require(self, path: Path | None, key: str, usual: tuple[str, ...], remedy: str = "put it there") -> Path:
-        """Return `path`, the result of `locate` for `key`. Raises UsageError if it is None.
+        """Return `path`, the result of `locate` for `key`. Raises UsageError if `path` is None.
 
         The message has the `usual` names of the file and the `remedy`.
         """
@@ -327,11 +332,13 @@ class CollectionFolder:
         return "" if prefix == "." else prefix
 
     def walk(self, folder: Path | None = None) -> Iterator[tuple[str, list[str]]]:
-        """Yield each folder under `folder` (None: the root), relative to it ("" for itself), and its files.
+        """Yield each folder under `folder` (None: the root), as its path relative to `folder` ("" for `folder` itself),
+        and the names of its files.
 
-        Both are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are not yielded.
-        Links to folders are followed only from the root, and only if the linked folder is neither below nor above the
-        root, as on another disk. Raises InputError for a folder that cannot be read.
+        Folders and files are sorted, a.jpg before its copy `a (1).jpg`. Files and folders that `exclusion` ignores are
+        not yielded. Links to folders are followed only directly under the root, if the whole root is walked, and only
+        if the linked folder is neither below nor above the root, as on another disk. Linked folders come last. Raises
+        InputError for a folder that cannot be read.
         """
         folder = folder or self.root
         prefix = "" if self.label(folder) == "." else self.label(folder)
@@ -355,10 +362,11 @@ class CollectionFolder:
         return [entry.name for entry in os.scandir(self.root) if entry.is_symlink() and os.path.isdir(entry)]
 
     def files(self) -> Iterator[tuple[str, str | None]]:
-        """Yield the path of every file below the root, relative to it, and the reason why it is ignored, or None.
+        """Yield the path of every file below the root, relative to the root, and the reason why the file is ignored, or
+        None if it is not ignored.
 
         Links that are directly under the root and lead to folders are followed. Other links to folders are yielded as
-        ignored files.
+        ignored files. Raises InputError for a folder that cannot be read, unless the folder is ignored.
         """
         linked = self._linked()
         for top in ("", *linked):
@@ -371,8 +379,8 @@ class CollectionFolder:
     def _walk(
         self, folder: Path | str, prefix: str, everything: bool = False, above: str | None = None
     ) -> Iterator[tuple[str, list[tuple[str, str | None]]]]:
-        """Yield the folders under `folder`, relative to it, with the name of each file and why the file is ignored
-        (None: it is not).
+        """Yield the folders under `folder`, relative to `folder`, with the name of each file and the reason why the
+        file is ignored (None: it is not ignored).
 
         `prefix` is the path of `folder` relative to the root. If `folder` itself is ignored, `above` is the reason, and
         all its files are ignored for it. If `everything` is true, the files of ignored folders are yielded too, and
@@ -410,7 +418,7 @@ class CollectionFolder:
     def open(self, path: Path, most_bytes: float = MAX_LIST_BYTES) -> BinaryIO:
         """Open a list, text or shard for reading bytes.
 
-        Raises InputError if it is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
+        Raises InputError if the file is not a regular file, has more than `most_bytes`, or cannot be read. Also raises
         InputError if a link leads out of the root, unless collection.follow_links is true or `path` itself is outside
         the root.
         """

@@ -27,8 +27,9 @@ ReadingCounts = list[tuple[int, int]]
 
 
 def respell_files(tables: Tables) -> tuple[ReadingCounts, int]:
-    """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which it
-    has a fault.
+    """Replace the paths of images for which the table `respelt` has a file, and set the fault of images for which this
+    table has a fault. Rows of `respelt` that cannot be right, because a list also names the file exactly, are deleted
+    first.
 
     Return the number of replaced paths for each reading, and the number of different paths in lists.
     """
@@ -153,7 +154,7 @@ def place_images(tables: Tables, by_name: bool, drawn: Collection[str], sources:
 
     The usable images with sentences in the splits `sources` are sorted by the hash of their bytes, or of their paths if
     `by_name` is true. The first tenth becomes test and the next tenth becomes dev, if these splits are in `drawn`. Each
-    of the two has at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
+    drawn split gets at most MAX_DRAWN_IMAGES images. With this rule, an added or removed image moves few other images.
     Images with the same bytes count once. An image without a sentence gets the split `weak` if it has weak text and the
     collection gives it no other split, and else `gallery`. All other images without a split are assigned to train.
     """
@@ -212,8 +213,8 @@ def find_copies(tables: Tables) -> None:
 
 
 def captions_to_take_down(tables: Tables) -> Iterator[tuple[str, int, str]]:
-    """Yield each line of the table `captions_taken` with the `seq` and the text of each sentence of its image, and of
-    each sentence of copies of the image."""
+    """Yield (line, `seq`, text) for each line of the table `captions_taken` and each sentence of the image that the
+    line names or of a copy of this image. The `seq` and the text are those of the sentence."""
     return tables.rows(
         """WITH groups AS (SELECT seq, coalesce(original, seq) AS original FROM images LEFT JOIN twins USING (seq))
         SELECT line, sentences.seq, text
@@ -252,7 +253,7 @@ def move_sentences_of_copies(tables: Tables) -> int:
 
 def judge_images(tables: Tables) -> None:
     """Make the table `judged`, with the split of each image, the `reason` for rejecting the image or else its
-    `image_id`, and `fate`, the reason for rejecting the records that belong to it, or null."""
+    `image_id`, and `fate`, the reason for rejecting the records that belong to the image, or null."""
     tables.run(
         f"""CREATE TABLE judged AS
         WITH named AS (SELECT seq, path || coalesce('/' || member, '') AS name FROM images),
@@ -309,9 +310,9 @@ def reject_images(tables: Tables) -> None:
 
 
 def summarise_splits(tables: Tables) -> Iterator[tuple[str, int, int, int, bytes, str | None]]:
-    """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection assigns to
-    it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image, and the
-    reason why this image is not kept in the split, or null."""
+    """Yield the name of each split with its SplitSummary fields: the numbers of images that the collection or the draw
+    assigns to it, that are kept in it, and that are moved from it to `gallery`, the file that names the first image,
+    and the reason why this image is not kept in the split, or null."""
     # An image whose `drawn` is true has no split in the collection. If it is rejected and was placed in dev or test, it
     # is not counted as given to any split.
     return tables.rows(

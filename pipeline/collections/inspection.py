@@ -1,4 +1,4 @@
-"""Inspects every photo once, in blocks, so that a killed `ingest` continues where it was.
+"""Inspection of every photo, once and in blocks, so that a killed `ingest` continues where it was.
 
 Photos are inspected by processes of this machine, or whole blocks by the workers of a cluster.
 """
@@ -26,7 +26,8 @@ a minute on a slow core."""
 BLOCK_FILES = re.compile(r"\d{5,}\.json")
 
 Location = tuple[str, int | None, int | None]
-"""The path of a photo or of the file that contains it, and in this file the offset (or row) and size of the photo."""
+"""The path of a photo or of the file that contains it, and in this file the offset (or row) and the size of the photo.
+Offset and size are None if the file is the photo itself."""
 Outcome = TypeVar("Outcome", bound=tuple)
 Look = Callable[[Location], Outcome]
 
@@ -61,7 +62,7 @@ class InspectedImages:
         on_cluster: Callable[["BlockTask", Iterator[Block]], Iterable[int]] | None = None,
     ) -> Iterator[Outcome | Failure]:
         """Yield the outcome for each location, in order: the result of `look(location)`, which is a tuple of plain
-        values, or a Failure.
+        values, or a Failure. `locations()` yields all locations, and is called several times.
 
         Stored outcomes of a killed run are read, and `restore` rebuilds them. The other images are inspected by this
         number of `processes`. If `on_cluster` is given, it runs a task for each missing block on a cluster first, and
@@ -88,7 +89,7 @@ class InspectedImages:
                     yield from outcomes
 
     def _read(self, number: int, digest: str) -> list[Any] | None:
-        """Return the stored outcomes of the block `number`, or None if there are none, or if they were stored with
+        """Return the stored outcomes of the block `number`, or None if the block was not stored, or was stored with
         another digest."""
         path = _path(self.folder, number)
         try:

@@ -1,4 +1,4 @@
-"""The first half of ingest: reads the records of a collection into tables, and finds faults without opening images.
+"""The first half of ingest: it reads the records of a collection into tables, and finds faults without opening images.
 
 After all records were read, sentences, weak texts, boxes and rows of own columns are assigned to images by their keys.
 Names that are not exactly the name of a photo are matched to all photos by the rules of `image_names`. The SQL of each
@@ -126,8 +126,8 @@ class Intake:
         self._append("images", image, (image.implied, there, *location, split, fault))
 
     def _unescape(self, record: Described, *fields: str) -> Described:
-        """Return the record with the characters in place of HTML's escapes in its `fields`, and count it if it
-        changes."""
+        """Replace HTML's escapes in the `fields` of a record by the characters, and return the new record. The record
+        is counted if this changes it."""
         texts = {field: text for field in fields if isinstance(text := getattr(record, field), str) and "&" in text}
         plain = record._replace(**{field: unescape(text) for field, text in texts.items()}) if texts else record
         self._escaped += plain != record
@@ -250,7 +250,8 @@ class Intake:
             )
 
     def _image_spellings(self) -> Iterator[Spelling[int]]:
-        """Yield the key of each image, and its path if it differs, as spellings of the `seq` of the image."""
+        """Yield the key of each image, and its path if the path differs from the key, as spellings of the `seq` of the
+        image."""
         for key, path, _, owner in ingest_sql.image_names(self.tables):
             yield Spelling(to_text(key), owner)
             if path is not None and path != to_text(key):
@@ -295,5 +296,6 @@ def _text_fault(text: str, max_chars: int | None = None) -> str | None:
 
 
 def _name_fault(name: str, listed: bool = True) -> str | None:
-    """Return the reason why a file of this name must not be opened, or None. `listed` is passed to `name_fault`."""
+    """Return the reason why a file of this name must not be opened, or None if it may be opened. `listed` is passed to
+    `name_fault`."""
     return name_fault(name, listed) if is_unicode(name) else f"{NOT_UTF8}: {name!r}"

@@ -144,8 +144,9 @@ class OwnColumns:
         """Yield lines for the user. The first line has the columns and their types, and a line for each reason has the
         number of values that were left out for this reason.
 
-        Further lines name the columns of `own_columns` without any value, the columns of several types, the columns of
-        texts that are read in an unusual way, such as dates with the day first, and the columns that are renamed.
+        Further lines name the columns in the key collection.own_columns that have no value, the columns of several
+        types, the columns of texts that are read in an unusual way, such as dates with the day first, and the columns
+        that are renamed.
         """
         if self._columns:
             yield "columns to filter by: " + ", ".join(f"{field.name} ({field.type})" for field in self.schema())
@@ -197,7 +198,7 @@ class _Column:
 def _typed(value: object) -> tuple[str, Scalar | date]:
     """Return the kind of a value, which is a key of TYPES, and the value in the Python type of this kind.
 
-    The returned value is None if it is missing, empty or not finite.
+    For a value that is missing, empty or not finite, the returned value is None.
     """
     if value is None or value == "":
         return "text", None

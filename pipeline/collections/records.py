@@ -28,8 +28,8 @@ class ImageRecord(NamedTuple):
 
     Other records refer to it by `key`. `path` is the path of the photo, or of the shard that contains it as `member`.
     `offset` and `size` in bytes are the location of a member of a tar shard. In a Parquet file, `offset` is the row of
-    the photo, from 0. An `implied` image, which only a text or a further row mentions, is ignored if an earlier record
-    has named it.
+    the photo, from 0. `split` is the split that the collection gives the image, or DIVIDED. An `implied` image, which
+    only a text or a further row mentions, is ignored if an earlier record has named it.
     """
 
     key: str
@@ -153,7 +153,8 @@ class Tally:
 class Options:
     """The settings of the section `collection` that readers need. Readers count files in `tally`.
 
-    `own_columns` has the names of the user's own columns to keep, or is None to keep all.
+    `own_columns` has the names of the user's own columns to keep, or is None to keep all. The other attributes have the
+    names and the meaning of the keys of the section.
     """
 
     files: Mapping[str, str]

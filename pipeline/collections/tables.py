@@ -44,9 +44,9 @@ class RejectPosition(IntEnum):
 
     RECORDS = 0
     FAULTY = 1 << 56
-    """Images with a fault in a list."""
+    """Position of images with a fault in a list."""
     UNUSABLE = 2 << 56
-    """Images that are rejected for another reason, such as a damaged photo or a duplicate."""
+    """Position of images that are rejected for another reason, such as a damaged photo or a duplicate."""
     SENTENCES = 3 << 56
     DOCUMENTS = 4 << 56
     BOXES = 5 << 56
@@ -186,7 +186,7 @@ class Tables:
             return self._connection.sql(sql).to_arrow_table()
 
     def rows(self, sql: str) -> Iterator[tuple[Any, ...]]:
-        """Yield the rows of a query, in batches."""
+        """Yield the rows of a query as tuples. BATCH_ROWS rows are in memory at once."""
         self._flush_all()
         with self._connection.cursor() as cursor, self._refusing():
             for batch in cursor.sql(sql).to_arrow_reader(BATCH_ROWS):
@@ -236,9 +236,9 @@ def to_text(data: bytes) -> str:
 class RejectSummary:
     """The numbers of rejects.
 
-    `counts` has the number of rejects for each kind and reason, in the order of their first occurrence. Only the
-    part of a reason before the first colon counts. If no image is kept, `images` has the most frequent complete reason
-    for rejecting images, with its count.
+    `counts` has the number of rejects for each kind and reason, in the order of their first occurrence. Only the part
+    of a reason before the first colon counts. If no image is kept, `images` has the most frequent complete reason for
+    rejecting images, with its count. Otherwise `images` is None.
     """
 
     counts: Mapping[tuple[str, str], int]

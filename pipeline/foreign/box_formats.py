@@ -64,8 +64,9 @@ def match_boxes(files: Iterable[tuple[str, bytes]], images: Sequence[str], root:
 def parse_boxes(data: bytes, source: str) -> Iterator[Box]:
     """Yield the boxes in the content of a file. The suffix of its name `source` decides the format.
 
-    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file and the number of
-    the object or annotation (from 0) or of the row (2 is the first below the header), if something cannot be read.
+    The formats are .xml (Flickr30k Entities), .json (COCO) and .tsv. Raises InputError, with the file, if the content
+    cannot be read, and for a file with another suffix. If a single box cannot be read, the error names the object or
+    annotation, counted from 0, or the row, where row 2 is the first below the header.
     """
     ending = source.rpartition(".")[2].lower()
     if ending not in PARSERS:
@@ -138,8 +139,8 @@ def _parse_coco(text: str, source: str) -> Iterator[Box]:
 
 
 def _parse_table(text: str, source: str) -> Iterator[Box]:
-    """Yield the rows of a tab-separated table with the columns file, x1, y1, x2, y2 and optionally score (otherwise 1)
-    and label. Corners are in pixels.
+    """Yield a box for each row of a tab-separated table. Its columns are file, x1, y1, x2, y2 and optionally score
+    (otherwise 1) and label. Corners are in pixels.
 
     Raises InputError, with the file `source`, if a column is missing or a value is not a number.
     """

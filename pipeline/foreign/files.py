@@ -207,7 +207,8 @@ def try_first(
     """Read a file for trial in a separate process, which may crash, by calling `read(*arguments, **named)` there.
 
     The function and its arguments must be picklable, and its result is discarded. The process is kept for the next
-    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic and cannot start it.
+    trial. Raises InputError, with the reason, if the trial fails, or if this process is daemonic, and can therefore not
+    start another process.
     """
     if multiprocessing.current_process().daemon:
         raise InputError(
@@ -253,8 +254,7 @@ def _read_for_trial(trial: Trial) -> None:
 
 
 def is_remembered(digest: str) -> bool:
-    """Return whether a file with this hexadecimal digest has passed its trial before, and `remember` has recorded
-    it."""
+    """Return whether `remember` has recorded that a file with this hexadecimal digest has passed its trial."""
     return (folder := state_folder("tried")) is not None and os.path.isfile(folder / digest)
 
 

@@ -49,7 +49,7 @@ DESCRIPTIONS = {
     Reading.LEADING_ZEROS: "without the zeros before a number",
     Reading.OTHER_FOLDER: "in another folder",
 }
-"""The end of the message that says in which reading names match."""
+"""Reading -> the end of the message that says that names match in this reading."""
 IMAGE_SUFFIXES = frozenset(
     (".jpg", ".jpeg", ".jpe", ".jif", ".jfif", ".png", ".webp", ".gif", ".bmp", ".tif", ".tiff")
     + (".ppm", ".pgm", ".avif", ".jp2", ".heic", ".heif")
@@ -64,7 +64,7 @@ ID = re.compile(r"(?:id:)?(0|[1-9][0-9]*)")
 MAX_CHOICES = 4
 """Largest number of photos that a message lists for an ambiguous name."""
 MAX_NAMES_PER_PASS = 200_000
-"""Number of names without an exact match that are searched in one pass over the photos."""
+"""Largest number of names without an exact match that are searched for in one pass over the photos."""
 
 Target = TypeVar("Target", bound=Hashable)
 
@@ -78,7 +78,7 @@ def listed_name(image: Mapping[str, Any]) -> str:  # a row of an Arrow table
 def escape_line_breaks(text: str) -> str:
     """Write each line break as a backslash and a letter, so that a name or a row with a name is one line of a file.
 
-    This is unambiguous, because the names of photos have no backslash.
+    The result is unambiguous, because the names of photos have no backslash.
     """
     return text.replace("\n", r"\n").replace("\r", r"\r")
 
@@ -106,7 +106,7 @@ class StoredPhoto(NamedTuple):
 
     `image_id` is its id, and `path` is its path below the folder `root`. If the photo is in a shard, `path` is the path
     of the shard, and `member` is the name of the photo in the shard. `sha256` is the hash of the photo's bytes, or ""
-    if it is not known.
+    if the hash is not known.
     """
 
     image_id: int
@@ -117,7 +117,8 @@ class StoredPhoto(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the photo relative to the folder."""
+        """The name of the photo relative to the folder `root`: its path, followed by its name in the shard if the photo
+        is in a shard."""
         return f"{self.path}/{self.member}" if self.member else self.path
 
     @property
@@ -188,7 +189,8 @@ class Match(NamedTuple, Generic[Target]):
 
 
 class NameMatcher:
-    """Matches names to photos below the folder `root`. Names may be absolute or relative to this folder."""
+    """A matcher of names to photos below the folder `root`. Names may be absolute or relative to this folder. If `root`
+    is None, absolute names do not match relative names."""
 
     def __init__(self, root: Path | str | None = None) -> None:
         roots: set[str] = set()
@@ -227,7 +229,7 @@ class NameMatcher:
     ) -> Iterator[tuple[str, Match[Target]]]:
         """Yield each of the `names` that matches photos in a reading up to `last`, with its match.
 
-        `spellings()` yields the names of all photos. It is called once for every MAX_NAMES_PER_PASS names. Memory is
+        `spellings()` yields the names of all photos, and is called once for every MAX_NAMES_PER_PASS names. Memory is
         only needed for `names`, which should be names without an exact match. If `wary` is true, a photo in another
         folder counts as much as a photo whose name differs in case or suffix, so the name is ambiguous if both exist.
         """
@@ -317,7 +319,8 @@ class Takedown:
         """Return whether a line PHOTO TAB CAPTION names the caption `text` of its photo. Differences in spaces are
         ignored.
 
-        `text` is None if the whole photo is removed, with all of its captions. The result is then true.
+        `text` is None if the whole photo is removed, with all of its captions. The result is then true. If the result
+        is true, the line is removed from `unmatched`.
         """
         if text is not None and _composed(line.rpartition("\t")[2]).split() != _composed(text).split():
             return False
@@ -331,10 +334,10 @@ def find_stored(
     """Find the photos of an index that the lines of a list name. `photographs()` yields all photos of the index.
 
     Return the photos of each line that names any, and the reason for each other line, which is empty if no photo has
-    this name. A line has one of the forms that Takedown describes, or is an id: `id:2`, or `2`, which is ambiguous if
-    another photo has the name 2. Only the name of a shard can have several photos. If the index has photos of several
-    folders, a file name that photos of two folders have is ambiguous, even if it is the whole path of one of these
-    photos below its folder.
+    this name. Blank lines, and comments that name no photo, are in neither. A line has one of the forms that Takedown
+    describes, or is an id: `id:2`, or `2`, which is ambiguous if another photo has the name 2. Only the name of a shard
+    can have several photos. If the index has photos of several folders, a file name that photos of two folders have is
+    ambiguous, even if it is the whole path of one of these photos below its folder.
     """
     takedown = Takedown(lines)
     numbers = {line: match[1] for line in takedown.lines if (match := ID.fullmatch(line.strip()))}
@@ -401,11 +404,11 @@ def _first_agreeing(
 
 
 def _elsewhere(name: str, alike: list[tuple[str, Spelling[Target]]]) -> list[Spelling[Target]]:
-    """Return the photos with the file name of `name`, at any depth below its folder. `alike` has pairs of a photo's
-    path and the photo.
+    """Return the photos with the file name of `name` that are in the folder of `name` or at any depth below this
+    folder. `alike` has pairs of a photo's path and the photo.
 
-    If `name` is an absolute path of another machine, return the photos with this file name that have most of its last
-    folders in common with it.
+    If `name` is an absolute path of another machine, the folder is not compared. Instead, the photos with this file
+    name are returned that have the largest number of last folders in common with `name`.
     """
     folder, file = posixpath.split(name)
     alike = [(path, spelling) for path, spelling in alike if posixpath.basename(path) == file]

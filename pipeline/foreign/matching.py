@@ -85,9 +85,10 @@ def match_sentences(
 
     `texts` are the sentences, and `owners` (n,), ascending, are the positions of their images in `images`. A name is
     the text of a sentence, which several sentences may have, or IMAGE#k, where k counts the sentences of an image from
-    0 and IMAGE is a name by the rules of `find_names`. Among several rows with the same text, the first is matched,
-    and the others are `repeats`. `labels` are the names of the sentences for messages. Raises InputError if a sentence
-    has several rows, or if an image has no sentence k.
+    0 and IMAGE is a name of an image below the folder `root`, by the rules of `find_names`. Among several rows with the
+    same text, the first is matched, and the others are `repeats`. `labels` are the names of the sentences for messages.
+    Raises InputError if a sentence has several rows in any other way, such as its text and IMAGE#k, or if an image has
+    no sentence k.
     """
     rows = np.full(len(texts), -1, np.int64)
     first = np.searchsorted(owners, np.arange(len(images) + 1)).tolist()
@@ -137,9 +138,9 @@ def find_names(names: Sequence[str], images: Sequence[str], root: Path | str | N
     matcher = NameMatcher(root)
 
     def find(name_part: Callable[[str], str], image_part: Callable[[str], str]) -> None:
-        """Match the names that have no image yet by a part of the name and a part of the image's path.
+        """Match the names that have no image yet by `name_part` of the name and `image_part` of the image's path.
 
-        The matches are added to `matched`, `counts` and `ambiguous`. Names without such a part are left out.
+        The matches are added to `matched`, `counts` and `ambiguous`. Names whose part is empty are left out.
         """
         wanted = {part: distinct[at] for part, at in _unique(distinct, name_part).items()}
         wanted = {part: name for part, name in wanted.items() if part and name not in matched}
@@ -222,7 +223,7 @@ def _stem(name: str) -> str:
 
 
 def _unique(names: Iterable[str], part_of: Callable[[str], str]) -> dict[str, int]:
-    """Return the parts of names that only one of `names` has, with the position of that name."""
+    """Return each part, as `part_of(name)` returns it, that only one of `names` has, with the position of that name."""
     parts = [part_of(name) for name in names]
     counts = Counter(parts)
     return {part: position for position, part in enumerate(parts) if counts[part] == 1}

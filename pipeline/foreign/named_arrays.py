@@ -23,7 +23,8 @@ ONLY_TENSOR = "features"
 
 @dataclass(frozen=True)
 class NamedArrays:
-    """Arrays (n, d) of floats by name, and lists of n strings by name."""
+    """The contents of a file: `matrices` has arrays (n, d) of floats by name, and `strings` has lists of n strings by
+    name."""
 
     matrices: Mapping[str, np.ndarray]
     strings: Mapping[str, list[str]]

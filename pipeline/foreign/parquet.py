@@ -118,7 +118,8 @@ def plain_column(column: pa.Array, rows: str) -> pa.Array:
     """Convert a column to values that Python can represent. Texts, which are read as a dictionary, become bytes, so
     that a text that is not UTF-8 affects only its row.
 
-    `rows` describes the rows for messages. Raises InputError if they have lists of too many values, or too much text.
+    `rows` describes the rows for messages. Raises InputError if the rows have lists of too many values, or too much
+    text.
     """
     if isinstance(column, pa.ExtensionArray):
         column = column.storage
@@ -179,8 +180,8 @@ def _representable(column: pa.Array) -> pa.Array:
 def photograph_column(schema: pa.Schema) -> str | None:
     """Return the column that holds encoded photos, or None if there is no such column.
 
-    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. The
-    first column with a usual name counts, or else the first column.
+    It holds structs with `bytes` (and `path`), or it holds bytes and has one of the names in PHOTO_COLUMNS. Among
+    several such columns, the column whose name comes first in PHOTO_COLUMNS counts, or else the first column.
     """
     candidates = []
     for field in schema:

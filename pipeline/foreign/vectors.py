@@ -40,7 +40,7 @@ UNREADABLE = (
 """Exceptions that numpy, h5py, pyarrow, safetensors and torch raise for damaged files."""
 
 CLIP_RETRIEVAL = {"images": ("img_emb", "image_path"), "sentences": ("text_emb", "caption")}
-"""The folder in which clip-retrieval writes vectors of images or of sentences, and the column with their names in its
+"""Kind of vectors -> the folder in which clip-retrieval writes such vectors, and the column with their names in its
 metadata files."""
 NAMELESS_SUFFIXES = (".npy", ".safetensors")
 """Suffixes of files that cannot contain strings."""
@@ -48,14 +48,15 @@ NAMES: Mapping[str, tuple[str, ...]] = {
     "images": ("image_path", "path", "file", "file_name", "filename", "image", "url", "key", "id"),
     "sentences": ("caption", "text", "sentence"),
 }
-"""Usual columns with the names of rows. If a file has several of them, the first in this order is used."""
+"""Kind of vectors -> usual columns with the names of their rows. If a file has several of them, the first in this order
+is used."""
 OWNER_COLUMNS = (*NAMES["images"][:6], "image_name", "image_file", "image_id", "name")
 """Usual columns with the image of each sentence. If a file has several of them, the first in this order is used."""
 MARKS = {
     "images": ("image", "img", "photo", "picture", "visual", "vision"),
     "sentences": ("text", "txt", "caption", "sentence", "title"),
 }
-"""Words in the names of files and columns that indicate whether the vectors are for images or for sentences."""
+"""Kind of vectors -> words that indicate this kind in the names of files and columns."""
 
 MISSING = {
     "features": "no matrix of floating-point numbers, one row per name",
@@ -69,8 +70,8 @@ class Source:
     """The location of precomputed vectors.
 
     `path` is a file or folder. `features` is the dataset or column with the vectors, and `names` is the dataset, column
-    or text file with the names of the rows. If one of them is None, the only candidate is used, or among several
-    candidates the candidate with a usual name. `of` says whether the vectors describe images or sentences.
+    or text file with the names of the rows. If `features` or `names` is None, the only candidate is used, or among
+    several candidates the candidate with a usual name. `of` says whether the vectors describe images or sentences.
     """
 
     path: Path
@@ -132,8 +133,8 @@ def open_foreign(source: Source) -> ForeignFeatures:
     """Open precomputed vectors.
 
     Raises InputError, with the file, if they cannot be read, are not a matrix of floating-point numbers, or if the
-    numbers of rows and names differ. Raises UsageError if the format is unknown, or if several datasets or columns may
-    have the vectors or the names.
+    numbers of rows and names differ. Raises UsageError if the format is unknown, if several datasets or columns may
+    have the vectors or the names, or if the dataset or column that `source` names is none of them.
     """
     path = source.path
     if not path.exists():
@@ -443,7 +444,8 @@ def _only(source: Source, what: str, candidates: Sequence[str]) -> str:
 def _require_modest(path: Path, claimed: int) -> None:
     """Raise InputError if the unpacked size that a file declares is implausibly large for the size of the file.
 
-    `claimed` is the unpacked size in bytes. It may exceed MAX_UNPACKED_RATIO times the size of the file by SPARE_BYTES.
+    `claimed` is the unpacked size in bytes, which may exceed MAX_UNPACKED_RATIO times the size of the file by at most
+    SPARE_BYTES.
     """
     size = path.stat().st_size
     if claimed > SPARE_BYTES + MAX_UNPACKED_RATIO * size:

@@ -1,10 +1,10 @@
-"""Building a FAISS index that meets the requirements of a configuration, with its card, and removing vectors from an
-index.
+"""Building of FAISS indexes that meet the requirements of a configuration, and removal of vectors from an index. Each
+new index comes with a card, which is the record of its type, its search parameters and its measurements.
 
 The id of a vector is the row of its item in the index's table, and an id never changes its meaning: the ids of removed
 vectors are not used again. For a model with several vectors per item, the ids number the vectors of all items without
-gaps instead, and they are numbered again when some are removed. Removing vectors does not change the centroids and
-codes that an index has learned.
+gaps instead, and the remaining vectors are numbered again when some are removed. Removing vectors does not change the
+centroids and codes that an index has learned.
 """
 
 import time
@@ -47,7 +47,7 @@ class BuiltIndex:
     """A FAISS index with its card. The vector with the id i is row i of the vectors from which the index was built.
 
     `tradeoff` has the measurements of all candidates for the file `*.tradeoff.json`. It is None if no candidates were
-    measured on a sample, because an exact index was built at once, or because another index shard gave the type.
+    measured, because an exact index was built at once, or because the trained index of another index shard was used.
     """
 
     index: faiss.Index
@@ -61,7 +61,7 @@ class BuiltIndex:
         return ExpectedIndex(self.card.count, self.card.dim, self.card.metric)
 
     def write(self, write: Callable[[bytes], object]) -> None:
-        """Write the index in FAISS's format: call `write` with one part of the file after another."""
+        """Pass the file of the index, in FAISS's format, to the function `write` in consecutive pieces."""
         write_index(self.index, write)
 
 
@@ -77,14 +77,16 @@ def choose_and_build(
     """Build an index of `vectors` that meets the `requirements`.
 
     Up to `requirements.exact_limit` vectors get an exact index (Flat) if it meets the other requirements. Otherwise the
-    candidates are measured (see `choose`), and the first that meets the requirements with all vectors is returned. The
-    index is tuned and measured with `queries` (q, c), which are vectors of the other modality. `metric` is
-    inner_product or euclidean, and `progress` shows the progress of long steps. The exact neighbours of the queries,
-    and the lists of an inverted file, are computed on `gpu` unless it is None.
+    candidates are measured on a sample (see `choose`), and built with all vectors from the best to the worst. The first
+    index that meets the requirements is returned. The index is tuned and measured with `queries` (q, c), which are
+    vectors of the other modality. `metric` is inner_product or euclidean, and `progress` shows the progress of long
+    steps. The exact neighbours of the queries, and the lists of an inverted file, are computed on `gpu`, or on the CPU
+    if `gpu` is None.
 
-    The index shards of one index share the lists of the first shard if possible. For the first shard, `shared` are the
-    vectors of all shards, on which its index is trained. For the other shards, `shared` is the trained index of the
-    first shard. If that index misses a requirement with the vectors of a shard, the shard gets lists of its own.
+    `shared` is None for an index of a single shard. The index shards of a larger index use the lists and codes of the
+    first shard if possible. For the first shard, `shared` are therefore the vectors of all shards, on which the
+    candidates are trained. For each other shard, `shared` is the trained index of the first shard, which is changed in
+    place. If it misses a requirement with the vectors of a shard, other candidates are measured for this shard alone.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and
     UsageError if no index meets the requirements.
@@ -103,7 +105,8 @@ def choose_and_build(
     ) -> BuiltIndex | None:
         """Build the index of all vectors with the string `factory`, tune it near the setting `near`, and measure it.
 
-        Return None if it misses a requirement. `trials` are the measured candidates for the table of candidates.
+        Return None if the index misses a requirement. `trials` are the measurements for the table of candidates. If
+        they are empty, the result has no such table. `shared` is passed to `build`.
         """
         built = build(factory, vectors, metric, progress=progress, gpu=gpu, shared=shared)
         best = tune(built.index, questions, requirements.recall_floor, near=near)
@@ -166,16 +169,16 @@ def build_gallery(
     gpu: "torch.device | None" = None,
     shared: Vectors | TrainedIndex | None = None,
 ) -> BuiltIndex:
-    """Build an index of the `vectors` of all `images` or `sentences`, and measure it with `queries` of the other
-    modality.
+    """Build an index of the `vectors` of all items of a `modality` (images or sentences). Measure its recall, also
+    under sampled conditions (see pipeline.index.condition_recall), with `queries` of the other modality.
 
-    `outline` is None for a model with one vector per item. Otherwise it says which vectors belong to which item.
-    `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector model. The
-    index of a multi-vector model stores all vectors exactly, and the candidates of `requirements` are ignored. It is a
-    Flat index if this meets the requirements for at most `requirements.exact_limit` vectors, and otherwise an inverted
-    file of whole vectors. The `shortlist` is only used with an inverted file, because it is computed from the lists.
-    The card has the recall and the speed of searches with the shortlist. The other arguments are the
-    arguments of `choose_and_build`.
+    `outline` is None for a model with one vector per item. For a multi-vector model, it says which vectors belong to
+    which item. `comparison` is the metric of a model with one vector per item, or the scoring rule of a multi-vector
+    model. The index of a multi-vector model stores all vectors exactly, and `requirements.candidates` is ignored. This
+    index is a Flat index if there are at most `requirements.exact_limit` vectors and a Flat index meets the
+    requirements, and otherwise an inverted file of whole vectors. The `shortlist` is only used with an inverted file,
+    because it is computed from the lists. The card of a multi-vector model also has the recall and the speed of
+    searches with the shortlist. The other arguments are explained in `choose_and_build`.
 
     Raises InputError if there are no vectors or no queries, IntegrityError for a row that is not finite, and UsageError
     if no index meets the requirements.
@@ -211,7 +214,8 @@ def measure_shortlist(
     `recall@1` is the share of queries whose best item is found. An item also counts as found if another item with an
     equal score is found in its place. `scored` is the number of items that are scored exactly for a query,
     `queries_per_second` is the speed with the shortlist, and `exact_queries_per_second` the speed without it. If the
-    gallery has no shortlist, both recalls are 1 and both speeds are equal.
+    gallery has no shortlist, both recalls are 1 and both speeds are equal. `nearest` and `shortlist` are the settings
+    of the shortlist, or None, and `queries` is the number of queries.
     """
     top = min(NEIGHBOURS, len(gallery))
     shortlist = gallery.shortlist
@@ -255,11 +259,12 @@ def remove(
     index: faiss.Index, ids: np.ndarray, rest_ids: np.ndarray, rest: Callable[[], Vectors], card: IndexCard
 ) -> tuple[faiss.Index, str]:
     """Remove the vectors with these `ids` (k,) from an index. Return an index in which all other vectors keep their
-    ids, and its factory string.
+    ids, and the factory string of this index.
 
-    An inverted file is changed in place, unless it has fast-scan codes. For all other types, a new index is built from
-    the remaining vectors `rest()` with the ids `rest_ids`, with the factory string and the search parameters on the
-    `card`. If `rest_ids` is empty, the new index is an empty Flat index.
+    An inverted file is changed in place and returned, unless it has fast-scan codes. For all other types, a new index
+    is built from the remaining vectors, which `rest()` returns, and from their ids `rest_ids`. The new index has the
+    type and the search parameters of the `card`, and its factory string begins with ID_MAP_PREFIX. If `rest_ids` is
+    empty, the new index is an empty Flat index.
     """
     factory = card.factory
     # The type is read from the index, because the card may be wrong. If FAISS removes vectors from an index of another
@@ -291,8 +296,8 @@ def exact_vectors(index: faiss.Index, ids: np.ndarray, name: str) -> Vectors:
 
 
 def remove_and_renumber(index: faiss.Index, ids: np.ndarray) -> faiss.Index:
-    """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index in place, number the others from 0 again,
-    and return the index. The others keep their order."""
+    """Remove the vectors with these `ids` (k,) from a Flat or IVF,Flat index in place, and return the index. The
+    remaining vectors keep their order and get the ids 0, 1 and so on."""
     kept = np.ones(index.ntotal, bool)
     kept[ids] = False
     untyped(index).remove_ids(ids)

@@ -9,9 +9,10 @@ and Bates 2021). For queries that resemble the dev captions, the right photo is 
 its shards, because z only depends on the query, the photo and the background. The number of likely matches grows with
 the index, and may be zero.
 
-A query is out of domain if the mean of its NEIGHBOURS best scores with the background is smaller than for all dev
-captions except the share FALSE_ALARMS with the smallest means, or if at least half of its words are unknown. This does
-not depend on the size of the index either. A query whose words are all in the texts of a result is never out of domain.
+The *nearness* of a query is the mean of its NEIGHBOURS best scores with the background. A query is out of domain if its
+nearness is below a limit, or if at least half of its words are unknown. The limit is chosen so that the share
+FALSE_ALARMS of the dev captions is below it, and does not depend on the size of the index either. A query whose words
+are all in the texts of a result is never out of domain.
 The calibration cannot say that a particular photo is missing from the index: the best score of a caption is about the
 same whether its photo is in the index or not (docs/measured.md).
 
@@ -45,7 +46,7 @@ still used. If the share is larger, searches do not say where likely matches end
 BACKGROUND = "background.safetensors"
 """Name of the file of an index shard that contains the vectors of the background."""
 LOWEST_SCORE = np.finfo(np.float32).min
-"""A threshold below all normalised scores."""
+"""Threshold below all normalised scores, with which every photo is a likely match."""
 BLOCK_CAPTIONS = 1024
 """Number of captions that are compared with the background together."""
 
@@ -55,9 +56,9 @@ class Calibration:
     """The calibration of an index for text queries, as the module explains it.
 
     `background` (b, c) are the image vectors of the background, which are compared with queries by `metric`. `score` is
-    the smallest normalised score z of a likely match (see the module). `nearness` is the smallest mean of a query's
-    NEIGHBOURS best scores with the background with which the query fits the collection. `coverage` is the share of
-    queries (0 to 1) whose right photo is a likely match.
+    the smallest normalised score z of a likely match. `nearness` is the smallest nearness of a query that fits the
+    collection: the nearness is the mean of the query's NEIGHBOURS best scores with the background. `coverage` is the
+    share of queries (0 to 1) whose right photo is a likely match.
     """
 
     background: np.ndarray
@@ -68,15 +69,15 @@ class Calibration:
 
     @classmethod
     def fit(cls, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str, coverage: float) -> Self:
-        """Compute the calibration from the vectors `images` (n, c) and the vectors `sentences` (m, c) of their
-        captions, of dev or of a user.
+        """Compute the calibration from the vectors `images` (n, c) and the vectors `sentences` (m, c) of captions of
+        these images, with n of at least 2.
 
         The vectors are compared by `metric`. The images are also the background. Caption j belongs to the image in row
         `owners[j]`, which is left out of the background of this caption. The normalised score z of an image is its
         score minus the mean of the background's scores, divided by their standard deviation. The threshold `score` is
         the k-th smallest z of the m captions with their images. k is (1 - `coverage`) * (m + 1), computed without
         rounding errors and then rounded down. If k is 0, because there are too few captions, the threshold is
-        LOWEST_SCORE.
+        LOWEST_SCORE. The limit `nearness` is the FALSE_ALARMS quantile of the nearness of the captions.
         """
         scores = []
         nearness = []
@@ -130,9 +131,10 @@ class Calibration:
     ) -> "Judgement":
         """Judge the results of a text query.
 
-        `query` (1, c) is the vector of the query, and `scores` are the scores of its results, with infinity for
-        a photo whose texts have the words of the query. `count` is the number of photos that were searched, or None if
-        it is unknown. `words` has the number of words in the query, and the number of unknown words.
+        `query` (1, c) is the vector of the query, and `scores` are the scores of its results, the best first. The
+        score is infinity for a photo whose texts have the words of the query. `count` is the number of photos that were
+        searched, or None if it is unknown. `words` has the number of words in the query, and the number of its words
+        that the model does not know.
         """
         products = compare(query, self.background, self.metric)
         nearness = summarise_scores(products)[2][0]
@@ -147,11 +149,11 @@ class Calibration:
 class Judgement:
     """The judgement of the results of a text query.
 
-    The first `likely` of the `shown` results are likely matches, and the searched photos have about `expected` likely
-    matches, or an unknown number if it is None. `coverage` is the share of queries whose right photo is a likely match.
-    `far` says whether the query is far from the photos of the collection. The query has `words` words, and the model
-    does not know `unknown` of them. `matched` says whether the text search has found some of the results, so that the
-    query fits the collection in any case.
+    There are `shown` results, of which the first `likely` are likely matches. About `expected` of all searched photos
+    are likely matches, and None means that this number is unknown. `coverage` is the share of queries whose right photo
+    is a likely match. `far` says whether the query is far from the photos of the collection. The query has `words`
+    words, and the model does not know `unknown` of them. `matched` says whether the text search has found some of the
+    results, so that the query fits the collection in any case.
     """
 
     likely: int
@@ -215,7 +217,8 @@ def changed_share(index: StoredIndex) -> float:
 
 
 def count_photos(index: StoredIndex) -> list[int]:
-    """Return the number of photos in the FAISS index of each index shard, without removed photos."""
+    """Return the number of photos in the FAISS index of each index shard, without removed photos. The model must have
+    one vector per photo."""
     return [shard.card.images.count if shard.card.images else 0 for shard in index.shards]
 
 
@@ -238,8 +241,8 @@ def explain_missing_line(index: StoredIndex, name: str = "INDEX") -> str | None:
 
 
 def find_obstacle(index: StoredIndex) -> str | None:
-    """Return why `jointspace calibrate` cannot calibrate an index, as a clause that follows `because`, or None if it
-    can."""
+    """Return why `jointspace calibrate` cannot calibrate an index, as a clause that follows `because`, or None if
+    neither the model nor the number of photos prevents it. The text encoder of the index is not checked."""
     if index.card.kind == "fragments":
         return "its model compares regions of photos"
     return f"it has fewer than {MIN_DEV_IMAGES} photos" if sum(count_photos(index)) < MIN_DEV_IMAGES else None

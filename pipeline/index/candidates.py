@@ -1,5 +1,5 @@
-"""Candidate indexes: the FAISS factory strings to try for a number of vectors, and building an index from such a
-string."""
+"""Candidate indexes: this module chooses the FAISS factory strings to try for a number of vectors, and builds an index
+from such a string."""
 
 import math
 import re
@@ -27,9 +27,9 @@ MIN_TRAINING_PER_LIST = 39
 MAX_TRAINING_PER_LIST = 50
 """Largest number of training vectors per list of an inverted file."""
 KMEANS_ROUNDS = 10
-"""Number of iterations of k-means with PyTorch, which is also FAISS's number."""
+"""Number of iterations of k-means with PyTorch. FAISS makes as many for the lists of an inverted file."""
 MAX_PRODUCTS = 1 << 28
-"""Largest number of products of vectors and centroids that k-means with PyTorch holds in memory together."""
+"""Largest number of products of vectors and centroids that k-means with PyTorch holds in memory at the same time."""
 MIN_TRAINING_ROWS = 20_000
 """Smallest result of `training_rows`, for an index with few lists or none. It is also the largest number of vectors
 from which a rotation is learned."""
@@ -49,10 +49,10 @@ GRAPH_LISTS = 1 << 16
 """Smallest number of lists for which the nearest centroids of a vector are found with a graph of the centroids."""
 LARGE = ((10_000_000, (1 << 16, 1 << 17)), (300_000_000, (1 << 17, 1 << 18)))
 """Pairs (n, numbers of lists) in ascending order of n. If there are at least n vectors, the numbers of lists of the
-pair with the largest such n are also tried. They are the first two results of `get_optimal_nb_clusters` in criteo's
-autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
+pair with the largest such n are also tried. These numbers are the first two results of `get_optimal_nb_clusters` in
+criteo's autofaiss, which uses rotated product codes (`OPQ56_224,IVF131072_HNSW32,PQ56x8`)."""
 INVERTED = re.compile(r"IVF(\d+)")
-"""Pattern of the number of lists in a factory string."""
+"""Pattern of the part of a factory string that makes lists. The group of the pattern is the number of lists."""
 
 T = TypeVar("T")
 
@@ -72,8 +72,8 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
     """Return the factory strings to try for `count` vectors of `dim` dimensions, in three tiers.
 
     The indexes of the first tier need about one byte per dimension of a vector. The second tier needs more, for the
-    case that the first misses the recall floor. The third tier needs less, for the case that the others do not fit into
-    the memory. Factory strings for which `is_known` is false are left out.
+    case that the first misses the recall floor. The third tier needs less, for the case that the indexes of the other
+    tiers do not fit into the memory. Factory strings for which `is_known` is false are left out.
     """
     few = lists_factory(lists_for(count, FEW_LISTS))
     many = lists_factory(lists_for(count, MANY_LISTS))
@@ -104,8 +104,8 @@ def candidate_factories(count: int, dim: int) -> list[list[str]]:
 
 
 def is_known(factory: str, dim: int) -> bool:
-    """Return whether the installed FAISS can make an index of `dim` dimensions with this factory string, and jointspace
-    reads all of its types."""
+    """Return whether the installed FAISS can make an index of `dim` dimensions with this factory string, and whether
+    jointspace reads an index of this type."""
     try:
         require_known_types(faiss.index_factory(dim, factory, faiss.METRIC_INNER_PRODUCT), factory)
     except (RuntimeError, IntegrityError):
@@ -114,8 +114,8 @@ def is_known(factory: str, dim: int) -> bool:
 
 
 def require_known(factories: tuple[str, ...], dim: int) -> list[str]:
-    """Return the user's factory strings as a list. Raises UsageError that names the first string for which `is_known`
-    is false."""
+    """Return the user's factory strings as a list. Raises a UsageError that names the first string for which
+    `is_known` is false, for vectors of `dim` dimensions."""
     for factory in factories:
         if not is_known(factory, dim):
             raise UsageError(
@@ -159,8 +159,8 @@ def with_lists(factory: str, lists: int) -> str:
 
 @dataclass(frozen=True)
 class Built:
-    """An index with its vectors, and the seconds of its training and of adding the vectors. The argument `clock` of
-    `build` decides whether these are seconds of wall time or CPU seconds."""
+    """An `index` with its vectors, and the seconds of its training (`train_seconds`) and of adding the vectors
+    (`add_seconds`). The argument `clock` of `build` decides whether these are seconds of wall time or CPU seconds."""
 
     index: faiss.Index
     train_seconds: float
@@ -169,7 +169,8 @@ class Built:
 
 @dataclass(frozen=True)
 class TrainedIndex:
-    """An empty index whose lists and codes are trained, with its factory string and search parameters."""
+    """An empty `index` whose lists and codes are trained, with its string `factory` and the `setting` of its search
+    parameters."""
 
     index: faiss.Index
     factory: str
@@ -187,13 +188,14 @@ def build(
     gpu: "torch.device | None" = None,
     shared: Vectors | TrainedIndex | None = None,
 ) -> Built:
-    """Train an index on at most `training_rows(factory)` vectors, and add all vectors block by block.
+    """Train an index that compares by `metric` on at most `training_rows(factory)` vectors, and add all vectors block
+    by block.
 
     If `centroids` (lists, c) are given, the lists are not trained. Otherwise they are trained on `gpu`, or by FAISS on
-    the CPU if it is None. `ids` (n,) are the ids of the vectors. Without them, the ids are the rows of the vectors.
-    `shared` are other vectors on which the index is trained instead, or a trained index of the same `factory`, to which
-    the vectors are added in place. `progress` shows the progress of adding the vectors, and `clock` returns the time in
-    seconds by which training and adding are measured.
+    the CPU if `gpu` is None. `ids` (n,) are the ids of the vectors, and the result is then an IndexIDMap. Without
+    `ids`, the ids are the rows of the vectors. `shared` are other vectors on which the index is trained instead, or a
+    trained index of the same `factory`, to which the vectors are added in place. `progress` shows the progress of
+    adding the vectors, and `clock` returns the time in seconds by which training and adding are measured.
     """
     start = clock()
     is_trained = isinstance(shared, TrainedIndex)
@@ -217,7 +219,7 @@ def build(
 def _train(index: faiss.Index, vectors: Vectors, count: int, gpu: "torch.device | None") -> None:
     """Train `index` in place on a sample of at most `count` vectors.
 
-    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if it is None.
+    The transforms and the lists are trained on the sample, the lists on `gpu`, or by FAISS on the CPU if `gpu` is None.
     Lists that have centroids already are not trained. The codes are then learned from at most ENCODER_ROWS vectors of
     the sample, because FAISS would otherwise copy the whole sample twice.
     """

@@ -1,8 +1,9 @@
 """Choosing an index by measuring candidates on a sample of the vectors with real queries.
 
 Each candidate is built on a sample. Its number of lists is multiplied by the square root of the sampled share of the
-vectors. It is tuned to a recall above the required recall floor (`Bench.floor`), because the recall on a sample is too
-high: the vectors of a sample are further apart than all vectors. The measurements are then extrapolated to all vectors:
+vectors. The candidate is tuned to a recall above the required recall floor (`Bench.floor`), because the recall on a
+sample is too high: the vectors of a sample are further apart than all vectors. The measurements are then extrapolated
+to all vectors:
 
 - The size grows by the bytes that each vector of the sample adds.
 - The time of a query grows with the number of comparisons. An inverted file compares a query with the centroids and
@@ -10,10 +11,10 @@ high: the vectors of a sample are further apart than all vectors. The measuremen
   vectors. Any other index compares a query with all vectors.
 - The time of building grows with the work of training and of adding vectors.
 
-Times are CPU seconds. The candidates that are close to the best one are timed alternately (`Bench.settle`), so that
-another program that happens to run does not decide the choice. Among the candidates that meet the requirements, the
-size and the time of a query have the same weight, and the time of building decides between candidates that are
-otherwise equal (`best_of`).
+Times are CPU seconds, except the latency of a single query, which is wall time. The candidates that are close to the
+best one are timed alternately (`Bench.settle`), so that another program that happens to run does not decide the choice.
+Among the candidates that meet the requirements, the size and the time of a query have the same weight, and the time of
+building decides between candidates that are otherwise equal (`best_of`).
 
 An index of all vectors can still miss a requirement. The generator `choose` therefore yields further candidates, tier
 by tier, until its caller stops.
@@ -58,23 +59,24 @@ SAMPLE_QUERIES = 300
 TOLERANCE_FACTOR = 1.1
 """Largest ratio of two costs, or of two sizes, that count as equal when candidates are compared (see `best_of`)."""
 TIMING_ROUNDS = 15
-"""Number of times that the candidates close to the best candidate are timed. The median counts."""
+"""Number of times that each candidate close to the best candidate is timed. The median of the times counts."""
 RULE = (
     "The index with the smallest product of bytes and seconds per query is chosen. Among those within 10% of it, the"
     " smallest index is chosen, and among those within 10% of its size, the index that is built fastest"
 )
 """The rule by which `best_of` chooses a candidate, as the table of candidates in the report states it."""
 MAX_COST_FACTOR = 3
-"""Largest ratio of a candidate's cost to the lowest cost with which `Bench.settle` times the candidate again. It is
-also the largest ratio of an estimated latency to the required latency with which a candidate may still be built with
-all vectors."""
+"""Largest multiple of the lowest cost up to which `Bench.settle` times a candidate again. It is also the largest
+multiple of the required latency that the estimated latency of a candidate may have, so that the candidate is still
+built with all vectors."""
 MAX_FINALISTS = 3
 """Largest number of candidates of one tier that are built with all vectors. The exact index (Flat) may be built in
 addition."""
 SAMPLE_RECALL_EXPONENT = 1 / 3
-"""Exponent in the share of neighbours that a candidate may miss on the sample. This share is the share that an index of
-all vectors may miss, multiplied by the sampled share of the vectors to the power of this exponent. In a measurement
-with 96 dimensions in 8 bits, four times as many vectors had 1.6 to 2.5 times as many misses."""
+"""Exponent that says how the share of missed neighbours grows with the number of vectors. On a sample, a candidate may
+miss the share that an index of all vectors may miss, multiplied by s to the power of this exponent, where s is the
+sampled share of the vectors. In a measurement with 96 dimensions in 8 bits, four times as many vectors had 1.6 to 2.5
+times as many misses."""
 
 
 @dataclass(frozen=True)
@@ -105,8 +107,8 @@ class Requirements:
         return math.inf if self.memory is None else self.memory * MEBI
 
     def failure(self, recall: float, size: int, latency_ms: float) -> str | None:
-        """Return the first requirement that an index misses, as a phrase such as `more than 100 MiB`, or None if it
-        meets all of them. The index has a `recall`, a `size` in bytes, and a latency in milliseconds."""
+        """Return the first requirement that an index misses, as a phrase such as `more than 100 MiB`, or None if the
+        index meets all requirements. The index has a `recall`, a `size` in bytes, and a latency in milliseconds."""
         if recall < self.recall_floor:
             return f"recall below {self.recall_floor:g}"
         if size > self.bytes:
@@ -118,13 +120,14 @@ class Requirements:
 
 @dataclass(frozen=True)
 class CandidateTrial:
-    """The measurements of a candidate, with the `setting` of its search parameters that `tune` has chosen.
+    """The measurements of the candidate with the string `factory`, with the `setting` of its search parameters that
+    `tune` has chosen.
 
     `recall` is the share of exact neighbours that the candidate finds. `bytes` is its size, `seconds` are the CPU
     seconds per query in a batch on one thread, `latency_ms` is the 95th percentile of the milliseconds of a single
     query, and `build_seconds` are the seconds of training and of adding the vectors. A trial on the sample has its
     recall on the sample, and other values extrapolated to all vectors. `failure` is the phrase for the requirement that
-    the candidate misses, and is None if it meets all of them.
+    the candidate misses, and is None if the candidate meets all requirements.
     """
 
     factory: str
@@ -174,7 +177,7 @@ def in_order(trials: list[CandidateTrial]) -> list[CandidateTrial]:
 
 @dataclass(frozen=True)
 class Round:
-    """The result of one tier of candidates.
+    """The result of one tier of candidates, or of a later round of `choose`.
 
     `finalists` are the candidates that the caller should build with all vectors, the best first. `trials` are all
     candidates that were measured so far: the candidates of this tier that meet the requirements, the best first, then
@@ -224,15 +227,15 @@ class Bench:
         runtime.return_freed_memory()
 
     def hopeful(self, factories: list[str]) -> list[str]:
-        """Return the factory strings with which the codes of all vectors would fit into the required memory."""
+        """Return the factory strings of the indexes whose codes of all vectors would fit into the required memory."""
         sizes = {
             factory: code_bytes(faiss.index_factory(self.sample.dim, factory)) * self.count for factory in factories
         }
         return [factory for factory, size in sizes.items() if size <= self.requirements.bytes]
 
     def try_out(self, factory: str) -> CandidateTrial:
-        """Build a candidate on the sample, tune it to `floor`, extrapolate its measurements to all vectors, and log
-        them.
+        """Build a candidate on the sample, tune it to the recall `floor`, and extrapolate its measurements to all
+        vectors. Log and return these measurements.
 
         A candidate that meets the requirements stays in memory for `settle`, until `free` is called.
         """
@@ -268,10 +271,10 @@ class Bench:
         return trial
 
     def settle(self, trials: list[CandidateTrial]) -> list[CandidateTrial]:
-        """Return the `trials`, which meet the requirements, sorted by RULE. The candidates whose cost is close to the
-        lowest cost (see MAX_COST_FACTOR) are timed again before.
+        """Return the `trials`, which all meet the requirements, sorted by RULE.
 
-        They are timed alternately in TIMING_ROUNDS rounds, and the median of the rounds counts.
+        If the costs of several candidates are close to the lowest cost (see MAX_COST_FACTOR), these candidates are
+        first timed again, alternately and in TIMING_ROUNDS rounds. Their results have the median of the rounds.
         """
         least = min((trial.cost for trial in trials), default=0)
         near = [trial for trial in trials if trial.cost <= MAX_COST_FACTOR * least]
@@ -318,7 +321,8 @@ class Bench:
         return (all_lists + visited * self.count / lists) / (sampled_lists + visited * self.sample.count / sampled)
 
     def _building_growth(self, index: faiss.Index, sampled: int, lists: int) -> tuple[float, float]:
-        """Return the factors by which training and adding take longer with all vectors than with the sample."""
+        """Return the factors by which training and adding take longer with all vectors than with the sample. `sampled`
+        and `lists` are the numbers of lists with the sample and with all vectors."""
         stages = stages_of(index)
         if stages.graph is not None:
             return 1, math.log(self.count) / math.log(self.sample.count) / self.share
@@ -360,11 +364,12 @@ def choose(
     The candidates are measured with `queries` (q, c) on a sample of the `vectors`, which are compared by `metric`, and
     `progress` shows the progress. The exact index is among the finalists of its tier if it meets the requirements.
     After the tiers come candidates that failed but may meet the requirements with all vectors: their recall on the
-    sample reaches the recall floor without the margin of `Bench.floor`, and their estimated latency is at most
-    MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include the candidates that are too
-    large, because the error that no index meets the requirements lists them. The lists are trained on `gpu` unless it
-    is None. If `vectors` belong to one of several index shards, `all_vectors` is the number of the vectors of all
-    shards, from which the numbers of lists follow.
+    sample reaches the recall floor without the margin of `Bench.floor`, their size is within the limit, and their
+    estimated latency is at most MAX_COST_FACTOR times the limit. The last round has no finalists. Its trials include
+    the candidates that are too large, because the error that no index meets the requirements lists them. The lists are
+    trained on `gpu`, or by FAISS on the CPU if `gpu` is None. If `vectors` belong to one of several index shards,
+    `all_vectors` is the number of the vectors of all shards, from which the numbers of lists follow. None means that
+    `vectors` are all vectors.
 
     Raises UsageError if `requirements.candidates` has a factory string for which `is_known` is false.
     """

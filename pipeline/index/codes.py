@@ -34,8 +34,8 @@ MAX_TRAINING_ROWS = 1 << 16
 def build_codes(
     vectors: np.ndarray, metric: str, code: str, dims: int | None = None, corrected: bool = False
 ) -> faiss.Index:
-    """Return a FAISS index of the codes of `vectors` (n, c) float32, in their order. It is searched with whole vectors
-    (q, c), which it projects itself.
+    """Return a FAISS index of the codes of `vectors` (n, c) float32, in their order. The index is searched with whole
+    vectors (q, c), which it projects itself.
 
     `metric` is the metric of the vectors (inner_product or euclidean), and `code` is a name in CODES. `corrected` says
     whether the vectors end with the columns of a hubness correction. `dims` is the number of axes of a code, including

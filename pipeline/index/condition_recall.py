@@ -5,7 +5,8 @@ The conditions of users are not known when an index is built. Two kinds of condi
 - An uncorrelated condition allows random items, whatever the query is.
 - A correlated condition allows similar items, as an album or a category does: the items that are nearest to a sampled
   item. Half of its queries are near the sampled item. The other queries are arbitrary, so that few of the items which
-  are near such a query are allowed.
+  are near such a query are allowed. For a multi-vector model, the condition allows the items that are best for
+  another query instead.
 
 The conditions are drawn with a fixed seed, so equal items and queries always get equal conditions.
 """
@@ -36,7 +37,8 @@ ANCHORS = 4
 ANCHOR_QUERIES = 10
 """Largest number of queries of one correlated condition: half of them near its item, and half arbitrary."""
 SCORE_TOLERANCE = 1e-5
-"""Largest difference of two scores, relative to the larger score, that counts as rounding."""
+"""Largest difference of two scores that counts as rounding, as a multiple of the absolute value of the best score, or
+of 1 if this value is smaller."""
 
 
 @dataclass(frozen=True)
@@ -57,8 +59,8 @@ def measure_conditions(index: faiss.Index, vectors: Vectors, queries: np.ndarray
     """Measure the recall of an index of `vectors` under sampled conditions, compared with exact search.
 
     `queries` (q, c) are the queries that tuned the index, and `metric` is inner_product or euclidean. The result has
-    one card with the mean recalls for each of the SHARES, except shares that would allow no vector. It is empty if this
-    type of index cannot be searched with a condition.
+    one card with the mean recalls for each of the SHARES, except shares that would allow no vector. The result is empty
+    if this type of index cannot be searched with a condition.
     """
     conditions = _sample_conditions(vectors, queries, metric)
     exact = _search_exactly(conditions, vectors, metric)
@@ -150,7 +152,8 @@ def _count_shares(values: np.ndarray) -> np.ndarray:
 def _search_exactly(conditions: Sequence[SampledCondition], vectors: Vectors, metric: str) -> list[list[Neighbours]]:
     """Find the nearest allowed vectors of the queries of each of the `conditions` by exact search.
 
-    The result has a list for each of the `conditions`, with the neighbours of its queries for each of the SHARES.
+    The result has a list for each of the `conditions`, with the neighbours of its queries for each of the SHARES. A
+    query has at most MAX_TIED_NEIGHBOURS neighbours.
     """
     numbers = range(len(SHARES))
     exact = [

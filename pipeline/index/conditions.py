@@ -26,8 +26,8 @@ from pipeline.storage.tables import SHARD
 BUILT_IN_COLUMNS = frozenset(
     ("image_id", "path", "member", "offset", "size", "split", "width", "height", "sha256", SHARD, "box")
 )
-"""Names of the columns of images, and of keys of results, that jointspace writes. All other columns come from the
-user's collection."""
+"""Names of the columns that jointspace itself writes into tables of images or into results. All other columns come
+from the user's collection."""
 FILTERABLE_BUILT_IN_COLUMNS = ("split", "width", "height")
 """Built-in columns that are offered to users for conditions, in addition to their own columns."""
 TIME = pa.timestamp("us")
@@ -80,8 +80,8 @@ def values_of(table: pa.Table, column: Column, kind: str | None = None) -> pa.Ch
 
 
 def filterable_columns(table: pa.Table) -> dict[str, str]:
-    """Return the columns that a condition may use, as name -> kind (see `kind_of`), with the user's own columns
-    first."""
+    """Return the columns of a table that are offered to users for conditions, as name -> kind (see `kind_of`). The
+    user's own columns come first."""
     users = [name for name in table.column_names if name not in BUILT_IN_COLUMNS]
     names = [*users, *(name for name in FILTERABLE_BUILT_IN_COLUMNS if name in table.column_names)]
     return {name: kind_of(table.schema.field(name).type) for name in names}
@@ -106,8 +106,8 @@ def kind_of(data: pa.DataType) -> str:
 
 
 def comparable(table: pa.Table, left: Operand, right: Operand) -> list[pa.ChunkedArray | pa.Scalar]:
-    """Return both sides of a comparison as values that Arrow can compare: the values of a column of `table`, or a
-    scalar.
+    """Return the sides `left` and `right` of a comparison as values that Arrow can compare: the values of a column of
+    `table`, or a scalar.
 
     At least one side must be a column. Raises UsageError if the table lacks a column, or if the values of both sides
     cannot be compared.
@@ -193,7 +193,7 @@ SQL_SYNTAX = {
     r"`": 'column("my name")',
     **{rf"\b{word.upper()}\b": word for word in ("and", "or", "not", "in", "is")},
 }
-"""Pattern of syntax of SQL that conditions do not have -> the text to write in its place, for error messages."""
+"""Pattern of an SQL expression that is not valid in conditions -> the text to write instead, for error messages."""
 SMALLEST_INTEGER = np.iinfo(np.int64).min
 """The smallest integer for which Arrow has a type."""
 LARGEST_INTEGER = np.iinfo(np.uint64).max
@@ -204,8 +204,8 @@ Test = Callable[[pa.Table], pa.ChunkedArray]
 
 
 class Predicate:
-    """A parsed condition. The constructor raises UsageError if `text` is not a condition, but does not know the columns
-    of any table."""
+    """A parsed condition. The constructor raises UsageError if `text` is not a condition. It does not check whether the
+    columns exist, because it gets no table."""
 
     def __init__(self, text: str) -> None:
         if len(text) > MAX_CHARACTERS:
@@ -263,8 +263,8 @@ class Predicate:
 
     def _truth(self, node: ast.expr, depth: int) -> Test:
         """Return the test of an expression whose value is true or false: `and`, `or`, `not`, a comparison, or a column
-        of truth values. `depth` is the number of expressions that contain it, plus 1. Raises UsageError for other
-        expressions."""
+        of truth values. `depth` is 1 for the whole condition, and larger by 1 for each `and`, `or` or `not` around the
+        expression. Raises UsageError for other expressions, and if `depth` exceeds MAX_DEPTH."""
         if depth > MAX_DEPTH:
             self._refuse_depth()
         match node:
@@ -285,7 +285,8 @@ class Predicate:
         return lambda table: values_of(table, column, "truth")
 
     def _comparison(self, left: ast.expr, op: ast.cmpop, right: ast.expr) -> Test:
-        """Return the test of a single comparison `left op right`. Raises UsageError if conditions do not have it."""
+        """Return the test of a single comparison `left op right`. Raises UsageError if such a comparison is not
+        allowed in conditions."""
         a = self._operand(left)
         if isinstance(op, ast.In | ast.NotIn) and isinstance(a, Column):
             nodes = right.elts if isinstance(right, ast.Tuple | ast.List | ast.Set) else [right]

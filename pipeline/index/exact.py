@@ -2,9 +2,9 @@
 comparison with the results of an exact search.
 
 The vectors are read in blocks. The scores of a block are computed as a matrix product in single precision, by FAISS or
-on a GPU, and the best k are kept. Scores that differ by less than the rounding of single precision may change their
-order. Rows with equal scores are sorted by their numbers, but if they compete for the last of the k ranks, any of them
-may be kept.
+on a GPU, and the best k are kept. Vectors whose scores differ by less than the rounding of single precision may come in
+the wrong order. Rows with equal scores are sorted by their numbers, but if they compete for the last of the k ranks,
+any of them may be kept.
 """
 
 from collections.abc import Iterable, Iterator
@@ -32,7 +32,7 @@ class Vectors:
     """The vectors in the rows of an `array` (count, dim) float32, or of ChosenRows that read them from files on
     request.
 
-    The methods read the rows again each time that they are called.
+    Each call of a method reads the rows again.
     """
 
     def __init__(self, array: np.ndarray | ChosenRows) -> None:
@@ -40,8 +40,8 @@ class Vectors:
         self.count, self.dim = array.shape
 
     def blocks(self) -> Iterator[np.ndarray]:
-        """Yield all vectors in order, in blocks (n_i, dim) of at most BLOCK_ROWS vectors and at most BLOCK_BYTES, but
-        at least one vector."""
+        """Yield all vectors in order, in blocks (n_i, dim) of at most BLOCK_ROWS vectors and at most BLOCK_BYTES
+        bytes, but of at least one vector."""
         rows = max(1, min(BLOCK_ROWS, BLOCK_BYTES // (4 * self.dim)))
         return (self.array[start : start + rows] for start in range(0, self.count, rows))
 
@@ -54,7 +54,7 @@ def evenly_spaced(n: int, most: int) -> np.ndarray:
     """Return at most `most` of the row numbers 0 to `n` - 1, evenly spaced from the first to the last, in ascending
     order.
 
-    All row numbers are returned if there are at most `most`.
+    All row numbers are returned if there are at most `most`. If `most` is 1, only row 0 is returned.
     """
     return np.linspace(0, n - 1, min(n, most)).astype(np.int64)
 
@@ -117,7 +117,7 @@ def search_exact(
 
     The vectors of all blocks are numbered one after another from 0, and these numbers are the rows of the result. The
     result always has `k` columns. If there are fewer vectors, its last columns have the row -1 and the score -inf.
-    `metric` is inner_product or euclidean. The search runs on `gpu`, or with FAISS on the CPU if it is None. Raises
+    `metric` is inner_product or euclidean. The search runs on `gpu`, or with FAISS on the CPU if `gpu` is None. Raises
     IntegrityError that names the first query or vector with NaN or infinity.
     """
     require_finite("exact search", "queries", queries)

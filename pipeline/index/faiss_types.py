@@ -22,7 +22,8 @@ def transforms_of(index: faiss.Index, most: int | None = None) -> list[faiss.Vec
     """Return the transforms that `index` applies to vectors before it stores them, in this order, each with its own
     type.
 
-    Only the first `most` transforms are returned, or all if it is None. The list is empty if the index has none.
+    Only the first `most` transforms are returned, or all if `most` is None. The list is empty if the index has no
+    transforms.
     """
     if not isinstance(index, faiss.IndexPreTransform):
         return []
@@ -58,8 +59,8 @@ def train_lists(index: faiss.IndexIVF, rows: np.ndarray) -> None:
 class ListMeans:
     """The mean vector of each list of an inverted file of whole vectors (IVF,Flat).
 
-    `means` (l, c) are the means of the l lists, or zero for an empty list. `lists` (n,) has the number of the list that
-    contains the vector with each id. The ids must be 0 to n - 1.
+    `means` (l, c) are the means of the l lists, or zero for an empty list. `lists` (n,) says where a vector is: the
+    vector with the id i is in the list with the number `lists[i]`. The ids must be 0 to n - 1.
     """
 
     def __init__(self, index: faiss.IndexIVFFlat) -> None:

@@ -4,8 +4,8 @@ FAISS skips all other vectors while it searches (`sel` in its SearchParameters).
 lists or vertices of an inverted file or a graph are visited, so that about as many vectors are compared as without a
 condition. If at most MAX_BRUTE_FORCE_ROWS vectors are allowed, or if FAISS finds too few, the query is compared with
 all allowed vectors instead. If the index cannot return its vectors, or returns them less exactly than it compares them
-(RaBitQ), FAISS visits all lists instead. A Flat index gives the exact result, and the recall of any other index is
-about the same as without a condition, or higher.
+(RaBitQ), FAISS visits all lists instead, or MAX_VERTICES vertices of a graph. A Flat index gives the exact result, and
+the recall of any other index is about the same as without a condition, or higher.
 """
 
 import math
@@ -30,7 +30,8 @@ def search_among(index: faiss.Index, queries: np.ndarray, top: int, allowed: np.
 
     `allowed` (n,) bool says for each id from 0 to n - 1 whether it is allowed. `index` must not have other ids. The
     rows of the result are ids. If fewer than `top` ids are allowed, the result has as many columns as there are allowed
-    ids. Raises UsageError if the index can neither skip vectors nor return its vectors.
+    ids. If FAISS finds too few vectors and the index cannot return its vectors, the remaining rows are -1 with the
+    score -inf. Raises UsageError if the index can neither skip vectors nor return its vectors.
     """
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS does not pass the selection on to the inner index.
@@ -66,7 +67,9 @@ def reconstruct(index: faiss.Index, ids: np.ndarray) -> np.ndarray:
     """Return the vectors (k, c) float32 that the index stores for `ids` (k,), in this order. They are approximate if
     the index compresses its vectors.
 
-    Raises RuntimeError if this type of index cannot return its vectors. Several threads may call this at the same time.
+    An inverted file gets a direct map in place, which must be removed before the index is written to a file. Raises
+    RuntimeError if this type of index cannot return its vectors. Several threads may call this function at the same
+    time.
     """
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     if isinstance(typed, faiss.IndexIDMap):  # FAISS cannot look up a vector by its id in this type.
@@ -115,7 +118,8 @@ def _compare(index: faiss.Index, queries: np.ndarray, top: int, ids: np.ndarray)
 def _skip(
     index: faiss.Index, queries: np.ndarray, top: int, allowed: np.ndarray, count: int, whole: bool = False
 ) -> Neighbours | None:
-    """Search with FAISS for the `top` best vectors among the ids that are `allowed` (n,) bool. `count` is their number.
+    """Search with FAISS for the `top` best vectors for each of the `queries` (q, c), among the ids that are `allowed`
+    (n,) bool. `count` ids are allowed.
 
     With `whole`, all lists of an inverted file are visited, or MAX_VERTICES vertices of a graph. Returns None if FAISS
     cannot skip vectors in this type of index.

@@ -29,7 +29,7 @@ RANDOM_ACCESS = frozenset((
     "IndexFlat", "IndexFlatIP", "IndexFlatL2", "IndexScalarQuantizer", "IndexPQ", "IndexRaBitQ",
 ))  # fmt: skip
 """Types of index that can compare a query with a single vector. A graph or a refinement must store its vectors in one
-of these types, or FAISS ends the process."""
+of these types, because FAISS would otherwise end the process."""
 COARSE = RANDOM_ACCESS | frozenset((
     "IndexPQFastScan", "IndexRaBitQFastScan", "IndexLSH",
     "IndexHNSW", "IndexHNSWFlat", "IndexHNSWSQ", "IndexHNSWPQ",
@@ -48,8 +48,8 @@ PARTS = {
     **dict.fromkeys(REFINED, {"base_index": COARSE | INVERTED | {"IndexPreTransform"}, "refine_index": RANDOM_ACCESS}),
     **dict.fromkeys(("IndexIDMap", "IndexIDMap2"), {"index": COARSE | INVERTED | REFINED | {"IndexPreTransform"}}),
 }
-"""Allowed type of index -> its attributes that are indexes themselves, as name -> allowed types. The factory strings of
-pipeline.index.candidates make these types. All other types are refused, because they could refer to a file."""
+"""Allowed type of index -> its attributes that are indexes themselves, as name -> allowed types. The types that
+pipeline.index.candidates makes are among them. All other types are refused, because they could refer to a file."""
 TRANSFORMS = (faiss.LinearTransform, faiss.NormalizationTransform)
 """The allowed transforms of vectors, including their subclasses (OPQMatrix, PCAMatrix, RandomRotationMatrix)."""
 MAX_TRANSFORMS = 4
@@ -68,7 +68,7 @@ METRICS = {"inner_product": faiss.METRIC_INNER_PRODUCT, "euclidean": faiss.METRI
 
 @dataclass(frozen=True)
 class ExpectedIndex:
-    """The number of vectors, the dimensions and the metric of an index according to its card."""
+    """The number of vectors (`count`), the dimensions (`dim`) and the `metric` of an index according to its card."""
 
     count: int
     dim: int
@@ -81,7 +81,7 @@ def metric_of(index: faiss.Index) -> str:
 
 
 def write_index(index: faiss.Index, write: Callable[[bytes], object]) -> None:
-    """Write an index in FAISS's format: call `write` with one part of the file after another."""
+    """Pass the file of an index, in FAISS's format, to the function `write` in consecutive pieces."""
     faiss.write_index(index, untyped(faiss).PyCallbackIOWriter(write))
 
 
@@ -186,10 +186,11 @@ def _require_no_files(data: bytes | memoryview, name: str) -> None:
 
 
 def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] = PARTS.keys()) -> None:
-    """Check the types of an index and of all indexes, transforms and scalar quantizers in it. Messages call it `name`.
+    """Check the types of an index and of all indexes, transforms and scalar quantizers in it. Messages call the index
+    `name`.
 
-    Raises IntegrityError that names a type if the type of the index is not in `allowed`, if PARTS does not allow the
-    type of an index in it, or if TRANSFORMS, MAX_TRANSFORMS or SCALAR_KINDS do not allow a transform or quantizer.
+    Raises IntegrityError if the type of the index is not in `allowed`, if PARTS does not allow the type of an index
+    inside it, or if TRANSFORMS, MAX_TRANSFORMS or SCALAR_KINDS do not allow its transforms or its scalar quantizer.
     """
     typed = faiss.downcast_index(index)  # `typed` is only valid as long as `index` exists.
     kind = type(typed).__name__
@@ -211,9 +212,9 @@ def require_known_types(index: faiss.Index, name: str, allowed: Collection[str] 
 def _facts(index: faiss.Index, part: str = "") -> Iterator[tuple[str, bool]]:
     """Yield conditions on an index of allowed types that must hold before FAISS may search it.
 
-    Each condition is the name of an attribute and whether the condition on it holds. FAISS checks the sizes of most
-    arrays when it reads them, but not these conditions. If a condition does not hold, a search may read or write beyond
-    FAISS's arrays. `part` is a prefix for the names, which says where in the whole index this index is.
+    Each result has the name of an attribute, and whether the condition on this attribute holds. FAISS checks the sizes
+    of most arrays when it reads them, but not these conditions. If a condition does not hold, a search may read or
+    write beyond FAISS's arrays. `part` is a prefix for the names, which says where in the whole index this index is.
     """
     index = faiss.downcast_index(index)
     dim = index.d

@@ -109,12 +109,13 @@ class Gallery:
         return self.index.ntotal
 
     def search(self, queries: Items, top: int, allowed: np.ndarray | None = None) -> Neighbours:
-        """Find the `top` best items for each query.
+        """Find the `top` best items for each query. The rows of the result are the rows of the items in their table.
 
-        `allowed` (n,) bool says which of the n rows may be found. It must be false for removed rows. The result has a
-        column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds fewer items for a
-        query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the index if FAISS cannot
-        search it, and UsageError if `allowed` is given and this type of index cannot be searched with a condition.
+        `allowed` (n,) bool says which of the n rows of the table may be found. It must be false for removed rows. The
+        result has a column for each rank from 0 to `top` - 1, or fewer if fewer items may be found. If FAISS finds
+        fewer items for a query, its remaining rows are -1 with the score -inf. Raises IntegrityError that names the
+        index if FAISS cannot search it, and UsageError if `allowed` is given and this type of index cannot be searched
+        with a condition.
         """
         vectors = np.ascontiguousarray(one_vector_each(queries), np.float32)
         try:
@@ -136,13 +137,13 @@ class MultiVectorGallery(Gallery):
 
     `outline` has the items without their vectors. The vectors are in `index`, in the order of the items, with the inner
     product as metric. A Flat index has no `shortlist`, and all items are scored exactly. An IVF,Flat index is searched
-    with the `shortlist`, or all items are scored exactly if it is None. `modality` says whether the items are `images`,
-    which are searched with the words of a caption, or `sentences`, which are searched with the regions of an image.
-    `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be found, in
-    ascending order, and `owners` has, for each vector, the row of its item.
+    with the `shortlist`, or all items are scored exactly if `shortlist` is None. `modality` says whether the items are
+    `images`, which are searched with the words of a caption, or `sentences`, which are searched with the regions of an
+    image. `rule` is the scoring rule (see the module). The attribute `there` has the rows of the items that can be
+    found, in ascending order, and `owners` has, for each vector, the row of its item.
 
-    Items without vectors were removed and are never found. The constructor raises IntegrityError if the index has
-    another type, or if a Flat index has a shortlist.
+    Items without vectors were removed and are never found. The constructor gives an IVF,Flat index a direct map, in
+    place. It raises IntegrityError if the index has another type, or if a Flat index has a shortlist.
     """
 
     multi_vector = True
@@ -459,10 +460,10 @@ def with_regions(gallery: Gallery) -> MultiVectorGallery | MergedGallery:
 def open_faiss(shard: "IndexShard", modality: "Modality", to_change: bool = False) -> faiss.Index:
     """Open the FAISS index of the `images` or `sentences` of an index shard.
 
-    The index can only be searched, and its large arrays stay in their file. With `to_change`, the index is a copy in
-    memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has neither written nor
-    tried before is therefore read and searched in another process first. Raises IntegrityError if the shard has no such
-    index, or if the file is damaged or cannot be searched.
+    Without `to_change`, the index can only be searched, and its large arrays stay in their file. With `to_change`, the
+    index is a copy in memory that can be changed. FAISS trusts the bytes that it reads. A file that this user has
+    neither written nor tried before is therefore read and searched in another process first. Raises IntegrityError if
+    the shard has no such index, or if the file is damaged or cannot be searched.
     """
     name = shard.card.index_name(modality)
     card = index_card(shard, modality)
@@ -511,9 +512,9 @@ def _trial_digest(shard: "IndexShard", modality: "Modality") -> str:
 def _try_index(path: Path, sha256: str, expected: ExpectedIndex, rows: int) -> None:
     """Read the FAISS index at `path`, check its ids, and search it with random queries, as a trial in another process.
 
-    `expected` has the values of the index's card. Raises IntegrityError if the index contradicts them, if the file has
-    another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index cannot be
-    searched. The process is ended if the trial exceeds its time limit (see TRIAL_SECONDS).
+    `expected` has the values of the index's card. Raises IntegrityError if the index contradicts these values, if the
+    file has another hash than `sha256`, if the ids are not different numbers from 0 to `rows` - 1, or if the index
+    cannot be searched. The process is ended if the trial exceeds its time limit (see TRIAL_SECONDS).
     """
     with open(open_plain(str(path.parent), path.name, math.inf, False), "rb") as file:
         if hashlib.file_digest(file, "sha256").hexdigest() != sha256:

@@ -36,8 +36,8 @@ VECTORS = "vectors"
 """Name of the form of texts that text encoders compute."""
 
 MAX_SMALL_BATCH = 64
-"""Largest number of queries that are encoded together with `encode_query` of a text encoder, which may return dense
-vectors. More queries are encoded with `encode`."""
+"""Largest number of queries in a batch for which a text encoder's method `encode_query` is used, which may return dense
+vectors. A larger batch is encoded by `encode`."""
 MAX_QUOTED_CHARACTERS = 200
 """Largest number of characters of a query, and of its unknown words, that an error message repeats."""
 MAX_SUGGESTIONS = 8
@@ -157,11 +157,11 @@ class QueryEncoder:
         return min((reader.count_words(sentence) for reader in self._forms.readers), key=lambda counts: counts[1])
 
     def ignored(self, *texts: str) -> dict[str, str | None]:
-        """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if there is
-        none.
+        """Return the unknown words of some texts, as word -> a known word of similar spelling, or None if no known word
+        is similar.
 
-        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All others have None. Raises
-        UsageError if the index cannot embed any text.
+        Similar words are sought only for the first MAX_SUGGESTIONS unknown words. All other unknown words have None.
+        Raises UsageError if the index cannot embed any text.
         """
         words: dict[str, str | None] = dict.fromkeys(word for text in texts for word in self.unknown_words(text))
         for word in list(words)[:MAX_SUGGESTIONS]:
@@ -169,8 +169,8 @@ class QueryEncoder:
         return words
 
     def require_known(self, sentence: str) -> None:
-        """Raise InputError if a text query is blank, or if the model knows none of its words except stop words. Raises
-        UsageError if the index cannot embed any text."""
+        """Raise InputError if a text query is blank, or if the model knows no word of the query other than stop words.
+        Raises UsageError if the index cannot embed any text."""
         if not sentence.strip():
             raise InputError("The query is empty. Write at least one word.")
         if not self.knows(sentence):
@@ -268,7 +268,7 @@ class QueryForms:
     @property
     def terms(self) -> Sequence[str]:
         """The words and n-grams that the first text encoder or vocabulary with a list of terms knows, without pieces of
-        words. Empty if none has a list."""
+        words. There are no terms if no encoder or vocabulary has a list."""
         terms = next((reader.terms for reader in self.readers if reader.terms), ())
         return [term for term in terms if not term.startswith(PIECE)]
 

@@ -58,9 +58,9 @@ class Hit:
 
     If the text search has found the image, because its texts have all words of the query, `matches` names these texts:
     `caption`, `file name`, or a column. If a column value or the file name equals the query, only this text is named.
-    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). It is ignored
-    when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and its
-    score is 0.
+    Otherwise `matches` is empty, also if too many photos have the words (see pipeline.index.text_index). `matches` is
+    ignored when hits are compared with `==`. If the model cannot embed the query, the hit was found by words alone, and
+    its score is 0.
     """
 
     rank: int
@@ -73,11 +73,11 @@ class Answer(list[Hit]):
     """The results of a query, the best first.
 
     `error` says why one of several queries has no results, and is None for an answered query. `judgement` says how many
-    results of a text query are likely matches, and whether the query is out of domain (`off_topic`). It is None if the
-    index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to subtract or to
-    add. It is computed when it is first used, so that searches that do not need it stay fast. `identified` is the
-    number of images that have the query as an identifier, such as a file name. The answer begins with their hits, but
-    it may be too short to have all of them.
+    results of a text query are likely matches, and whether the query is out of domain (`off_topic`). `judgement` is
+    None if the index is not calibrated, if the model cannot embed the text, or if the query has a photo or words to
+    subtract or to add. The judgement is computed when it is first used, so that searches that do not need it stay fast.
+    `identified` is the number of images that have the query as an identifier, such as a file name. The answer begins
+    with their hits, but it may be too short to have all of them.
     """
 
     identified = 0
@@ -108,7 +108,7 @@ class Answer(list[Hit]):
 
 
 class Searcher(QueryEncoder):
-    """Answers queries from an index. The files of the index are read when they are first needed.
+    """A searcher that answers queries from an index. The files of the index are read when they are first needed.
 
         Searcher(open_index(Path("results/demo/index/ncca"))).images("a dog runs on grass", top=10)[0].row["path"]
 
@@ -117,8 +117,8 @@ class Searcher(QueryEncoder):
     its regions, which only the index has. An image in a query must therefore be one of the images of the index.
 
     `where` is a condition on the columns of the images, such as `price < 20` (see pipeline.index.conditions). Only
-    images for which it is true, or their captions, are found. The `hidden_columns` are not in the results, and neither
-    conditions nor words of a query can refer to them.
+    images for which the condition is true, or their captions, are found. The `hidden_columns` are not in the results,
+    and neither conditions nor words of a query can refer to them.
     """
 
     def __init__(self, index: StoredIndex, hidden_columns: Iterable[str] = ()) -> None:
@@ -147,7 +147,8 @@ class Searcher(QueryEncoder):
         are merged with the nearest images by their ranks. Images with the text as an identifier come first. The vectors
         of the texts in `minus` are subtracted from the vector of the text, and the vectors of the texts in `plus` are
         added. In this case the answer has no judgement, and `match_text` has no effect. `sort` is a column by which the
-        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order.
+        likely matches are sorted (see `sort_likely`). A minus sign before its name reverses the order. With the
+        condition `where`, only images that satisfy it are found.
 
         Raises InputError if the text is blank, if the model knows no word of the text and no image matches its words,
         if the model knows no word of a text in `minus` or `plus`, or if the vector of the query is zero. Raises
@@ -175,10 +176,10 @@ class Searcher(QueryEncoder):
         return answer
 
     def images_by_text_vector(self, query: np.ndarray, top: int, where: str | None = None) -> Answer:
-        """Find the `top` images that are nearest to the joint-space vector (1, c) of a text.
+        """Find the `top` images that are nearest to `query`, the joint-space vector (1, c) of a text.
 
         Words are not searched as text, because the text is not known. Unknown words therefore do not count in the
-        judgement either. `where` is a condition on the columns of the images.
+        judgement either. `where` is a condition on the columns of the images. Raises InputError if the vector is zero.
         """
         return self._answer([""], query, top, where, False)[0]
 
@@ -211,8 +212,8 @@ class Searcher(QueryEncoder):
     def _match(self, sentence: str, allowed: np.ndarray | None) -> TextMatches | None:
         """Find the images whose texts have all words of a query, by the full-text index.
 
-        Return None if there are none, if too many photos have the words, or if the query has no words or too many to be
-        searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
+        Return None if no image has all words, if too many photos have them, or if the query has no words or too many
+        words to be searched as text. `allowed` (n,) bool says which images may be found, or is None if all may.
         """
         query = TextQuery.parse(sentence)
         matches = self.text_index.search(query, allowed) if query else None
@@ -256,11 +257,13 @@ class Searcher(QueryEncoder):
     def _judge(
         self, sentence: str, query: np.ndarray, count: int, is_sample: bool, scores: Sequence[float]
     ) -> Judgement:
-        """Judge the results of a text, whose hits among the `count` searched photos have the `scores`.
+        """Judge the results of the query `sentence`. `count` photos were searched, and `scores` are the scores of the
+        hits.
 
-        `query` (1, c) is the vector of the text. `is_sample` says whether the searched photos resemble the background
-        of the calibration. Photos that satisfy a condition may not resemble it. Without a resemblance, the number of
-        likely matches in the index is only known if all searched photos are hits.
+        `query` (1, c) is the vector of the query, whose text is empty if only the vector is known. `is_sample` says
+        whether the searched photos resemble the background of the calibration. Photos that satisfy a condition may not
+        resemble it. Without a resemblance, the number of likely matches in the index is only known if all searched
+        photos are hits.
         """
         words = self.count_words(sentence) if sentence else (0, 0)
         assert self.calibration is not None  # `_answer` has checked the card.
@@ -326,9 +329,10 @@ class Searcher(QueryEncoder):
     def regions(self, snippet: str, top: int, where: str | None = None) -> Answer:
         """Find the `top` best regions for the words of a `snippet`, at most one region per image.
 
-        The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of
-        a hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
-        original image. Raises InputError if the model knows no word, and UsageError if it does not compare regions.
+        The score of a region is the sum of the inner products of its vector with the vectors of all words. The row of a
+        hit is the row of the image, with the additional key `box`: x1, y1, x2, y2 of the region in pixels of the
+        original image. With the condition `where`, only images that satisfy it are found. Raises InputError if the
+        model knows no word, and UsageError if the model does not compare regions.
         """
         if not self.multi_vector:
             raise UsageError(
@@ -367,7 +371,8 @@ class Searcher(QueryEncoder):
         image's vector times 1 - `weight`. With a multi-vector model, which accepts no text here, the regions of the
         image are used like the words of a text. Raises InputError if the model knows no word of the text, or if the
         vectors cancel each other out. Raises UsageError if `weight` is not from 0 to 1, or if the model's vectors of
-        texts and images cannot be added. `weight` is ignored without a text.
+        texts and images cannot be added. `weight` is ignored without a text. With the condition `where`, only images
+        that satisfy it are found.
         """
         if sentence is not None:
             if not 0 <= weight <= 1:
@@ -432,7 +437,7 @@ class Searcher(QueryEncoder):
         3.2). `images` passes a function that embeds a text in place of the image. The `among` best results are then
         sorted by the distances of their vectors from the mean of these vectors, so that a poor result among good
         results comes last. If `among` is 0 or 1, or if the index cannot return its vectors, the results stay sorted by
-        their scores.
+        their scores. With the condition `where`, only images that satisfy it are found.
 
         Raises InputError if `minus` and `plus` are empty, if the model knows no word of one of their texts, or if the
         vectors cancel each other out. Raises UsageError if the model's vectors of texts and images cannot be added.
@@ -503,7 +508,7 @@ class Searcher(QueryEncoder):
         return self.rows(modality).num_rows <= MAX_ROWS_IN_MEMORY or bool(self.index.hidden)
 
     def _keep(self, modality: Modality) -> None:
-        """Read the table into memory and keep it, unless it is large."""
+        """Read the table of the `images` or `sentences` into memory and keep it, if `is_kept` is true."""
         if self.is_kept(modality):
             self.table(modality)
 
@@ -526,7 +531,8 @@ class Searcher(QueryEncoder):
     def groups(self, modality: Modality) -> Iterator[pa.Table]:
         """Yield all rows of a table in order, without the hidden columns.
 
-        They are a single table if it is kept in memory. Otherwise they are several tables, which are read in turn.
+        The rows are a single table if the table is kept in memory. Otherwise they are several tables, which are read in
+        turn.
         """
         self._keep(modality)
         kept = self._tables.get(modality)
@@ -538,8 +544,9 @@ class Searcher(QueryEncoder):
 
     @property
     def columns(self) -> dict[str, str]:
-        """The columns that a condition may use, as name -> kind. The kind says which literals the column can be
-        compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if there are none."""
+        """The columns that are offered to users for conditions, as name -> kind. The kind says which literals the
+        column can be compared with: `numbers`, `truth`, `dates` or `text`, or `nothing` if the column cannot be
+        compared."""
         # Imported here, because queries without a condition do not need pyarrow.compute.
         from pipeline.index.conditions import filterable_columns
 
@@ -583,7 +590,7 @@ class Searcher(QueryEncoder):
         """Build one Answer per query from the rows and scores of its results, which keep their order.
 
         `answers` has, for each query, the rows (k,) in the table of the modality and the scores (k,). `matches` has,
-        for each query, the images that match its words, or None. It is empty if no words were searched. Raises
+        for each query, the images that match its words, or None. `matches` is empty if no words were searched. Raises
         IntegrityError if a row is not in the table.
         """
         count = self.rows(modality).num_rows
@@ -627,8 +634,8 @@ class Searcher(QueryEncoder):
         return gallery
 
     def nearest(self, modality: Modality, queries: Items, top: int, where: str | None = None) -> list[Answer]:
-        """Find the `top` `images` or `sentences` that are nearest to each of the `queries`, which are already embedded
-        in the joint space. Returns one answer per query.
+        """Find the `top` items (images or sentences, as `modality` says) that are nearest to each of the `queries`,
+        which are already embedded in the joint space. Returns one answer per query.
 
         Texts are searched by `batch`, which also searches for their words. With the condition `where`, only images that
         satisfy it, or their captions, are found.
@@ -677,7 +684,7 @@ def blend(image: np.ndarray, sentence: np.ndarray, weight: float) -> np.ndarray:
     """Return the weighted sum of the unit vectors of an image and a text, scaled to unit length, as (1, c) float32.
 
     `image` (1, c) and `sentence` (1, c) are first scaled to unit length. The sum is (1 - weight) * image + weight *
-    sentence. Raises InputError if one of them or the sum is zero.
+    sentence. Raises InputError if one of the two vectors or the sum is zero.
     """
     return _unit((1 - weight) * _unit(image[0]).astype(np.float64)[0] + weight * _unit(sentence[0])[0])
 

@@ -65,15 +65,15 @@ MAX_IDENTIFIED = 20
 value of more photos is a category, such as a place. If a query is equal to a category, its photos match, unless there
 are more than MAX_MATCHES, but they do not come before all other results as identified photos do."""
 MAX_QUERY_WORDS = 64
-"""Largest number of words of a query that is searched as text, without stop words and repeated phrases. A query with
-more words is only compared by its vector."""
+"""Largest number of words that a query may have to be searched as text. Stop words and repeated phrases do not count. A
+query with more words is only compared by its vector."""
 MAX_MATCHES = 1000
 """Largest number of photos that may match by their words, and also of photos that may match because a whole value
 equals the query. Words that more photos have are not searched as text, because they tell photos apart no better than
 the vectors do. Then only the photos with an equal value match."""
 MAX_MATCHING_SHARE = 0.1
-"""Largest share of the photos of an index that may match by their words. It limits the matches further than MAX_MATCHES
-in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
+"""Largest share of the photos of an index that may match by their words. This share limits the matches further than
+MAX_MATCHES in an index of fewer than 10,000 photos. FEW_MATCHES photos may always match."""
 FEW_MATCHES = 10
 UNUSED_SECONDS = 90 * 86400
 """Number of seconds for which a full-text index is kept after it was last opened. `discard` deletes older files."""
@@ -171,7 +171,7 @@ class TextQuery:
         return cls(key_of(text), tuple(phrases), tuple(stems)) if is_short else None
 
     def fields_of(self, row: Mapping[str, Json]) -> tuple[str, ...]:
-        """Return the names of the fields in which a photo that matches the query has its words.
+        """Return the names of the fields in which a photo that matches the query has words of the query.
 
         `row` has the columns of the photo. A field is the name of a column, or NAME for the file name. If some fields
         have the same key as the query, only these are returned. Otherwise all fields with at least one phrase are

@@ -25,11 +25,11 @@ K_FACTORS = (2, 4, 8, 16, 32, 64)
 """Values of `k_factor` to try. A refined index takes `k_factor` times k candidates from its first stage, and returns
 the best k of them."""
 MIN_RECALL_GAIN = 0.004
-"""Smallest gain of recall by twice the effort, which is the number of lists or graph vertices that a search visits,
-with which `find_least` goes on without a check. If the gain is smaller, the recall at the greatest effort is measured,
-and more effort is tried only if that recall reaches the floor."""
+"""Smallest gain of recall that `find_least` expects when it doubles the effort, which is the number of lists or graph
+vertices that a search visits. If the gain is smaller, the recall at the greatest effort is measured, and more effort is
+tried only if that recall reaches the floor."""
 PROSPECT_VECTORS = 1 << 27
-"""Approximate number of comparisons of a query with a vector that may be made to measure the recall at the greatest
+"""Approximate largest number of comparisons (of one query with one vector) to measure the recall at the greatest
 effort. The number of queries is this number divided by the number of vectors, but at least PROSPECT_QUERIES."""
 PROSPECT_QUERIES = 50
 """Smallest number of queries with which the recall at the greatest effort is measured."""
@@ -105,7 +105,7 @@ def ask(
     """Return `queries` (q, c) with their right results, which an exact search finds in all `blocks`. The blocks have
     `count` vectors together.
 
-    The vectors are compared by `metric`, on `gpu`, or on the CPU if it is None. The number of neighbours that are
+    The vectors are compared by `metric`, on `gpu`, or on the CPU if `gpu` is None. The number of neighbours that are
     sought is NEIGHBOURS, or `count` if there are fewer vectors.
     """
     return questions_of(queries, search_exact(queries, blocks, min(MAX_TIED_NEIGHBOURS, count), metric, gpu))
@@ -142,7 +142,8 @@ def timed_search(index: faiss.Index, questions: Questions) -> tuple[np.ndarray, 
 
 @dataclass(frozen=True)
 class Stages:
-    """The parts of an index that have search parameters. A part is None if the index does not have it."""
+    """The parts of an index that have search parameters: `refine`, which ranks the candidates of another index again,
+    `inverted`, an inverted file, and `graph`, an HNSW graph. A part is None if the index does not have it."""
 
     refine: faiss.IndexRefine | None
     inverted: faiss.IndexIVF | None
@@ -175,7 +176,8 @@ def apply(index: faiss.Index, setting: SearchSetting) -> None:
 
 
 def tune(index: faiss.Index, questions: Questions, floor: float, near: SearchSetting = NOWHERE) -> Operation:
-    """Find the fastest setting whose recall reaches `floor`, set it in the index, and return its measurements.
+    """Find the fastest setting of `index` whose recall with the `questions` reaches `floor`, set it in the index, and
+    return its measurements.
 
     If no tried setting reaches the floor, the tried setting with the highest recall is chosen. For one `k_factor` after
     another, the smallest number of lists or vertices that reaches the floor is found, until a query takes more than

@@ -28,8 +28,9 @@ from pipeline.index.exact import evenly_spaced, search_exact
 from pipeline.storage.card import MeasuredWith
 
 MIN_TEXTS = 20
-"""Smallest number of texts that the model must know, of the user and of the phrases together, so that texts measure an
-index. If it knows fewer, images measure the index, because the recall of so few texts would mean little."""
+"""Smallest number of texts that the model must know, among the user's texts and the phrases together, so that texts
+measure an index. If the model knows fewer texts, images measure the index, because the recall of so few texts would
+mean little."""
 FITTING_SHARE = 0.6
 """Share of the phrases that are used, among the phrases in languages that the model understands. With this share, an
 index that was tuned with phrases finds captions of Flickr8k with nearly the same recall as an index that was tuned with
@@ -38,8 +39,8 @@ WORD = regex.compile(r"\p{L}[\p{L}\p{M}]*")
 
 
 class TuningQueries(NamedTuple):
-    """The vectors of the queries of one index, and their source as the card of the index names it: `captions`,
-    `phrases` or `images`."""
+    """The `vectors` of the queries of one index, and their source `measured_with`, as the card of the index names it:
+    `captions`, `phrases` or `images`."""
 
     vectors: Items
     measured_with: MeasuredWith
@@ -112,8 +113,8 @@ def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
     `languages` (n,) are the languages of the phrases, and `scores` (n,) the scores of the best image of each phrase.
     The language with the greatest median score is understood best. The model is taken to understand each language whose
-    median is at least the lower quartile of the scores of the best language. Among the phrases in all
-    understood languages, the share FITTING_SHARE with the highest scores fits.
+    median is at least the lower quartile of the scores of the best language. Among the phrases in all understood
+    languages, the share FITTING_SHARE with the highest scores fits.
     """
     medians = {language: float(np.median(scores[languages == language])) for language in np.unique(languages)}
     if not medians:
@@ -126,7 +127,7 @@ def find_fitting(languages: np.ndarray, scores: np.ndarray) -> np.ndarray:
 
 
 class Phrase(NamedTuple):
-    """A phrase, and its language as an ISO 639-1 code."""
+    """A phrase (`text`), and its `language` as an ISO 639-1 code."""
 
     language: str
     text: str

@@ -1,4 +1,4 @@
-"""Pydantic models of the JSON answers of the API. /openapi.json is generated from their descriptions."""
+"""Pydantic models of the JSON answers of the API. The file /openapi.json is generated from these models."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -47,7 +47,7 @@ def build_app(
     time. `warm` loads the encoders when the server starts, instead of at the first uploaded photo. `check` and
     `originals` are described in Service. With `review`, the application has the page /review, on which a person can
     decide about the captions that an audit has found. A request whose `Host` header is not one of `hosts` is refused
-    with status 400 (see Starlette's TrustedHostMiddleware).
+    with status 400 (see Starlette's TrustedHostMiddleware), unless `hosts` contains ANY_HOST.
     """
     single = {"initializer": faiss.omp_set_num_threads, "initargs": (1,)}
     pools = {

@@ -59,7 +59,8 @@ class Limits:
     """Number of seconds within which a request must have arrived completely. Otherwise it is refused with status
     408."""
     max_descriptions: int = 16
-    """Maximum number of photos that are being captioned or wait for it. One more is refused with status 503."""
+    """Maximum number of photos that are being captioned or wait to be captioned. A further request for generated
+    captions is refused with status 503."""
 
 
 def is_loopback(address: str) -> bool:
@@ -231,7 +232,7 @@ class Border:
         return None
 
     def _bounded(self, receive: Receive) -> Receive:
-        """Wrap `receive` so that it limits the size of the body of a request, and the time until it has arrived.
+        """Wrap `receive` so that it limits the size of the body of a request, and the time until the body has arrived.
 
         The body may come without Content-Length. The wrapped function raises HTTPException, with status 413 for a body
         that is too large and with status 408 after `Limits.upload_seconds`.

@@ -107,7 +107,8 @@ class ServedGallery:
 
     @property
     def collection(self) -> str:
-        """Name of the folder of the run that the index belongs to, or of the index folder if it is outside a run."""
+        """Name of the folder of the run that the index belongs to, or of the index folder if the index is outside a
+        run."""
         folder = self.searcher.index.folder.absolute()
         return folder.parent.parent.name if folder.parent.name == "index" else folder.name
 
@@ -127,13 +128,13 @@ class ServedGallery:
 
     @cached_property
     def facets(self) -> dict[str, dict[str, Any]]:
-        """Choices of the filters on the search page, as column -> choices, for the columns that a condition may use.
+        """Choices of the filters on the search page, as column -> choices, for the `columns` of the gallery.
 
         The choices of a column are a mapping with its `kind`. A column of texts or truth values also has the sorted
-        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers has its smallest
-        value `least` and its largest value `most`. For a column of dates or times, these are the first and the last
-        day, as texts like 2026-11-29. Columns without a value, or whose smallest or largest number is
-        infinite or NaN, are left out.
+        `values`, which are empty if there are more than MAX_CHOICES. A column of numbers has its smallest value `least`
+        and its largest value `most`. For a column of dates or times, these are the first and the last day, as texts
+        like 2026-11-29. Columns are left out if they have no value, if their values have no order, or if their smallest
+        or largest number is infinite or NaN.
         """
         kinds = {name: kind for name, kind in self.columns.items() if kind != "nothing"}
         values: dict[str, set[Any]] = {name: set() for name in kinds}
@@ -149,8 +150,8 @@ class ServedGallery:
         return {name: {"kind": kinds[name], **offer} for name, offer in offers.items() if offer}
 
     def warm(self) -> None:
-        """Load the image encoders, so that the first uploaded photo does not wait for them. A multi-vector model needs
-        none, because its query photos are in the index. Nothing happens if the index has no encoders."""
+        """Load the image encoders, so that the first uploaded photo does not wait for them. Nothing is loaded for a
+        multi-vector model, because its query photos are in the index. Nothing happens if the index has no encoders."""
         if not self.searcher.multi_vector:
             with suppress(JointspaceError):  # Imported features have no encoder. A request reports the error again.
                 self.features(_jpeg(Image.new("RGB", (WARM_UP_SIDE, WARM_UP_SIDE))))
@@ -185,16 +186,18 @@ class ServedGallery:
     def see(self, photograph: "bytes | OfGallery") -> Photograph:
         """Return a query photo in a form that the searcher accepts. The photo is read and encoded during the search.
 
-        `photograph` is the bytes of an uploaded file, or an image of this or another gallery. The search raises
-        UnreadableImage if the bytes are not an image. If an image of a gallery cannot be read or encoded, the vector
-        that this gallery stores for the image is used, provided that both galleries have the same collection and image.
+        `photograph` is the bytes of an uploaded file, or an image of this or another gallery. If the model has one
+        vector per photo, the search raises UnreadableImage for bytes that are not an image. If an image of a gallery
+        cannot be read or encoded, the vector that this gallery stores for the image is used, provided that both
+        galleries have the same collection and image.
         """
         if isinstance(photograph, OfGallery):
             return partial(self._see_again, photograph)
         return photograph if self.searcher.multi_vector else partial(self.features, photograph)
 
     def _see_again(self, image: "OfGallery") -> Items:
-        """Embed an image of a gallery from its file. If that fails, return the vector that this gallery stores for it.
+        """Embed an image of a gallery from its file. If that fails, return the vector that this gallery stores for the
+        image.
 
         Raises the JointspaceError of the first attempt if this gallery has no vector for the same image.
         """
@@ -240,8 +243,8 @@ class ServedGallery:
         return self._sentences([image_id]).get(image_id, [])
 
     def captions(self, image_ids: Sequence[int]) -> list[str | None]:
-        """Return the first caption of each image, in the order of `image_ids`. It is None for an image without a
-        caption and for an id that is not in the index."""
+        """Return the first caption of each image, in the order of `image_ids`, or None for an image without a caption
+        and for an id that is not in the index."""
         texts = self._sentences(image_ids)
         return [next(iter(texts.get(image_id, ())), None) for image_id in image_ids]
 
@@ -389,7 +392,8 @@ class ServedIndex:
         self._warning = ""
 
     async def renewed(self) -> ServedGallery:
-        """Return the gallery of the index, which is opened again before if the index was replaced (see the class)."""
+        """Return the gallery of the index. If the index was replaced on disk, it is first opened again (see the
+        class)."""
         async with self._lock:
             if time.monotonic() - self._looked > CHECK_SECONDS:
                 await asyncio.to_thread(self._renew)
@@ -447,7 +451,8 @@ class Describer:
 
 @dataclass(frozen=True)
 class Service:
-    """Everything that requests share: indexes and generators by name, limits, metrics, and thread pools.
+    """Everything that requests share: `indexes` and caption generators (`describers`) by name, limits, metrics, and
+    thread pools.
 
     Each kind of work has its own thread pool with a queue, so that uploads do not delay thumbnails. `searching` may
     have several threads. The other pools have one thread each: `checking` checks uploads, `encoding` encodes photos,

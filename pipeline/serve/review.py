@@ -42,8 +42,9 @@ class Step(BaseModel):
 class ReviewedPair:
     """A photo with its suspicious `captions`, which are either a single caption or all captions of the photo.
 
-    `others` are the captions of the photo that are not suspicious. `pair` is the name of the photo and the suspicious
-    caption, by which the file of decisions identifies the pair. This caption is empty if all captions are suspicious.
+    `image_id` is the id of the photo in the gallery, and `others` are the captions of the photo that are not
+    suspicious. `pair` is the name of the photo and the suspicious caption, by which the file of decisions identifies
+    the pair. This caption is empty if all captions are suspicious.
     """
 
     pair: Pair
@@ -56,9 +57,9 @@ class ReviewedPair:
 class Review:
     """The pairs of an audit, whose photos are in `gallery`, and the file of decisions at `path`.
 
-    The captions of the first `probable` pairs are probably wrong. The remaining pairs are those of all other pairs of
-    the collection whose caption and photo fit each other worst. `command` is the command, shown on the page, that
-    leaves out the captions with the decision `wrong`.
+    The captions of the first `probable` pairs are probably wrong. The remaining pairs are the pairs whose caption and
+    photo fit each other worst among all other pairs of the collection. `command` is the command, shown on the page,
+    that leaves out the captions with the decision `wrong`.
     """
 
     gallery: ServedGallery

@@ -79,8 +79,9 @@ async def _photograph(
 ) -> bytes | OfGallery:
     """Return the bytes of an uploaded photo, or a reference to a photo of an index.
 
-    Raises InputError if the request has neither or both, or if the upload is not an image of an allowed size. Raises
-    HTTPException with status 413 if the file of the upload is too large, and with status 404 if there is no model `of`.
+    Raises InputError unless the request has either a file, or an `image_id` together with `of`. Raises InputError also
+    if the upload is not an image of an allowed size. Raises HTTPException with status 413 if the file of the upload is
+    too large, and with status 404 if there is no model `of`.
     """
     if (photograph is None) == (image_id is None) or (image_id is None) != (of is None):
         raise InputError(
@@ -151,7 +152,8 @@ Asking = Annotated[Question, Depends()]
 
 @router.get("/api/health")
 async def health(service: Shared) -> dict[str, Any]:
-    """Return the status `ok` and the names of the models. The server answers as long as it works."""
+    """Return the status `ok` and the names of the models, also while the server refuses other requests because it has
+    too many."""
     return {"status": "ok", "models": list(service.indexes)}
 
 
@@ -208,8 +210,8 @@ async def find_images(
 
     Without `sort`, the best match comes first. With `sort`, the likely matches are sorted by the values of a column:
     dates with the newest first, and other values in ascending order. A minus before the name of the column reverses the
-    order. If the index has no line between likely matches and others, `remark` says why, and the `top` best matches are
-    sorted.
+    order. If the index has no line between likely matches and others, `remark` says why, and `sort` sorts the `top`
+    best matches, or all matches if each of them has all words of the text.
     """
     question.require_short(sentence, *minus)
     search = partial(question.gallery.images, sentence, match_text=match_text, minus=minus, sort=sort)
@@ -278,7 +280,7 @@ async def find_by_arithmetic(
     the texts in `plus`.
 
     The first `among` results (see /api/models) are sorted by the distances of their vectors to the mean of these
-    vectors. Their scores may therefore increase with the rank.
+    vectors. The scores of these results may therefore increase with the rank.
     """
     words = [*minus, *plus]
     question.require_short(*words)
@@ -302,7 +304,7 @@ async def describe_photograph(
     """Generate captions for a photo, which is an uploaded file (`photograph`) or a photo of an index (`image_id` and
     `of`).
 
-    The request is refused with status 503 if too many photos are being captioned or wait for it.
+    The request is refused with status 503 if too many photos are being captioned or wait to be captioned.
     """
     if isinstance(photograph, OfGallery):
         photograph, _ = await service.run(service.showing, photograph.read)
@@ -334,7 +336,8 @@ async def list_photographs(question: Asking) -> answers.BrowseAnswer:
 @router.get("/api/models/{model}/columns")
 async def list_columns(service: Shared, model: str, gallery: Asked) -> answers.ColumnsAnswer:
     """List the columns that a condition can use, with the values of texts and truth values, or the smallest and largest
-    value of numbers and dates. Columns without values are left out."""
+    value of numbers and dates. Columns without values, columns whose values have no order, and columns whose smallest
+    or largest number is infinite or NaN are left out."""
     columns, _ = await service.run(service.searching, lambda: gallery.facets)
     offers = {name: answers.FacetAnswer(**offer) for name, offer in columns.items()}
     return answers.ColumnsAnswer(model=model, columns=offers)
@@ -369,21 +372,21 @@ OfImage = Annotated[Pictured, Depends()]
 @router.get("/api/models/{model}/photographs/{image_id}", response_class=Response)
 async def show_photograph(image: OfImage) -> Response:
     """Return a thumbnail (JPEG) of a photo, without the metadata of its file. The answer has status 404 if the photo is
-    not in the index, if its file cannot be read, or if the file has changed since the photo was indexed."""
+    not in the index, if its file cannot be read or decoded, or if the file has changed since the photo was indexed."""
     return _jpeg(await image.ask(image.gallery.thumbnail))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/large", response_class=Response)
 async def show_large_photograph(image: OfImage) -> Response:
     """Return a large JPEG of a photo, without the metadata of its file. The answer has status 404 if the photo is not
-    in the index or its file cannot be read."""
+    in the index, if its file cannot be read or decoded, or if the file has changed since the photo was indexed."""
     return _jpeg(await image.ask(image.gallery.large))
 
 
 @router.get("/api/models/{model}/photographs/{image_id}/original", response_class=Response)
 async def give_original(image: OfImage) -> Response:
     """Return the original file of a photo, with its metadata. The answer has status 404 unless the setting
-    `serve.originals` allows it."""
+    `serve.originals` allows it, and if the photo is not in the index or its file cannot be read or has changed."""
     if not image.service.originals:
         raise HTTPException(
             404, "This server does not serve original files. Request the large JPEG of the photo instead."

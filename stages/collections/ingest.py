@@ -84,7 +84,7 @@ def _reads(config: "Config", layout: Layout) -> Inputs:
 def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: bool = False) -> None:
     """Read a collection, check every photo, and write the manifest of the usable photos and their captions.
 
-    If the job is killed, the next one does not decode photos again that were already checked.
+    If the job is killed, the next job does not decode photos again that were already checked.
     """
     from tqdm import tqdm
 
@@ -169,8 +169,8 @@ def ingest(run: StageRun, job: Job, processes: int | None = None, check_splits: 
 def _inspect(
     run: Run, folder: "CollectionFolder", assembly: "Assembly", parts: Path, processes: int | None
 ) -> Iterator[Any]:
-    """Check each photo of `assembly`, and yield its Inspection, or a Failure if it cannot be used. Results are kept in
-    the folder `parts`, from which an interrupted check is resumed.
+    """Check each photo of `assembly`, and yield its Inspection, or a Failure if the photo cannot be used. Results are
+    kept in the folder `parts`, from which an interrupted check is resumed.
 
     `processes` is the number of decoding processes (None: the number of threads). With the key `scheduler`, a Dask
     cluster checks the photos instead.
@@ -234,7 +234,8 @@ def _describe_decisions(path: Path, takedown: "Takedown", decided: Set[str]) -> 
 
 
 def _require_usable(collection: "Collection", settings: "CollectionSettings", report: Path) -> None:
-    """Check the collection with `Collection.check`, which raises InputError or RejectLimitError if it cannot be used.
+    """Check the collection with `Collection.check`, which raises InputError or RejectLimitError if the collection
+    cannot be used.
 
     If the check fails, there is no manifest, so the rejects are written to the file `report`. A `report` of an earlier
     job is removed.

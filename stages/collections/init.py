@@ -22,7 +22,7 @@ MIN_IMAGES_FOR_REPORT = 200
 VECTORS = "vectors"
 """The format of a collection that has precomputed vectors and no photos."""
 MAX_SHOWN = 3
-"""Maximum number of rejected rows that the command prints. It is also the maximum for folders and for indexes."""
+"""Maximum number of rejected rows, of folders, and of indexes that the command names in its output."""
 MAX_OPENED = 20
 """Maximum number of photos that are opened to look for descriptions in their metadata, if there are no captions."""
 MIN_DIVIDED_IMAGES = 5
@@ -188,7 +188,8 @@ def _lines(
     encoder: str | None,
     weights: Path | None,
 ) -> Iterator[str]:
-    """Yield the lines that the command prints about the collection. `encoder` and `weights` are its options."""
+    """Yield the lines that the command prints about the collection. `seen` has the findings, and `encoder` and
+    `weights` are options of the command."""
     from pipeline.collections.records import KIND_NAMES
 
     parts = [f"{count:,} {KIND_NAMES[what]}" for what, count in seen["counts"].items()]
@@ -246,7 +247,7 @@ def _lines(
 def _read(found: "Detected") -> "tuple[Intake, Tally]":
     """Read the lists and file names of the collection, and check the records without opening photos.
 
-    Return the records, and the counts of ignored files.
+    Return the records, which the caller must close, and the counts of files that were read or ignored.
     """
     from tqdm import tqdm
 
@@ -317,9 +318,9 @@ def _refusals(intake: "Intake") -> Iterator[str]:
 
 
 def _name_unread_splits(intake: "Intake", form: str) -> Iterator[str]:
-    """Yield a line for the user if folders have names of splits, but are not read as splits.
+    """Yield a line for the user if folders have the names of at least two splits, but are not read as splits.
 
-    Folders are not read as splits if the photos in them were assigned to splits at random.
+    A folder counts as not read if photos in it are assigned to splits at random.
     """
     from pipeline.collections.formats.lists import split_in
 
@@ -356,7 +357,7 @@ def _explain_captions(found: "Detected", intake: "Intake") -> Iterator[str]:
 
 
 def _count_captions(intake: "Intake", splits: dict[str, int]) -> Iterator[str]:
-    """Yield lines for the user about empty captions, and about captions without which no model can be fitted.
+    """Yield lines for the user about empty captions, and about missing captions without which no model can be fitted.
 
     `splits` has the number of photos of each split.
     """
@@ -555,7 +556,7 @@ def _name_vectors(found: "Detected", splits: dict[str, int], encoder: str | None
 def _name_network(weights: Path) -> str:
     """Return the name of the network with which the file name of `weights` begins, such as resnet50.
 
-    Raises UsageError if it begins with no name of a network.
+    Raises UsageError if the file name does not begin with the name of a network.
     """
     from pipeline.config.encoders import NETWORKS
     from pipeline.errors import UsageError

@@ -22,10 +22,10 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
     """Suggest which photos to caption first.
 
     The command chooses photos by their features: the features of a RUN, which may have no captions, or a file of
-    VECTORS with the names of the photos (such as images.npy with images.txt). It writes captions.tsv, in which you
-    write a caption after the tab of each line, and splits.tsv. Photos of the run with a caption are not suggested. A
-    tenth of the suggested photos are random photos for dev, and a tenth for test. If no photo had a caption before, put
-    both files into the folder of the photos, and `init` and `run` fit a model to your captions.
+    VECTORS with the names of the photos (such as images.npy with images.txt). The command writes captions.tsv, in which
+    you write a caption after the tab of each line, and splits.tsv. Photos of the run with a caption are not suggested.
+    A tenth of the suggested photos are random photos for dev, and a tenth for test. If no photo had a caption before,
+    put both files into the folder of the photos, and `init` and `run` fit a model to your captions.
     """
     from pipeline.models.linear.selection import choose_photos
     from pipeline.storage.batch import publish_text
@@ -50,7 +50,8 @@ def command(source: Path, count: int, output: Path, seed: int) -> None:
 
 
 def _read_vectors(source: Path) -> "tuple[dict[str, np.ndarray], list[str], np.ndarray]":
-    """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file.
+    """Read the vectors (n, D) of each image encoder of a run, or the vectors of a file. Return them as name of the
+    encoder -> vectors, with the name `images` for the vectors of a file.
 
     Also return the names (n,) of the photos, and the rows of the photos with captions, which a file does not have.
 

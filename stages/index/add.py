@@ -1,4 +1,4 @@
-"""`add`: adds photos to the indexes of a run, in place."""
+"""`add`: adds photos to the indexes of a run in place, or to a copy of one index."""
 
 import logging
 import os
@@ -23,8 +23,8 @@ if TYPE_CHECKING:
     from pipeline.storage.manifest import Manifest
 
 BATCH_ROWS = 1 << 16
-"""Maximum number of captions of the added photos that are in memory at a time, while it is counted how many of them the
-index lacks."""
+"""Maximum number of captions of the added photos that are in memory at a time while the command counts how many of them
+the index lacks."""
 
 
 @click.command("add", cls=Command, former={"--output": "--copy-to"})
@@ -35,9 +35,9 @@ def command(index: Path, source: Path, output: Path | None) -> None:
     """Add photos and captions to an index and its run.
 
     FOLDER is a folder of photos, a tar shard, a table, the run of INDEX after it has grown, or another index of the
-    same model. The photos are also added to the other indexes of the run, unless FOLDER is an index. Photos that
-    an index already has, or that were removed from it, are skipped. A running `serve` shows the change. Run the same
-    command again to resume.
+    same model. The photos are also added to the other indexes of the run, unless FOLDER is an index. Photos that an
+    index already has, or that were removed from it, are skipped. If FOLDER is an index, each of its shards with a new
+    photo is added as a whole. A running `serve` shows the change. Run the same command again to resume.
     """
     from pipeline.index.text_index import prepare_text_index
     from pipeline.run.reading.application import RECORD, added_run
@@ -204,10 +204,11 @@ def _add_index(change: "Change", source: Path, removed: Set[str]) -> tuple[int, 
 
 
 def _add_run(change: "Change", run: Run, removed: Set[str]) -> tuple[int, int]:
-    """Add the images of a run that the index lacks, with their sentences, as a new index shard, if there are any.
+    """Add the images of a run that the index lacks, with their sentences, as a new index shard. Images that were
+    removed from the index are not added again. If no image is new, no shard is made.
 
     `removed` are hashes and paths of photos that were removed from the index. Return the number of images in the run's
-    indexed splits that were not removed, and the number of new ones.
+    indexed splits that were not removed, and the number of these images that the index lacked.
     """
     import numpy as np
 

@@ -140,7 +140,8 @@ def _is_part(folder: Path, model: str) -> bool:
 
 
 def _split(index_shard: str) -> tuple[str, int]:
-    """Return the model of an index shard, and the number of the shard, from its name MODEL or MODEL/NUMBER."""
+    """Return the model of an index shard, and the number of the shard from 0, from its name MODEL or MODEL/NUMBER. The
+    shard of the name MODEL has the number 0."""
     model, _, number = index_shard.partition("/")
     return model, int(number or 0)
 

@@ -1,4 +1,4 @@
-"""`export`: the vectors of an index, and the recipe for its queries, for other programs."""
+"""`export`: writes the vectors of an index, or the recipe for its queries, for other programs."""
 
 import logging
 from pathlib import Path

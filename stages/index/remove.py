@@ -1,4 +1,4 @@
-"""`remove`: removes photos and their captions from the indexes of a run, in place."""
+"""`remove`: removes photos and their captions from the indexes of a run in place, or from a copy of one index."""
 
 import logging
 import shlex
@@ -112,7 +112,8 @@ def _removed_before(index: "StoredIndex", lines: list[str]) -> dict[str, str]:
 def _satisfying(index: "StoredIndex", where: str, yes: bool) -> list[StoredPhoto]:
     """Return the photos of an index that satisfy the condition `where`.
 
-    Raises UsageError if there are none. If `yes` is false, prints their names and raises UsageError.
+    Raises UsageError if there is no such photo. If `yes` is false, the names of the photos are written to stdout, and a
+    UsageError asks for the option --yes.
     """
     from pipeline.index.conditions import Predicate
     from pipeline.storage.index_changes import photos_of
@@ -178,7 +179,7 @@ def _list_removed(change: "Change", photos: list[StoredPhoto]) -> None:
 def _remove_from(shard: "IndexShard", named: set[int], output: Path) -> None:
     """Write one index shard to `output` without the images in `named`, a set of image ids of this shard.
 
-    Writes nothing if the shard has none of these images.
+    Nothing is written if the shard has none of these images.
     """
     import numpy as np
 

@@ -29,12 +29,12 @@ EXAMPLE = 'jointspace search INDEX "a red bus"'
 class Query:
     """A query for an index: a `sentence`, or the photo in the file `image_path`.
 
-    A photo finds captions. With `similar` it finds similar photos, with `text` it finds photos that match the photo and
-    the text, and with `minus` and `plus` it finds similar photos without and with these words. `weight` (0 to 1) is the
-    weight of `text`, and the weight of the photo is 1 - `weight`. `among` is the number of nearest photos that are
-    reranked for `minus` and `plus` of a photo. `regions` asks for regions of photos. `match_text` says whether the
-    words of `sentence` are also searched as text, and `sort` is a column that sorts its likely matches. `where` is a
-    condition on the columns of the photos, and `top` is the number of results.
+    A photo finds captions. With `similar` it finds similar photos, and with `text` it finds photos that match the photo
+    and the text. `minus` and `plus` are words that are subtracted from and added to the query, and with them a photo
+    finds photos too. `weight` (0 to 1) is the weight of `text`, and the weight of the photo is 1 - `weight`. `among` is
+    the number of nearest photos that are reranked for `minus` and `plus` of a photo. `regions` asks for regions of
+    photos. `match_text` says whether the words of `sentence` are also searched as text, and `sort` is a column that
+    sorts its likely matches. `where` is a condition on the columns of the photos, and `top` is the number of results.
     """
 
     sentence: str | None = None
@@ -231,9 +231,9 @@ def _split_words(
 def find(searcher: "Searcher", query: Query, config_path: Path | None = None) -> "Answer":
     """Answer one query with photos, regions of photos, or the captions of a photo, the best first.
 
-    The section `collection` of the configuration in `config_path`, or of the default configuration if it is None,
-    limits the size of the query's photo. Raises InputError if the model knows no word of the query or if the photo
-    cannot be used, and UsageError if the index has no data for this kind of query.
+    The section `collection` of the configuration in `config_path`, or of the default configuration if `config_path` is
+    None, limits the size of the query's photo. Raises InputError if the model knows no word of the query or if the
+    photo cannot be used, and UsageError if the index has no data for this kind of query.
     """
     if query.sentence is not None:
         if query.regions:
@@ -293,10 +293,11 @@ def _answer_each(searcher: "Searcher", path: Path, query: Query, as_json: bool) 
     """Answer each line of the file at `path` that is not blank, as a text query with `where`, `top` and `match_text` of
     `query`.
 
-    If `as_json` is true, prints one JSON object for each query: its text, and either the results, the unknown words and
-    whether it is out of domain (if the index was calibrated), or the error. Otherwise prints each query with its table
-    below, and a blank line between two queries. Raises InputError if all lines are blank, and at the end
-    RejectLimitError if some queries could not be answered.
+    If `as_json` is true, the output has one JSON object for each query, with its text. The object of an answered query
+    also has the results, the unknown words, and, if the index was calibrated, whether the query is out of domain. The
+    object of any other query has the error. If `as_json` is false, the output has each query with its table below, and
+    a blank line between two queries. Raises InputError if all lines are blank, and at the end RejectLimitError if some
+    queries could not be answered.
     """
     from pipeline.foreign.files import read_lines
     from pipeline.index.queries import spell
@@ -335,8 +336,8 @@ def _encode(image_path: Path, searcher: "Searcher", config_path: Path | None) ->
     """Encode the photo of a query with the encoders of the index.
 
     Return the features of the photo, or the bytes of the file for a region model. The section `collection` of the
-    configuration in `config_path`, or of the default configuration if it is None, limits the size of the photo. Raises
-    InputError that names the file if it cannot be read or decoded.
+    configuration in `config_path`, or of the default configuration if `config_path` is None, limits the size of the
+    photo. Raises InputError that names the file if the file cannot be read or decoded.
     """
     from concurrent.futures import ThreadPoolExecutor
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 THUMBNAIL_SIDE = 320
-"""Length in pixels of the longer side of the photos that the page shows in its results."""
+"""Maximum length in pixels of the longer side of the photos that the page shows in its results."""
 SUMMARY = Path("evaluation", "summary.json")
 """Path of the list of evaluations, relative to the folder of a run."""
 HEAD_BYTES = 1 << 14
@@ -36,7 +36,7 @@ with a longer head is refused."""
 BYTES_PER_CHARACTER = 12
 """Maximum number of bytes of one character in an address: four bytes in UTF-8, each written as %XX."""
 SHUTDOWN_SECONDS = 5
-"""Number of seconds in which running requests must end when the server is stopped. Then they are aborted."""
+"""Number of seconds after which running requests are aborted when the server is stopped."""
 
 
 @dataclass(frozen=True)
@@ -236,10 +236,11 @@ def _listen(host: str, port: int) -> socket.socket:
 
 
 def _stamp(folder: Path) -> tuple[tuple[int, ...], ...] | None:
-    """Return a value that changes when the index in `folder` changes, or a list of removed photos in its run.
+    """Return a value that changes when the index in `folder` changes, and when a list of removed photos in the run of
+    the index changes.
 
-    Return None if there is no index, or if it cannot be read at the moment. Changes are also noticed if another index
-    of the run is damaged.
+    Return None if there is no index, or if the index cannot be read at the moment. Changes are also noticed if another
+    index of the run is damaged.
     """
     from pipeline.errors import IntegrityError
     from pipeline.storage.card import CARD
@@ -297,10 +298,11 @@ def _open_gallery(
 ) -> "ServedGallery":
     """Open the index in `folder` for the page.
 
-    `decode` decodes the bytes of a file of a photo. `encoders` encode the photos of queries. `run` is the folder of
-    the run whose parser reads the queries of a tree model, or None. `columns` has the columns of the collection that
-    the page shows, or is None for all columns. If `skip_verified` is true, files that were verified before and not
-    changed since are not hashed again.
+    `images_root` is the folder of the photos, or None for the folder that the card of the index names. `decode` decodes
+    the bytes of a file of a photo. `encoders` encode the photos of queries. `run` is the folder of the run whose parser
+    reads the queries of a tree model, or None. `columns` has the columns of the collection that the page shows, or is
+    None for all columns. If `skip_verified` is true, files that were verified before and not changed since are not
+    hashed again.
     """
     from pipeline.index.conditions import BUILT_IN_COLUMNS
     from pipeline.index.search import Searcher
@@ -340,7 +342,8 @@ def _encoder_of(index: "StoredIndex", encoders: "SharedEncoders") -> Callable[[b
 def _open_describers(
     run: Run, names: tuple[str, ...], galleries: Collection["ServedGallery"]
 ) -> dict[str, "Describer"]:
-    """Open caption generators of a run, and return them as name -> describer. A repeated name gets a number.
+    """Open the caption generators `names` of a run, and return them as name -> describer. A repeated name gets a
+    number.
 
     Each describer encodes photos with the encoders of one of the served indexes.
     """

@@ -92,7 +92,7 @@ def gather() -> Callable[..., IngestedCollection]:
 
 @pytest.fixture
 def collection(tmp_path: Path, photograph) -> Path:
-    """Make a valid collection in the format folder, and return its folder. Tests damage it.
+    """Make a valid collection in the format `folder`, which a test may then damage, and return the path of its folder.
 
     It has an image in the folder `images`, a sentence in captions.tsv and a split in splits.tsv for each name in SOUND.
     """

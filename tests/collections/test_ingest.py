@@ -106,8 +106,8 @@ def test_splits_that_the_collection_names_are_not_drawn(root: Path, tmp_path: Pa
 
 
 def test_only_unmatched_lines_of_the_own_list_are_warnings_of_the_run(root: Path, tmp_path: Path) -> None:
-    """Checks that a line of the list of removed photos, which an index has, gives no warning if its photo is gone. A
-    line of the user's takedown list does."""
+    """Checks that a line in an index's list of removed photos gives no warning if the photo of the line is gone, and
+    that such a line in the user's takedown list gives a warning."""
     removed = tmp_path / "index/ncca" / REMOVED
     removed.parent.mkdir(parents=True)
     removed.write_text("images/deleted.jpg\nimages/01.jpg\n")

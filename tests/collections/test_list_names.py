@@ -76,7 +76,7 @@ longer than other tests."""
 @pytest.fixture
 def root(tmp_path: Path, images: Path) -> Path:
     """Return the folder shared by all tests, with the photos in its subfolder `images`, after removing the lists of the
-    last test."""
+    previous test."""
     for path in images.parent.iterdir():
         if path != images:
             path.unlink()
@@ -435,7 +435,7 @@ IN_SHARD = {
     "x.parquet": [1, 2, 3, 4], "x.parquet/1.jpg": [2], "x.parquet::1.jpg": [2], "1.jpg": [2], "x.parquet/1": [2],
     "1": [2], "x.parquet::0": [1], "X.PARQUET/0.JPG": [1], "2.jpg": [], "x.parquet/2": [], "x.parquet/9": [],
 }  # fmt: skip
-"""Lines of a takedown list, each with the rows, from 1, of the photos in a Parquet file that it means. Two photos are
+"""Line of a takedown list -> the rows, from 1, of the photos in a Parquet file that the line means. Two photos are
 called 2.jpg."""
 
 

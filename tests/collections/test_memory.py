@@ -22,8 +22,8 @@ WORDS = "a brown dog runs over the green grass by the sea and a child throws it 
 
 
 def test_tables_larger_than_memory_are_sorted_on_disk(tmp_path: Path) -> None:
-    """Checks that tables with a limit of 50 MB of memory sort 75 MB, that they use temporary files for this, and that
-    they remove these files."""
+    """Checks that tables with a limit of 50 MB of memory sort half a million rows, which need more memory, that they
+    use temporary files for this, and that they remove these files."""
     count = 500_000
     owners = np.random.default_rng(7).integers(0, count // 2, count)
     schema = pa.schema([("seq", pa.int64()), ("owner", pa.int64()), ("text", pa.string())])
@@ -49,8 +49,8 @@ def records(count: int) -> Iterator[Record]:
 
 
 def peak(count: int, folder: Path) -> int:
-    """Ingest `count` synthetic images and return the peak memory of this process in MiB. One in a thousand images is a
-    duplicate. The function must run in a process of its own."""
+    """Ingest `count` synthetic images and return the peak memory of this process in MiB. Every thousandth image has the
+    same bytes, so all of these images but the first are duplicates. The function must run in a process of its own."""
 
     def outcomes(locations: Iterable[tuple[str, int | None, int | None]]) -> Iterator[Inspection]:
         for number, (path, *_) in enumerate(locations):

@@ -55,8 +55,8 @@ DAMAGES: dict[str, tuple[Callable[[bytes, tarfile.TarInfo], bytes], str, int]] =
     "compressed": (lambda data, _: gzip.compress(data), "not", 0),
     "empty": (lambda *_: b"", "not", 0),
 }
-"""Kind of damage -> a function that damages the bytes of a shard, given its last image, a part of the expected message,
-and the number of images that are still read."""
+"""Kind of damage -> three values: a function that returns the damaged bytes of a shard from its bytes and the tar
+header of its last image, the first word of the expected reason, and the number of images that are still read."""
 
 
 def test_long_json_is_rejected_for_its_length(tmp_path: Path, photograph, gather, monkeypatch) -> None:
@@ -89,7 +89,7 @@ def test_images_before_the_damage_and_other_shards_are_read(tmp_path: Path, phot
 def header(name: str, kind: bytes = tarfile.REGTYPE, size: int = 0, content: bytes = b"") -> bytes:
     """Return a tar member whose header declares `size` bytes, or the length of `content` if `size` is 0.
 
-    The `content` follows the header, whatever its length is. Negative sizes and sizes of more than eight octal digits
+    The `content` follows the header, whatever its length is. Negative sizes and sizes of more than eleven octal digits
     have the form of GNU tar.
     """
     info = tarfile.TarInfo(name)

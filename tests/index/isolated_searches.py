@@ -60,9 +60,11 @@ def search_every_way(asked: tuple[str, str]) -> list[str]:
 
 
 def open_forged(asked: tuple[Path, dict[str, object]]) -> int:
-    """Read a forged FAISS file, search it with and without a condition, and return the number of the two queries.
+    """Read a forged FAISS file, and search it for two queries, with and without a condition. Return the number of
+    queries that are answered, which is 2.
 
-    `asked` is the path of the file, and the values of an ExpectedIndex. An error of FAISS is raised.
+    `asked` is the path of the file, and the values of an ExpectedIndex. Raises the error with which the file is refused
+    or a search fails.
     """
     path, card = asked
     index = from_bytes(path.read_bytes(), "the index", ExpectedIndex(**card))

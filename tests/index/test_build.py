@@ -107,8 +107,8 @@ def test_input_that_cannot_be_indexed_is_refused() -> None:
 @pytest.mark.parametrize("factory", ["IVF40,Flat", "IVF40_HNSW8,SQ8", "PCA8,IVF40,PQ4x4fsr,RFlat"])
 @pytest.mark.parametrize("metric", ["inner_product", "euclidean"])
 def test_lists_fit_the_vectors_as_well_as_those_of_faiss(factory: str, metric: str, device) -> None:
-    """The mean distance between the vectors and their centroids is compared with FAISS's own training. 300 vectors are
-    equal, so some lists become empty."""
+    """Lists that PyTorch trains on `device` are compared with lists that FAISS trains, by the mean distance between the
+    vectors and their centroids. 300 vectors are equal, so some lists become empty."""
     vectors, _ = clustered(2000, 16)
     vectors[:300] = vectors[0]
     losses = []

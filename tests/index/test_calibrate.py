@@ -79,8 +79,8 @@ def expected_scores(folder: Path, rows: Rows) -> tuple[np.ndarray, np.ndarray]:
     (n,) of each photo of the index with the caption "a dog".
 
     The scores of a pair are standardised by the mean and deviation of the scores of its caption with all other photos.
-    The scores with "a dog" are standardised by the mean and deviation of all n of them.
-    The scores are computed from the vectors that the index in `folder` exports.
+    The scores with "a dog" are standardised by the mean and deviation of all n scores. All scores are computed from the
+    vectors that the index in `folder` exports.
     """
     run_command("export", folder, "--to", "parquet", "--output", folder.parent / "vectors")
     table = pq.read_table(folder.parent / "vectors" / "images.parquet")

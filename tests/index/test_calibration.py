@@ -1,4 +1,5 @@
-"""Likely matches: the coverage for indexes of any size, and the results of an index, a search and the page."""
+"""Tests of likely matches: their coverage for indexes of any size, and what an index, a search and the page say about
+them."""
 
 import json
 import math

@@ -1,4 +1,4 @@
-"""The chooser measures candidates, chooses the best candidate, and refuses requirements that none of them meets."""
+"""The chooser measures candidates, chooses the best candidate, and refuses requirements that no candidate meets."""
 
 from collections.abc import Callable
 
@@ -193,7 +193,7 @@ def test_an_index_that_is_faster_than_its_estimate_is_built(monkeypatch: pytest.
 
 
 def test_no_index_of_all_vectors_is_built_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """By simulated times, every index is too slow with all vectors, although no index is too slow on the sample."""
+    """With simulated times, every index is too slow with all vectors, although no index is too slow on the sample."""
     factories = []
 
     def count_build(factory: str, *arguments: object, **options: object) -> Built:

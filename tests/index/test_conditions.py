@@ -276,8 +276,8 @@ def test_permissive_filter_keeps_recall(factory: str) -> None:
 def test_a_search_with_fewer_allowed_vectors_visits_more_lists(
     share: float, wrapped: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """The results equal the best allowed vectors among the results of a search without a condition that visits more
-    lists: the usual number, divided by the share of the allowed vectors."""
+    """Filtered searches are compared with unfiltered searches that visit more lists: the usual number, divided by the
+    share of the allowed vectors. The best allowed vectors among the unfiltered results equal the filtered results."""
     monkeypatch.setattr("pipeline.index.filtering.MAX_BRUTE_FORCE_ROWS", 100)
     rng = np.random.default_rng(3)
     rows = 6000

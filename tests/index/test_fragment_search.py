@@ -30,8 +30,8 @@ def inverted(run: Path) -> Path:
 
 
 class WordVectorModel(dict):
-    """A model of word vectors that replaces the untrained model: number of a word -> its vector. Words that are not in
-    it have zeros as their vector."""
+    """A model of word vectors that replaces the untrained model: number of a word -> its vector. A word whose number is
+    missing has zeros as its vector."""
 
     def embed_sentences(self, sentences) -> MultiVectors:
         vectors = np.array([self.get(int(word), np.zeros(8)) for word in sentences.ids], np.float32)
@@ -39,8 +39,8 @@ class WordVectorModel(dict):
 
 
 def open_with_word_vectors(folder: Path) -> Searcher:
-    """Return a searcher of the index whose model gives twice the unit vector k to the word of thing k, as the synthetic
-    captions have it, and zeros to all other words."""
+    """Return a searcher of the index with a WordVectorModel. The model gives the word of thing k in THINGS twice the
+    unit vector k, and all other words zeros."""
     searcher = Searcher(open_index(folder))
     index = searcher._forms.vocabularies["tokens"].index
     model = WordVectorModel({index[thing]: 2 * np.eye(8)[k] for k, thing in enumerate(THINGS)})

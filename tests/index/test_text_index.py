@@ -1,4 +1,4 @@
-"""Words of queries in captions, file names and columns, compared with a scan of all texts."""
+"""Searches for the words of queries in captions, file names and columns, compared with a scan of all texts."""
 
 import datetime
 import json
@@ -43,8 +43,8 @@ QUERIES = (
     "horse OR boat", "NEAR(horse boat)", "^horse", "-horse", "{c0}: x", "horse\x00boat", "'; DROP TABLE words; --", "b",
     "horse-3.png", "horse-3", "missing",
 )  # fmt: skip
-"""Queries with words and parts of words in several scripts, an identifier in several spellings, file names, syntax of
-FTS5, and without a match."""
+"""Queries with words and parts of words in several scripts, an identifier in several spellings, file names and syntax
+of FTS5, and queries without a match."""
 
 
 @pytest.fixture(scope="module")
@@ -83,8 +83,8 @@ def plain_words(text: str) -> str:
 
 
 def scan(index: StoredIndex, query: str) -> set[int]:
-    """Return the rows of the photos whose texts have all parts of a query between spaces, by reading every text. Return
-    an empty set if there are more than 10."""
+    """Return the rows of the photos that match a query, by reading every text: all parts of the query between its
+    spaces, except stop words, are in the texts of the photo. Return an empty set if more than 10 photos match."""
     texts = [[row["path"], row.get("number"), row.get("place"), row.get("count")] for row in rows_of(index)]
     position = {row["image_id"]: number for number, row in enumerate(rows_of(index))}
     for caption in index.table("sentences").to_pylist():
@@ -204,8 +204,9 @@ def test_words_say_where_they_were_found_and_can_be_turned_off(museum: Path) -> 
 
 
 def test_results_are_merged_by_rank(museum: Path) -> None:
-    """The merged order equals the order by points that the test computes from the ranking of the vectors and the
-    ranking of the words."""
+    """The three photos that match the words come first, and these photos and all others are in the order of their
+    points, which the test computes from the ranking of the vectors and the ranking of the words. A larger number of
+    results begins with the same results."""
     searcher = Searcher(open_index(museum))
     query = "boat Rome"
     searched = TextQuery.parse("Rome")
@@ -311,7 +312,8 @@ def test_a_build_without_a_full_text_index_succeeds(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture, error: Exception,
     bundles: int,
 ) -> None:  # fmt: skip
-    """The full-text index cannot be made during the build. One warning is logged, and the first search makes it."""
+    """The full-text index cannot be made during the build. One warning is logged, and the first search makes the
+    full-text index."""
     monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path))
 
     def fail(*_: object) -> sqlite3.Connection:

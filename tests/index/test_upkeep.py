@@ -145,8 +145,9 @@ def test_shard_of_other_photos_stays_next_to_the_shards_of_the_run(
 
 
 def test_index_is_changed_in_place(runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    """`add` and `remove` change an index without --copy-to, also by the former names of the commands. Photos that are
-    already in the index are counted, and no temporary file remains."""
+    """`add` and `remove` change an index without --copy-to. The former names of the commands, `index-add` and
+    `index-remove`, have the same effect with their former options. Photos that are already in the index are counted,
+    and no temporary file remains."""
     caplog.set_level("INFO")
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     files = {path.name for path in start.rglob("*")}
@@ -431,8 +432,8 @@ def test_photos_are_added_to_every_index_of_the_run_that_can_take_them(
 def test_captions_that_an_addition_loses_are_counted(
     runs: dict[str, Path], tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """`add` brings the captions of new photos only. It counts the captions of the run that belong to photos which are
-    in the index already, but that the index lacks."""
+    """`add` brings the captions of new photos only, and counts the captions of the run that the index lacks although
+    the index already has their photos."""
     start = shutil.copytree(bundle_of(runs["small"], "Flat"), tmp_path / "index")
     run_command("add", start, runs["large"])
     assert "skipped" not in caplog.text

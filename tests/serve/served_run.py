@@ -33,7 +33,7 @@ def colour_of(thing: int) -> tuple[int, ...]:
 
 def see(data: bytes) -> dict[str, np.ndarray]:
     """Return the features of a synthetic photo, as encoder -> (1, dim), from the bytes of its file: the features of the
-    thing whose colour is nearest to the first pixel."""
+    thing whose colour is nearest to the colour of the first pixel."""
     pixel = np.array(PIXELS(data).getpixel((0, 0)))
     return features_of(THINGS[int(np.argmin([np.abs(pixel - colour_of(thing)).sum() for thing in range(8)]))])
 

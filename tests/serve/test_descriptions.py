@@ -18,7 +18,7 @@ from pipeline.serve.gallery import Describer
 BASE_URL = "http://127.0.0.1"
 DESCRIPTIONS_PATH = "/api/generators/{}/descriptions"
 MAX_WAITING = 16
-"""Largest number of photos that a server captions or lets wait for it at the same time."""
+"""Largest number of photos that are being captioned or wait to be captioned at the same time."""
 
 
 @pytest.fixture(scope="module")

@@ -84,7 +84,7 @@ years 1 to 9999."""
 
 def with_column(run: Path, folder: Path, kind: pa.DataType, values: list) -> Path:
     """Write a copy of the synthetic index of `run` to `folder`, in which the images have a column `own` of the type
-    `kind`. The three `values` alternate from image to image. Return `folder`."""
+    `kind`. The images have the three `values` in turn. Return `folder`."""
     bundle = IndexShard(run / "bundle")
     if isinstance(kind, pa.BaseExtensionType):
         own = kind.wrap_array(pa.array(values * (ROWS // 3), kind.storage_type))

@@ -211,8 +211,8 @@ def test_a_server_says_that_the_folder_of_photos_is_gone(
 def test_photos_that_another_index_of_the_run_lists_as_removed_are_hidden(
     run: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bundle: str
 ) -> None:
-    """Another index of the run lists a photo as removed that the served index still has, as it happens while `remove`
-    is running. No answer and no address shows the photo, even if the table is too large for memory."""
+    """A photo is in the served index, but another index of the run lists it as removed, as happens while `remove` is
+    running. No answer and no address shows the photo, even if the table is too large for memory."""
     monkeypatch.setattr("pipeline.serve.gallery.CHECK_SECONDS", 0)
     monkeypatch.setattr("pipeline.index.search.MAX_ROWS_IN_MEMORY", 1000 if bundle == "regions" else 0)
     for name, source in (("index/one", bundle), ("index/two", "bundle"), ("manifest", "manifest")):

@@ -1,4 +1,5 @@
-"""The review page writes decisions, takes each of them back, and refuses requests that the page did not send."""
+"""The server of the review page writes decisions, undoes each decision, and refuses requests that the page did not
+send."""
 
 import re
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Words as text, words to exclude, and the order by a column, in the API."""
+"""Tests of the API: it finds the words of a query in texts, excludes words, and sorts results by a column."""
 
 from pathlib import Path
 
@@ -22,8 +22,8 @@ def test_api_finds_words_and_sorts(run: Path, tmp_path: Path) -> None:
 
 def test_a_named_photo_stays_first_with_a_region_model(run: Path, tmp_path: Path) -> None:
     """A photo whose column `name` equals the query comes first, also if the results are sorted by another column. The
-    model knows the query "dog", so its results have boxes. It does not know the inventory number that is the second
-    query, so the photo is found by words alone and has no box."""
+    model knows the query "dog", so the results for "dog" have boxes. The model does not know the inventory number that
+    is the second query, so the photo is found by words alone and has no box."""
     names = [f"INV {row}/{row % 8:04d}" for row in range(24)]
     names[3] = "dog"
     museum = with_columns(run / "regions", tmp_path / "index", name=names, count=[*range(24)])

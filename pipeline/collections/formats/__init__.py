@@ -58,7 +58,8 @@ characters other than letters and digits, are counted as `others`."""
 
 
 def read(form: str, root: Path, options: Options) -> Iterator[Record]:
-    """Return the records of the collection, without the images that `collection.exclude` leaves out.
+    """Return the records of the collection in the folder `root`, without the images that `collection.exclude` leaves
+    out, and without the records of these images.
 
     `form` is the name of a format, or the import path of a reader.
     """
@@ -71,8 +72,8 @@ def list_files(root: Path, form: str, given: Mapping[str, str]) -> list[Path]:
     """Return the lists of a collection in the format `form`, or [] if the format has no lists.
 
     `given` is collection.files. Raises UsageError if `root` is not a folder, if `given` has an unknown key or a file
-    that does not exist, if several files have the usual name of a list, or if there is no file of vectors in the format
-    `vectors`.
+    that does not exist, if several files match a name in `given` or the usual name of a list, or if there is no file of
+    vectors in the format `vectors`.
     """
     return _lists(CollectionFolder(root, Options(given, {}, "train")), form) if form in NAMED else []
 
@@ -98,10 +99,11 @@ def describe_state(root: Path, form: str, given: Mapping[str, str], exclude: tup
 
 
 def count_files(root: Path, form: str, options: Options, tables: "Tables", takedown: bool = False) -> None:
-    """Count every file below `root` in the tally of the `options`, as read or as ignored for a reason.
+    """Count every file below `root` in the tally of the `options`, as read or as ignored for a reason. If
+    collection.files names shards without a pattern, only these shards are counted.
 
     `tables` are the tables of an intake, with the images that a list or the format names. If `takedown` is true, the
-    images of a takedown list have been removed from them.
+    images of a takedown list have been removed from these tables.
     """
     folder = CollectionFolder(root, options)
     tally = options.tally

@@ -69,8 +69,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of a folder.
 
     Images are in the order of splits.tsv, then of captions.tsv and weak.tsv, and all other images in the order of their
-    names. Raises UsageError if the folder has none of captions.tsv, weak.tsv and a metadata table, but other lists or
-    no photos, and collection.default_split is not gallery.
+    names. Raises UsageError if captions are expected but missing: collection.default_split is not gallery, there is no
+    captions.tsv, weak.tsv or metadata table, and the folder has other lists or no photos.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(FOLDER)
@@ -112,8 +112,8 @@ def read_folder(root: Path, options: Options) -> Iterator[Record]:
 def _metadata(folder: CollectionFolder, path: Path, own: Collection[str] | None) -> Iterator[ColumnsRecord | Reject]:
     """Yield the values of the user's own columns for each row of a table, or a Reject for a row without a file name.
 
-    `own` has the names of the columns to read, or is None to read all. Raises InputError if no column has one of the
-    names FILE_COLUMNS.
+    `own` has the names of the columns to read, or is None to read all. If no column has one of the names FILE_COLUMNS,
+    raises InputError for a CSV, TSV or Parquet table, and rejects each row of a JSONL table.
     """
     present = usual_names(column_names(folder, path))
     key = next((present[name] for name in FILE_COLUMNS if name in present), FILE_COLUMNS[0])

@@ -1,4 +1,5 @@
-"""Reads the lists of a collection strictly: lines, tab-separated fields, JSON, and lists of sentences within a text."""
+"""Strict reading of the lists of a collection: lines, tab-separated fields, JSON, and lists of sentences within a
+text."""
 
 import ast
 import json
@@ -21,7 +22,7 @@ SPLIT_NAMES = {
     **dict.fromkeys(("testing", "tests", "tst"), "test"),
     **dict.fromkeys(("unlabelled", "unlabeled"), "gallery"),
 }
-"""Other names for splits, with jointspace's names."""
+"""Other name for a split -> jointspace's name."""
 YEAR = re.compile(r"[-_ ]?\d+$")
 """A number at the end of the name of a split's folder, such as 2017 in `train2017`."""
 SENTENCE_KEYS = ("raw", "caption", "sentence", "text")
@@ -136,7 +137,8 @@ def encoding_of(data: bytes | str) -> str | None:
 def not_utf8(data: bytes | str) -> str:
     """Return the reason for rejecting bytes that are not UTF-8, or a text with lone surrogates in place of such bytes.
 
-    The reason names the probable encoding, and says how to convert the file.
+    The reason names the probable encoding and the command that converts the file. If no encoding is probable, it names
+    two examples of encodings instead, and asks for UTF-8.
     """
     if (name := encoding_of(data)) is None:
         return f"{NOT_UTF8}: the text has another encoding, such as GB18030 or WINDOWS-1251. Save the file as UTF-8"
@@ -148,8 +150,8 @@ def sentences(value: object, tally: Tally) -> list[Any]:
     """Return the sentences in the `value` of a field. Some may be values other than texts, which are rejected later.
 
     The `tally` counts texts that are read as lists. None has no sentences. A list has one sentence per item, an object
-    has it under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of JSON, Python
-    or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
+    has its sentences under one of SENTENCE_KEYS, and a text is a sentence. A text may also be a list in the form of
+    JSON, Python or numpy (`['a dog', "a hound"]`), and then its items are the sentences.
     """
     if value is None:
         return []
@@ -200,8 +202,8 @@ def document(
 ) -> Iterator[DocumentRecord]:  # fmt: skip
     """Yield the weak text of an image, unless all of its fields are empty.
 
-    `names` are the names of title, tags and description among the values, or None for a missing field. Lists are joined
-    with commas.
+    `values` has the values of a row by name, and `names` are the names of the title, tags and description among them,
+    or None for a missing field. Lists are joined with commas. The other arguments are fields of the DocumentRecord.
     """
     title, tags, description = (_joined(values.get(name)) if name else "" for name in names)
     if title or tags or description:
@@ -287,7 +289,8 @@ def _wrong_width(line: str, fields: list[str], widths: tuple[int, ...]) -> str:
 
 
 def repeated_name(header: Iterable[str]) -> str | None:
-    """Return the first column that a header names twice, or None. Several columns may be without a name."""
+    """Return the first column that a header names twice, or None if there is no such column. Several columns may be
+    without a name."""
     seen: set[str] = set()
     return next((name for name in header if name and (name in seen or seen.add(name))), None)
 
@@ -306,7 +309,7 @@ def json_items(folder: CollectionFolder, path: Path) -> Iterator[Any]:
 
     The rows are the items of a list, the items of the only list of objects in an object (`{"data": [...]}`), or one row
     for each name in an object of photos (`{"a.jpg": "a dog"}` or `{"a.jpg": {"caption": "a dog"}}`). Raises InputError
-    for other values.
+    for other values, and if the file cannot be read, is not JSON, or is larger than MAX_JSON_BYTES.
     """
     with _refusing(path):
         text = _json_text(folder, path)
@@ -335,7 +338,7 @@ def _list_mark(text: str, position: int) -> tuple[str, int]:
 
 
 def _object_items(value: Any, path: Path) -> Iterator[Any]:
-    """Yield the rows in an object of JSON, as `json_items` describes. Raises InputError if it has none of these
+    """Yield the rows in an object of JSON, as `json_items` describes. Raises InputError if the object has none of these
     forms."""
     values = value.values() if isinstance(value, dict) else ()
     record_lists = [items for items in values if isinstance(items, list) and items and isinstance(items[0], dict)]

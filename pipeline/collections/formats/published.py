@@ -83,7 +83,7 @@ def read_karpathy(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images of Karpathy's `dataset_*.json` with their splits and sentences, in the order of this file.
 
     `row` is the position of the image in the file, from 1. Raises UsageError if there is no such file, and InputError
-    if it is not a dataset of Karpathy.
+    if the file is not a dataset of Karpathy.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(KARPATHY)
@@ -115,7 +115,8 @@ def read_coco(root: Path, options: Options) -> Iterator[Record]:
 
     There is one file per split, with the lists `images` (id, file_name) and `annotations` (image_id, caption). `row` is
     the position in one of these lists, from 1. The images of captions_train2014.json are in `images/` or in
-    `train2014/`. If there is only one file, and collection.files does not name it, it has the default split.
+    `train2014/`. If there is only one file, and collection.files does not name it, its images have the default split.
+    Raises UsageError if there is no file, and InputError if a file does not have the two lists.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(COCO)
@@ -184,7 +185,8 @@ def read_pascal1k(root: Path, options: Options) -> Iterator[Record]:
 
     One HTML page has rows with an image, `<img src="CATEGORY/ID.jpg">`, and a table of its five sentences. The images
     are in one folder per category. The images of a category, sorted by name, get the splits in PASCAL_SPLITS in turn.
-    Raises InputError for a page without images, or in another encoding than UTF-8.
+    Raises UsageError if there is no page, and InputError for a page without images, and for a page that is neither
+    UTF-8 nor UTF-16 with a byte order mark.
     """
     folder = CollectionFolder(root, options)
     where = folder.locate(PASCAL1K)

@@ -36,7 +36,7 @@ ROWS_PER_BYTE = 8
 """Number of rows beyond FREE_ROWS that a Parquet file may declare for each byte of its size. A row with a name or a
 sentence takes more than one bit. A file that declares more rows is refused."""
 NOT_AN_OBJECT = 'not a JSON object: each row must be one, such as {"file": "a.jpg"}'
-"""The reason for rejecting a row of JSON."""
+"""The reason for rejecting a row of JSON that is not an object."""
 DELIMITERS = ",;\t|"
 UNQUOTED_DELIMITERS = "\t|"
 """Delimiters of tables that are often written without quoting."""
@@ -146,13 +146,13 @@ def column_names(folder: CollectionFolder, path: Path) -> list[str]:
 
 
 def is_text(path: Path) -> bool:
-    """Return whether the table is read as a CSV or TSV, which its suffix decides. A .txt file is, too. Its fields have
+    """Return whether the table is read as CSV or TSV: its suffix is .csv, .tsv or .txt. The fields of such a table have
     no type, and blanks around the names of its columns are removed."""
     return READERS.get(path.suffix.lower()) is _read_csv
 
 
 def schema(folder: CollectionFolder, path: Path) -> pa.Schema:
-    """Return the columns of a Parquet file and their types, after `try_first` has read them for trial.
+    """Return the columns of a Parquet file and their types, after `try_first` has read the file for trial.
 
     Raises InputError if the file is damaged.
     """
@@ -270,7 +270,8 @@ def _delimiter(header: str) -> str:
 
 
 def _is_quoted(lines: Iterator[str], delimiter: str) -> bool:
-    """Return whether quotation marks around a field are not part of the field.
+    """Return whether the fields of a table are quoted, so that quotation marks around a field are not part of the
+    field.
 
     Tables with tabs or bars are often written without quoting. A sentence may then begin with a mark that is not closed
     in its line, and the next line is a whole row. In a quoted table, the row would continue in the next line, which
@@ -335,7 +336,8 @@ def _is_jsonl(folder: CollectionFolder, path: Path) -> bool:
 def _read_parquet(folder: CollectionFolder, path: Path, columns: Names, needed: Names) -> Iterator[TableRow]:
     """Yield the rows of a Parquet file, which `try_first` has read for trial.
 
-    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column, only the value with them is lost.
+    Bytes that are not UTF-8 become lone surrogates, as in CSV. In an own column, only the value that has such bytes is
+    lost.
     """
     try_first(path, _exhaust, folder, path, columns, needed)
     number = 0

@@ -60,7 +60,7 @@ SPACELESS = re.compile("[\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3
 def read_table(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of the tables of collection.files.table, and then of the further table of each split, in the
     order of their rows. An image takes its split, weak text and own columns from its first row. Raises UsageError if
-    there is no table."""
+    there is no table, or if collection.files or collection.columns has an unknown key."""
     folder = CollectionFolder(root, options)
     where = folder.locate(TABLE)
     first = folder.require(where["table"], "table", TABLE["table"])
@@ -110,14 +110,15 @@ def _read_rows(
 
 
 def read_parquet(root: Path, options: Options) -> Iterator[Record]:
-    """Yield the records of Parquet files as the Hugging Face hub has them, read in place. A file that cannot be read is
-    rejected as a whole.
+    """Yield the records of Parquet files that contain photos, as the Hugging Face hub has them. The photos stay in
+    these files. A file that cannot be read is rejected as a whole.
 
     A row is an image, and a column contains the photo as `{bytes, path}` or as bytes. collection.files may name a
     pattern of shards for each split, or for `divided`. Shards of a pattern are in the order of their names. By default
-    all shards are read, as in the hub: a shard has the split at the beginning of its name or in the name of its folder,
-    or else the default split. If these splits are only train, only dev or only test, all shards have the default split.
-    Raises UsageError if no file matches a pattern, or if collection.files or collection.columns has an unknown key.
+    all shards are read, as in the hub. A shard then has the split at the beginning of its name, or else the split of
+    the nearest folder above it that is named after a split, or else the default split. If these splits are only train,
+    only dev or only test, all shards have the default split. Raises UsageError if no file matches a pattern, or if
+    collection.files or collection.columns has an unknown key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -182,10 +183,10 @@ def _read_shard(
 def find_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
     """Return the names of the columns of a table that are used, by the names that jointspace has for them.
 
-    They are the columns with usual names. Names may be in any language, so otherwise they are the column whose values
-    are files of photos, the column with the texts, and the column whose values are names of splits. Raises InputError
-    if the table cannot be read or has no header. Also raises InputError if no column has a usual name for file names,
-    and none or several have values that are file names.
+    A column is found by a usual name. Names may be in any language, so a column without a usual name is found by its
+    values, which are files of photos, texts, or names of splits. Raises InputError if the table cannot be read or has
+    no header. Also raises InputError if no column has a usual name for file names, and none or several have values that
+    are file names.
     """
     columns = usual_columns(folder, path)
     texts = sample_texts(folder, path)
@@ -222,7 +223,8 @@ def _split_column(folder: CollectionFolder, path: Path, names: Collection[str]) 
 def sample_texts(folder: CollectionFolder, path: Path) -> dict[str, list[str]]:
     """Return at most MAX_SAMPLED_VALUES values of each column of a table, as texts, by the name of the column.
 
-    They are from its first rows. Only texts and whole numbers that are not empty count, so a column may have no values.
+    The values are from the first rows of the table. Only texts and whole numbers that are not empty count, so a column
+    may have no values.
     """
     texts: dict[str, list[str]] = {name: [] for name in rows.column_names(folder, path)}
     for row in islice(rows.read_rows(folder, path, (), (), None), rows.MAX_SAMPLED_ROWS):
@@ -268,8 +270,10 @@ def with_text_columns(columns: dict[str, str], texts: dict[str, list[str]]) -> d
 
     `texts` has the first values of each column. If no column is the `sentence`, the first column with `caption` in its
     name and with sentences as values becomes the `sentence`, and nothing else changes. In all other cases, a `title` of
-    mostly one word is dropped. If there is then no sentence, title or description, the column with the longest texts
-    becomes the `description`, if these texts may be captions.
+    mostly one word is dropped. If no `sentence`, `title` or `description` is left, the unused column with the longest
+    texts becomes the `description`, if these texts may be captions. If the name of this column differs from the names
+    of other columns of such texts only in a number, as in text1 and text2, all of these columns together become the
+    `description`.
     """
     words = {name: sum(map(_count_words, values)) / len(values) for name, values in texts.items() if values}
     called = [name for name in words if "caption" in name.lower() and words[name] >= MIN_CAPTION_WORDS]
@@ -312,8 +316,8 @@ def usual_columns(folder: CollectionFolder, path: Path) -> dict[str, str]:
 def with_sentences(columns: dict[str, str]) -> tuple[dict[str, str], tuple[str, ...]]:
     """Use one of SUBSTITUTE_SENTENCES as the column of sentences if a table has none.
 
-    Return the columns by jointspace's names, and a note for the user if such a column is used. The mapping `columns`
-    then loses this column.
+    Return the columns by jointspace's names, and a note for the user if such a column is used. This column is then
+    removed from the mapping `columns` in place.
     """
     if "sentence" in columns or (ours := next(filter(columns.get, SUBSTITUTE_SENTENCES), None)) is None:
         return columns, ()

@@ -30,7 +30,8 @@ MAX_SHOWN_CHARACTERS = 40
 
 
 def sources(folder: CollectionFolder) -> tuple[foreign.Source, foreign.Source | None]:
-    """Return the location of the vectors of images, and of the vectors of texts if there are any.
+    """Return the location of the vectors of images, and the location of the vectors of texts, or None if there are
+    none.
 
     Raises UsageError if collection.files does not name vectors of images.
     """
@@ -47,7 +48,7 @@ def list_files(folder: CollectionFolder) -> list[Path]:
 
 
 def find_files(folder: CollectionFolder) -> dict[str, str]:
-    """Return the keys of collection.files for the vectors in a folder, or {} if it has no vectors of images.
+    """Return the keys of collection.files for the vectors in a folder, or {} if the folder has no vectors of images.
 
     The vectors are in a folder that clip-retrieval wrote, in files with descriptive names such as `photo_text.npy`, or
     in Parquet files. If all Parquet files are in one folder, they are one table. In all other cases, raises UsageError
@@ -94,8 +95,8 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """Yield the images in the order of the rows of their vectors.
 
     Each image is followed by the other columns of its row, if the vectors are in a table. Without vectors of texts, the
-    caption of the row follows too. With them, the sentences follow after all images. Several rows with one name are one
-    image, with the captions of all of them and the columns of the first.
+    caption of the row follows too. With vectors of texts, the sentences follow after all images. Several rows with one
+    name are one image, with the captions of all these rows and the other columns of the first row.
     """
     # The reader has a tally of its own, so that the user gets no note that a column of vectors is not kept.
     folder = CollectionFolder(root, replace(options, tally=Tally()))
@@ -148,7 +149,7 @@ def _owner(name: str) -> str | None:
 
 def nameless(images: Sequence[str]) -> list[str]:
     """Return names IMAGE#k for vectors of sentences without names. Vector i belongs to the image with the name
-    `images[i]`."""
+    `images[i]`, and k counts the vectors of this image from 0."""
     counts: dict[str, int] = {}
     names = []
     for image in images:

@@ -33,7 +33,7 @@ from pipeline.errors import InputError
 
 SHARDS = "**/*.tar"
 PHOTO_SUFFIXES = (".jpg", ".jpeg", ".png", ".webp", *sorted(IMAGE_SUFFIXES))
-"""Suffixes of a sample's photo. The first that the sample has counts, or else its only image."""
+"""Suffixes of a sample's photo. The first of these suffixes that the sample has counts, or else its only image."""
 DIGITS = re.compile(r"\d+")
 MAX_SUFFIX_CHARACTERS = 24
 """Largest number of characters of a suffix in the counts of ignored files. Longer suffixes are counted as `others`."""
@@ -48,8 +48,8 @@ MAX_HEADERS_BYTES = MAX_HEADER_BYTES * 8
 
 
 class TarMember(NamedTuple):
-    """A member of a tar: its name, the offset and number of its bytes, and its kind, which is `file`, `folder` or
-    `other` (a link, a device, a file with holes)."""
+    """A member of a tar: its `name`, the `offset` of its bytes in the tar, their number `size`, and its `kind`, which
+    is `file`, `folder` or `other` (a link, a device, a file with holes)."""
 
     name: str
     offset: int
@@ -138,8 +138,9 @@ def read(root: Path, options: Options) -> Iterator[Record]:
     """Yield the records of every shard.
 
     collection.files may name a pattern of shards for each split, or for `divided`. The shards of a pattern are in the
-    order of their names. The default is `**/*.tar` for the default split. Raises UsageError if no file matches a
-    pattern, or if collection.files has another key.
+    order of their names. The default is `**/*.tar` for the default split. If a shard is damaged, a Reject is yielded
+    for it, and the members before the damage are used. Raises UsageError if no file matches a pattern, or if
+    collection.files has another key.
     """
     folder = CollectionFolder(root, options)
     folder.check_keys((*SPLITS, DIVIDED))
@@ -194,8 +195,8 @@ def _members(descriptor: int, shard: str, exclusion: Exclusion, tally: Tally) ->
 
 
 def _left_out(name: str, shard: str, exclusion: Exclusion) -> str | None:
-    """Return why a member is ignored, or None. The folders `.` and `..`, which `tar` may write before a name, do not
-    make it hidden."""
+    """Return why a member is ignored, or None if it is not ignored. The folders `.` and `..`, which `tar` may write
+    before the name of a member, do not make the member hidden."""
     parts = [part for part in name.split("/") if part not in ("", ".", "..")]
     reason = exclusion.of_whole_path("/".join(parts)) if parts else None
     return reason or exclusion.excludes("/".join([shard, *parts]))
@@ -252,7 +253,8 @@ def _choose(suffixes: list[str], plain: tuple[str, ...]) -> str | None:
 
 
 def _why_unused(suffix: str, image: bool) -> str:
-    """Return why a member with the `suffix` is ignored, with its kind, such as `.mask_*.png` for `.mask_12.png`."""
+    """Return why a member with the `suffix`, which is an image if `image` is true, is ignored, with the kind of its
+    suffix, such as `.mask_*.png` for `.mask_12.png`."""
     kind = DIGITS.sub("*", suffix)
     kind = kind if len(kind) <= MAX_SUFFIX_CHARACTERS else "others"
     if image:
@@ -274,7 +276,7 @@ def _read_text(descriptor: int, key: str, file: str, member: TarMember) -> Itera
 
 def _read_json(descriptor: int, key: str, file: str, member: TarMember, tally: Tally | None) -> Iterator[Record]:
     """Yield the records of a JSON member: captions, weak text and own columns. Its `caption` is only read if a `tally`
-    is given, which counts captions that are lists."""
+    is given, which counts texts that are read as lists of captions."""
     if member.size > lists.MAX_TEXT_BYTES:
         yield Reject(file, None, "documents", _too_long(member))
         return
