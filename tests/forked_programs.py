@@ -1,8 +1,8 @@
-"""Runs Snakemake, commands and scripts in forks of the process of the tests.
+"""Runs Snakemake, commands and scripts in forks of the process that runs the tests.
 
-This process has already imported most modules, and the imports take most of the time of a short run. The jobs of a run
-of Snakemake are forks too: fork_client.py asks for them in place of the command in the shell of the job. Tests about
-starting or killing a process start a real process.
+The process of the tests has already imported most modules, and imports take most of the time of a short run. The jobs
+that Snakemake starts are forks too: their shells start fork_client.py, which asks the process of the tests for a fork
+that runs the command. Tests about starting or killing a process start a real process instead.
 """
 
 import gc
@@ -26,13 +26,13 @@ from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
 LONGEST = 900
-"""Seconds after which a run is killed."""
+"""Maximum number of seconds that a run may take before it is killed."""
 IMPORTED = (
     "snakemake.assets", "snakemake.cli", "snakemake.report.html_reporter", "snakemake.storage", "smart_open",
     "pyarrow.parquet", "pipeline.collections.formats", "pipeline.run.runner",
     "pipeline.run.reading.results",
 )  # fmt: skip
-"""Modules that Snakemake, the rules and the end of a run import late."""
+"""Modules that Snakemake, its rules and the end of a run import late. They are imported before the process forks."""
 
 
 PROGRAM = Path(sys.executable).with_name("jointspace")
@@ -40,23 +40,31 @@ PROGRAM = Path(sys.executable).with_name("jointspace")
 
 
 def environment() -> dict[str, str]:
-    """Return the environment of this process, in which Python finds this checkout and no code of users is allowed."""
+    """Return the environment variables of this process for a program that imports the modules of this checkout. The
+    variable that allows code of users is left out.
+    """
     return {name: value for name, value in os.environ.items() if name != "JOINTSPACE_ALLOW"} | {"PYTHONPATH": str(ROOT)}
 
 
 def snakemake(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run `python -m snakemake` with these arguments in `folder`. The output of the result is text."""
+    """Run `python -m snakemake` with `arguments` in `folder`, and return the exit code, the output and the errors as
+    text.
+    """
     preload({"all", "--configfile"} <= set(arguments) and not {"-n", "--unlock"} & set(arguments))
     return _complete(run_snakemake, folder, arguments)
 
 
 def jointspace(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run the command `jointspace` with these arguments in `folder`."""
+    """Run the command `jointspace` with `arguments` in `folder`, and return the exit code, the output and the errors as
+    text.
+    """
     return _complete(call_jointspace, folder, arguments)
 
 
 def python(folder: Path, *arguments: object) -> subprocess.CompletedProcess:
-    """Run a Python script with its arguments in `folder`."""
+    """Run a Python script in `folder`, and return the exit code, the output and the errors as text. The first argument
+    is the path of the script.
+    """
     return _complete(call_script, folder, arguments)
 
 
@@ -96,8 +104,9 @@ def fork(run: Callable[[], int]) -> int:
 
 
 def become(files: list[int], folder: str | Path, environment: dict[str, str]) -> None:
-    """Give this process another folder, other environment variables, and `files` (descriptors) as its standard input,
-    output and errors."""
+    """Give this process another current folder, other environment variables, and `files` (three descriptors) as its
+    standard input, output and error.
+    """
     for number, file in enumerate(files):
         os.dup2(file, number)
     os.chdir(folder)
@@ -109,7 +118,9 @@ def become(files: list[int], folder: str | Path, environment: dict[str, str]) ->
 
 
 def code_of(program: Callable[[], object]) -> int:
-    """Return the exit code with which `program` would end its process."""
+    """Call `program`, and return the exit code with which it would end its process. The code is 0 if `program`
+    returns.
+    """
     try:
         program()
     except SystemExit as ended:
@@ -141,7 +152,9 @@ def call_snakemake(arguments: list[str]) -> int:
 
 
 def serve(listener: socket.socket, ended: int) -> None:
-    """Run the commands that programs ask for, until the process of the descriptor `ended` has ended."""
+    """Run each command that a fork_client.py asks for at `listener`, in a child process per command, until another
+    process has ended. `ended` is a descriptor (pidfd) of the other process.
+    """
     jobs: list[int] = []
     while ended not in select.select([listener, ended], [], [])[0]:
         asked, _ = listener.accept()
@@ -151,8 +164,9 @@ def serve(listener: socket.socket, ended: int) -> None:
 
 
 def answer(asked: socket.socket) -> int:
-    """Run the command that fork_client.py asks for at the socket `asked`, send the exit code to fork_client.py, and
-    return it."""
+    """Run the command that a fork_client.py asks for over the connection `asked`. Send the exit code of the command to
+    the client, and return the exit code.
+    """
     message, files, _, _ = socket.recv_fds(asked, 1 << 20, 3)
     while more := asked.recv(1 << 20):
         message += more
@@ -175,10 +189,10 @@ def call_jointspace(arguments: list[str]) -> int:
 
 
 def limit_threads(count: int | None = 1) -> None:
-    """Tell the project to use `count` threads, or one thread if it is None, by the environment variables that it reads.
-    The libraries that are loaded already use one thread in any case.
+    """Set the environment variables that tell the project how many threads to use: `count`, or one if `count` is None.
+    The libraries that are loaded already use one thread in either case.
 
-    A fork has lost the threads of the libraries, so OpenMP would wait for them forever.
+    A fork does not have the threads of the libraries, so OpenMP would wait for these threads forever.
     """
     import torch
     from threadpoolctl import threadpool_limits

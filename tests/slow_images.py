@@ -6,8 +6,9 @@ from PIL import Image
 
 
 def many_scans(count: int, side: int = 2000) -> bytes:
-    """Make a progressive JPEG of one grey with `count` scans. Its last scan, of only 14 bytes if the side is 2,000
-    pixels, is repeated.
+    """Make a progressive JPEG with `count` scans of `side` by `side` grey pixels.
+
+    To reach this number, the last scan is repeated, which has only 14 bytes if the side is 2,000 pixels.
     """
     buffer = io.BytesIO()
     Image.new("L", (side, side), 128).save(buffer, "JPEG", progressive=True)

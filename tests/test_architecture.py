@@ -43,23 +43,23 @@ SHARED_BY_STAGES = {"catalogue", "commands"}
 """Modules of `stages` that a stage may import. It may not import another stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 KNOWN_CYCLES: set[frozenset[str]] = set()
-"""Groups of modules that import each other and still have to be separated."""
+"""Groups of modules that import each other although they should not. Each group is a task to separate its modules."""
 MODULES = sorted(path for room in ("pipeline", "stages", "jointspace") for path in (ROOT / room).rglob("*.py"))
 
 
 class Source(NamedTuple):
-    """The imports and the names of one file. Imports inside functions and under TYPE_CHECKING count as well."""
+    """The imports and the names of one Python file. Imports inside functions and under TYPE_CHECKING are included."""
 
     modules: set[str]
-    """Modules of `import MODULE`."""
+    """The modules that the file imports by `import MODULE`."""
     taken: list[tuple[str, str]]
-    """Pairs (MODULE, NAME) of `from MODULE import NAME`."""
+    """Pairs (MODULE, NAME) of `from MODULE import NAME`, as the file has them."""
     names: set[str | None]
     """All names that the file defines, imports or uses."""
     imports: set[str]
-    """Every module that the file imports. `from a import b` counts as `a` and as `a.b`."""
+    """Every module that the file imports. `from a import b` adds both `a` and `a.b`, because `b` may be a module."""
     executed: set[str]
-    """The `imports` outside of TYPE_CHECKING."""
+    """The members of `imports` that are imported outside of TYPE_CHECKING blocks."""
 
 
 @cache
@@ -78,7 +78,7 @@ def _source(path: Path) -> Source:
 
 
 def _imported(nodes: list[ast.AST]) -> set[str]:
-    """Return the modules that some nodes import."""
+    """Return the modules that the import statements among `nodes` import. `from a import b` adds `a` and `a.b`."""
     whole = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     parts = [(node.module, alias.name) for node in nodes if isinstance(node, ast.ImportFrom) for alias in node.names]
     return whole | {name for module, taken in parts for name in (module, f"{module}.{taken}")}
@@ -95,7 +95,7 @@ def _room(module: str) -> str:
 
 
 def _foreign(path: Path) -> set[str]:
-    """Return the imports of a module that its package may not have."""
+    """Return the modules and packages that the file `path` imports, although its package may not import them."""
     imports = _source(path).imports
     executed = _source(path).executed
     room = _room(_module(path))
@@ -145,7 +145,7 @@ def test_every_module_of_the_pipeline_is_in_a_package() -> None:
 
 def _import_cycles() -> set[frozenset[str]]:
     """Return the groups of modules of the project that import each other, directly or through other modules of the
-    project.
+    project. Each module is in at most one group.
     """
     sources = {_module(path): _source(path) for path in MODULES}
     needed: dict[str, set[str]] = {}
@@ -170,8 +170,8 @@ def _reachable(start: str, needed: dict[str, set[str]]) -> set[str]:
 
 
 def test_modules_import_each_other_only_in_the_known_cycles() -> None:
-    """Imports for annotations count too. The test fails for a new cycle. If a known cycle has disappeared, it must
-    be deleted from KNOWN_CYCLES.
+    """Imports for annotations are included. The test fails for a new cycle. It also fails for a cycle of KNOWN_CYCLES
+    that has disappeared, which must then be deleted from KNOWN_CYCLES.
     """
     assert _import_cycles() == KNOWN_CYCLES
 
@@ -229,6 +229,8 @@ def test_every_command_has_a_help_line() -> None:
 
 
 def test_no_file_is_loaded_with_pickle() -> None:
-    """Old versions of torch unpickle files by default."""
+    """Every call of `torch.load` and `np.load` in the project forbids pickled objects, which old versions of torch load
+    by default.
+    """
     calls = [call for path in MODULES for call in re.findall(r"(?<!s\.)\b(?:torch|np)\.load\(.*", path.read_text())]
     assert len(calls) > 3 and all(re.search("weights_only=True|allow_pickle=False", call) for call in calls), calls

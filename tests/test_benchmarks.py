@@ -1,4 +1,6 @@
-"""Every benchmark runs with --tiny, in sizes that are too small for a measurement."""
+"""Every benchmark except those in WITHOUT_TINY runs with the option --tiny, in sizes that are too small for a
+measurement, and writes a result.
+"""
 
 import json
 from pathlib import Path
@@ -34,12 +36,12 @@ LINE_KEYS = {
     "tuning_queries.py": "recall_of_captions",
     "vectors.py": "share",
 }
-"""Benchmarks that do not compare two functions -> a key of their lines of output."""
+"""Benchmarks that do not compare two functions -> a key that at least one JSON line of their output has."""
 SLOW = {
     "chooser.py", "cold_search.py", "dask_workers.py", "decoding.py", "epochs.py", "index.py", "million.py",
     "moments.py", "sae.py", "serve.py",
 }  # fmt: skip
-"""Benchmarks that take more than three CPU seconds even with --tiny."""
+"""Benchmarks that take more than three CPU seconds even with --tiny. Their tests have the mark `slow`."""
 SCRIPTS = [path.name for path in sorted((ROOT / "benchmarks").glob("*.py")) if "__main__" in path.read_text()]
 
 

@@ -16,7 +16,7 @@ from stages.catalogue import USER_COMMANDS
 from stages.cli import cli
 
 INDEX = Path(__file__).parent / "index/fixtures/868ca75c/one"
-"""The index of a finished run."""
+"""The folder of an index that an earlier version wrote."""
 
 
 @pytest.fixture(autouse=True)
@@ -26,7 +26,9 @@ def _work_in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> No
 
 
 def error_of(*words: object) -> JointspaceError:
-    """Return the error with which the command `jointspace` ends."""
+    """Call `jointspace` with the arguments `words`, and return the error with which the command ends. The test fails if
+    the command does not end with a JointspaceError.
+    """
     result = CliRunner().invoke(cli, list(map(str, words)))
     assert isinstance(result.exception, JointspaceError), result.output
     return result.exception
@@ -47,7 +49,9 @@ def test_search_refuses_a_missing_or_wrong_configuration() -> None:
 
 @pytest.fixture
 def run(tmp_path: Path) -> Path:
-    """Make the folder `results/mine` with the files by which commands recognise a run and its index."""
+    """Make the folder `results/mine` in the current folder, with the files by which commands recognise a run and its
+    index. Return the path of the folder.
+    """
     folder = Path("results/mine")
     (folder / "manifest").mkdir(parents=True)
     (folder / "manifest/manifest.json").write_text("{}")

@@ -1,4 +1,4 @@
-"""The choice of a device, with simulated GPUs, and the work on a GPU whose memory is full."""
+"""The choice of a device, and the size of batches on a simulated GPU whose memory is full."""
 
 import itertools
 import time

@@ -1,4 +1,4 @@
-"""Tests of the configurations that come with networks of other libraries, which may be hostile."""
+"""Tests that a hostile configuration of a network from another library is refused, and an honest one accepted."""
 
 from typing import Any
 

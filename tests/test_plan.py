@@ -1,4 +1,4 @@
-"""`plan` estimates a run from measurements on this machine, and `doctor` inspects the machine."""
+"""Tests that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the machine."""
 
 import json
 from functools import cache
