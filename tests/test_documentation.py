@@ -1,4 +1,4 @@
-"""Tests that README.md and docs/*.md describe this version.
+"""These tests show that README.md and docs/*.md describe this version.
 
 The programs on the pages run. Their commands, options, keys, modules and links exist. Statements that a program can
 check are true.

@@ -1,4 +1,6 @@
-"""Tests that parts can be added as docs/extending.md describes: in a user's own module, or as a file with a stage."""
+"""These tests show that parts can be added as docs/extending.md describes: in a user's own module, or as a file with a
+stage.
+"""
 
 import ast
 import json

@@ -1,5 +1,5 @@
-"""Tests that configurations, runs, commands and options in the spelling of the previous version still work, with a
-warning that has the new spelling.
+"""These tests show that configurations, runs, commands and options in the spelling of the previous version still work,
+with a warning that has the new spelling.
 """
 
 import logging

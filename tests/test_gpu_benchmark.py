@@ -1,5 +1,5 @@
-"""Tests that the benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may have, and that
-its verdict follows from its results.
+"""These tests show that the benchmark for GPUs runs on a CPU, with no more libraries than a machine with a GPU may
+have, and that its verdict follows from its results.
 """
 
 import argparse

@@ -1,4 +1,4 @@
-"""Tests that a collection grows by a shard, and that images are removed from it."""
+"""These tests show that a collection grows by a shard, and that images are removed from it."""
 
 import json
 import re
@@ -89,9 +89,9 @@ def test_only_a_new_shard_and_the_sums_are_computed(fitted: Path) -> None:
 
 @pytest.mark.slow
 def test_a_removed_image_leaves_no_trace(fitted: Path, tmp_path: Path) -> None:
-    """One image is removed by the command `remove`, and all train, dev and test images of its shard except some by the
-    takedown list. After a new run, only removed.txt may still contain the name or the hash of the removed image, and no
-    other file of the run contains its name, caption, hash or features.
+    """One image is removed by the command `remove`, and 17 other images of its shard by the takedown list. After a new
+    run, only removed.txt may still contain the name or the hash of the first image. No other file of the run contains
+    its name, caption, hash or features.
     """
     run = tmp_path / "run"
     shutil.copytree(fitted, run)

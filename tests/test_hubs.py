@@ -1,4 +1,6 @@
-"""Tests that a hostile configuration of a network from another library is refused, and an honest one accepted."""
+"""These tests show that a hostile configuration of a network from another library is refused, and an honest one
+accepted.
+"""
 
 from typing import Any
 

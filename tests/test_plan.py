@@ -1,4 +1,6 @@
-"""Tests that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the machine."""
+"""These tests show that `plan` estimates a run from measurements on this machine, and that `doctor` inspects the
+machine.
+"""
 
 import json
 from functools import cache

@@ -1,4 +1,4 @@
-"""Tests that control characters in captions, names and paths are shown as text."""
+"""These tests show that control characters in captions, names and paths are shown as text."""
 
 import json
 import logging
