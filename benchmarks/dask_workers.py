@@ -49,8 +49,9 @@ DIMENSIONS = 128
 
 
 def sum_shard(folder: Path, number: int) -> Moments:
-    """Return the moments of the shard `number` below `folder`: the sums of products of its features and tf-idf vectors,
-    computed as the stage `accumulate` computes them."""
+    """Return the moments of the shard `number` in `folder`: the sums of products of its features and tf-idf vectors,
+    computed as the stage `accumulate` computes moments.
+    """
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     accumulator = MomentsAccumulator(x.shape[1], DIM_Y, 1)
@@ -61,9 +62,10 @@ def sum_shard(folder: Path, number: int) -> Moments:
 
 
 def embed_shard(folder: Path, number: int) -> int:
-    """Project the features and tf-idf vectors of the shard `number` below `folder` by random matrices, and write the
-    result, with rows of unit length, as a shard of embeddings. Return 1, which the caller adds up to the number of
-    shards."""
+    """Multiply the features and tf-idf vectors of the shard `number` in `folder` by random matrices, scale the rows to
+    unit length, and write them as a shard of embeddings. Return 1, so that the sum of the results is the number of
+    shards.
+    """
     x = Shard(shard_path(folder / "features", number), FEATURES)["features"]
     y = VectorShard(shard_path(folder / "tfidf", number)).matrix
     rng = np.random.default_rng(0)

@@ -2,9 +2,9 @@
 
     python benchmarks/index_shards.py [--tiny]
 
-The vectors are synthetic and form clusters. Each index is an inverted file. Its number of lists is the square root of
+The vectors are synthetic and form clusters. Each index is an inverted file, whose number of lists is the square root of
 the number of all vectors. It is tuned to a recall@10 of 0.95 among its own vectors, and is searched in the form of its
-file. The index shards have the lists of the first shard, which are trained on all vectors, as `build-index` makes them.
+file. All index shards have the lists of the first shard, which are trained on all vectors, as `build-index` makes them.
 `ours` is the time for searching all index shards and merging their results, and `reference` is the time for searching
 the one index, for queries one by one and for a batch. `recall` has the recall@10 of both compared with exact search.
 Then separate processes build the largest index shard and the one index. `mebibytes` has the peak memory of both,
@@ -50,7 +50,8 @@ def make_vectors(rows: int, seed: int) -> np.ndarray:
 
 
 def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = None) -> TrainedIndex:
-    """Build and tune an index of `vectors`. Return it in the form in which other index shards can use its lists.
+    """Build and tune an index of `vectors`. Return the index, its factory string and its setting, from which other
+    index shards take their lists.
 
     `shared` is the index whose lists are used, or the vectors on which the lists are trained (default: `vectors`).
     """
@@ -62,7 +63,9 @@ def build_index(vectors: np.ndarray, shared: Vectors | TrainedIndex | None = Non
 
 
 def open_gallery(index: faiss.Index) -> Gallery:
-    """Return the gallery of an index, opened from its bytes as `search` opens them from its file."""
+    """Return the gallery of an index. The index is opened from its bytes, in the way in which `search` opens an index
+    file.
+    """
     return Gallery(view_bytes(to_bytes(index), "index", ExpectedIndex(index.ntotal, index.d, "inner_product")))
 
 
@@ -88,7 +91,9 @@ def recall(gallery: Gallery, queries: np.ndarray, right: np.ndarray) -> float:
 
 
 def building_memory(rows: int) -> int:
-    """Return the MiB that a process needs to build an index of `rows` vectors, without the memory of the vectors."""
+    """Return the MiB that a new process needs to build an index of `rows` vectors, without the memory of the
+    vectors.
+    """
     command = [sys.executable, __file__, "--build", str(rows)]
     return json.loads(subprocess.run(command, capture_output=True, text=True, check=True).stdout)
 

@@ -1,6 +1,6 @@
 """Functions that compare two implementations on a busy machine.
 
-Both run in turn in one process, and the result is the median of the ratios of their times.
+Both implementations run in turn in one process, and the result is the median of the ratios of their times.
 """
 
 import argparse
@@ -15,15 +15,14 @@ from typing import Any
 
 _tiny = False
 MIN_CPU_SECONDS = 1e-6
-"""Shortest measurable time in CPU seconds. `compare` divides by it if a function needs less."""
+"""Shortest measurable time in CPU seconds. `compare` divides by this time if the first function needs less."""
 
 
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
-    """Return the options of a benchmark.
+    """Add the option `--tiny` to `parser`, parse the command line, and return the options of a benchmark.
 
-    This function adds the option `--tiny`, which shows within seconds that the benchmark runs, but gives no valid
-    figures. The options, and the constants of the `module` (its globals), then have the values in `tiny`, and each
-    comparison takes one pair.
+    `--tiny` shows within seconds that the benchmark runs, but gives no valid figures. It gives the options, and the
+    constants of the `module` (its globals), the values in `tiny`, and lets each comparison take one pair.
     """
     global _tiny
     parser.add_argument(
@@ -51,8 +50,10 @@ def compare(
     time of `reference` divided by the time of `ours`, as the median over the pairs. If it is above 1, the first
     function is faster. `ours_cpu`, `reference_cpu` and `ratio_cpu` are measured in CPU seconds, which are comparable on
     a busy machine as well. `cpu_over_wall` is the number of CPU seconds of all calls divided by the number of wall
-    seconds. If `threads` is given, the result has the flag `void`. It is true if `cpu_over_wall` is below 0.9 times
-    `threads`, or times the number of CPUs if that is smaller, because other programs then used the machine.
+    seconds, and `processor` describes the CPU.
+
+    If `threads` is given, the result has the flag `void`. The flag is true if `cpu_over_wall` is below 0.9 times
+    `threads`, or below 0.9 times the number of CPUs if that is smaller, because other programs then used the machine.
     """
     if _tiny:
         pairs = 1
@@ -92,7 +93,7 @@ def _cpu_seconds() -> float:
 
 
 def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
-    """Return the wall seconds and the CPU seconds of a call."""
+    """Call `function`, and return the wall seconds and the CPU seconds of the call."""
     start = time.perf_counter()
     cpu = _cpu_seconds()
     function()
@@ -101,7 +102,8 @@ def _seconds(function: Callable[[], Any]) -> tuple[float, float]:
 
 def describe_processor() -> str:
     """Return the name of the CPU, its family and model, and the widest of a few vector instructions, as Linux lists
-    them. On other systems the values are None."""
+    them. On other systems, `None` stands for each of the first three.
+    """
     path = Path("/proc/cpuinfo")
     lines = path.read_text().splitlines() if path.exists() else []
     about = {key.strip(): value.strip() for key, _, value in (line.partition(":") for line in lines)}

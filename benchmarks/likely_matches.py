@@ -3,10 +3,10 @@
     python benchmarks/likely_matches.py results/flickr8k ncca
     python benchmarks/likely_matches.py results/flickr8k ncca ncca-csls --scores
 
-The index has the photos of dev and test, which did not train the model. Each draw calibrates with one caption
-for each of 50 random photos, and counts how often the photo of another caption is a likely match. Further lines divide
-the photos into kinds, by k-means on their vectors, and calibrate before one or several kinds are added to the index or
-removed from it. Their coverage is measured on all photos of the changed index.
+The index has the photos of dev and test, which did not train the model. Each draw calibrates with one caption for each
+of 50 random photos, and counts how often the photo of another caption is a likely match. For further lines, the photos
+are divided into kinds by k-means on their vectors. The index is calibrated, and then one or several kinds are added to
+the index or removed from it. The coverage is measured on all photos of the changed index.
 
 With `--scores`, dev sets the line for the photos of test. Several normalised scores take the place of the standardised
 score of pipeline.index.calibration.
@@ -34,7 +34,7 @@ from pipeline.run.reading.calibration_pairs import choose_background  # noqa: E4
 
 PAIRS = 50
 TESTED = 1000
-"""Maximum number of captions with which a draw is tested. If there are fewer, all captions are used."""
+"""Maximum number of captions with which a draw is tested. If the photos have fewer captions, all are used."""
 KINDS = 5
 """Number of kinds (clusters of k-means) into which the photos are divided."""
 CHANGED_KINDS = (1, 2, 3)
@@ -47,7 +47,8 @@ PROMISED = 0.835
 
 class Photos:
     """The vectors of the `images` (n, c) and `sentences` (m, c) of an index. `owners` (m,) has the row of the image of
-    each sentence."""
+    each sentence, and `metric` is the metric of the model.
+    """
 
     def __init__(self, images: np.ndarray, sentences: np.ndarray, owners: np.ndarray, metric: str) -> None:
         self.images = images
@@ -56,8 +57,8 @@ class Photos:
         self.metric = metric
 
     def calibrate(self, among: np.ndarray, rng: np.random.Generator) -> tuple[Calibration, np.ndarray]:
-        """Calibrate an index of the images `among` (k,), which are row numbers, with one caption of each of PAIRS of
-        these images.
+        """Calibrate an index of the images `among` (k,), which are row numbers, with one random caption of each of
+        PAIRS random images among them.
 
         Return the calibration and the row numbers of the PAIRS images.
         """
@@ -72,7 +73,8 @@ class Photos:
         """Return the coverage (from 0 to 1), the mean number of likely matches, and the share of captions, from 0 to 1,
         that are judged to be out of domain.
 
-        They are measured with at most TESTED captions of the images `among` (k,), in an index of these images.
+        All three are measured with at most TESTED random captions of the images `among` (k,), in an index of these
+        images.
         """
         asked = np.flatnonzero(np.isin(self.owners, among))
         asked = rng.choice(asked, min(TESTED, len(asked)), replace=False)
@@ -88,7 +90,9 @@ class Photos:
 
 
 def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photos:
-    """Read the vectors of the photos with captions of some splits, and of their captions, in the space of `model`."""
+    """Read the vectors in the space of `model` of all photos with captions in `splits`, and of the captions of these
+    photos.
+    """
     embeddings = run.embeddings(model)
     images = []
     sentences = []
@@ -133,12 +137,12 @@ def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
 
 
 def measure_changes(photos: Photos, count: int, draws: int) -> dict[str, dict[str, object]]:
-    """Calibrate before `count` of the KINDS kinds of photos are added to the index or removed from it, and test after
-    the change.
+    """Calibrate an index before `count` of the KINDS kinds of photos are added or removed, and test the calibration
+    after the change.
 
     Return `added` and `removed`, each with the `coverage` after this change, and the share of all photos that belong to
-    these kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds. The
-    coverage of a choice is the mean over `draws` random draws.
+    the changed kinds (`changed`), both in percent. Both are [minimum, mean, maximum] over all choices of `count` kinds.
+    The coverage of a choice is the mean over `draws` random draws.
     """
     rng = np.random.default_rng(0)
     clusters = faiss.Kmeans(photos.images.shape[1], KINDS, seed=1)
@@ -166,12 +170,16 @@ NORMALISATIONS: dict[str, Callable[[np.ndarray], tuple[np.ndarray, np.ndarray]]]
     "minus mean of the 100 best": lambda scores: (mean_of_best(scores, 100), np.ones(len(scores))),
     "minus soft maximum": lambda scores: (soft_maximum(scores), scores.std(axis=1)),
 }
-"""Functions that get the scores (q, b) of q queries with b other photos. They return the offset (q,) and the divisor
-(q,) that normalise the scores of each query: a normalised score is (score - offset) / divisor."""
+"""Mapping from a name to a function that normalises the scores of each query. The function gets the scores (q, b) of q
+queries with b other photos, and returns an offset (q,) and a divisor (q,). A normalised score is (score - offset) /
+divisor.
+"""
 
 
 def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
-    """Return the mean of the `count` largest scores of each row."""
+    """Return the mean (q,) of the `count` largest scores of each row of `scores` (q, b), or of all scores if b is
+    smaller.
+    """
     count = min(count, scores.shape[1])
     return np.partition(scores, -count, axis=1)[:, -count:].mean(axis=1)
 
@@ -186,9 +194,12 @@ def soft_maximum(scores: np.ndarray) -> np.ndarray:
 
 
 def measure_scores(dev: Photos, test: Photos) -> dict[str, dict[str, float]]:
-    """Return, for each of NORMALISATIONS, the `coverage` on test in percent, the mean number of likely matches of a
-    caption of test among the photos of test (`size`), and the mean number of likely matches of a caption of dev among
-    the photos of dev besides the right photo (`size_on_dev`). The captions of dev set the line of likely matches."""
+    """Return measures for each of NORMALISATIONS. The captions of dev set the line of likely matches.
+
+    The measures are the `coverage` on test in percent, the mean number of likely matches of a caption of test among the
+    photos of test (`size`), and the mean number of likely matches of a caption of dev among the photos of dev besides
+    the right photo (`size_on_dev`).
+    """
     products = compare(dev.sentences, dev.images, dev.metric)
     right = np.take_along_axis(products, dev.owners[:, None], axis=1)[:, 0]
     others = products[np.arange(len(dev.images)) != dev.owners[:, None]].reshape(len(right), -1)

@@ -29,8 +29,8 @@ PAPER = {
 
 
 def reproduce(folder: Path, *names: str, protocol: str = "all-sentences", **changes: object) -> str:
-    """Write the same evaluation on test for each of the models `names` of the run in `folder`, run `reproduce`, and
-    return the Markdown page that the stage writes.
+    """Write an evaluation on test, with the values of MEASURES, for each of the models `names` of the run in `folder`.
+    Then run `reproduce`, and return the Markdown page that the stage writes.
 
     The configuration is PAPER, in which `changes` replace whole sections.
     """
