@@ -140,7 +140,7 @@ def ask(address: str, requests: int, seed: int, seconds: list[float], errors: li
         sentence = quote(" ".join(rng.choice(WORDS, rng.integers(3, 12))))
         start = time.perf_counter()
         try:
-            connection.request("GET", f"/api/models/made-up/images?sentence={sentence}&top=12")
+            connection.request("GET", f"/api/models/{SYNTHETIC_CARD['model']}/images?sentence={sentence}&top=12")
             answer = connection.getresponse()
             value = json.loads(answer.read())
             if answer.status != 200 or len(value["results"]) != 12:

@@ -59,6 +59,7 @@ def test_each_benchmark_runs_and_prints_a_result(name: str, tmp_path: Path, monk
     result = forked_programs.python(tmp_path, ROOT / "benchmarks" / name, "--tiny")
     assert result.returncode == 0, result.stderr[-3000:]
     lines = [json.loads(line) for line in result.stdout.splitlines() if line.startswith("{")]
+    assert not any(line.get("errors") for line in lines), result.stdout
     if name in LINE_KEYS:
         assert any(LINE_KEYS[name] in line for line in lines), result.stdout
     else:
