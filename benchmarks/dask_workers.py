@@ -21,7 +21,7 @@ from interleave import parse_options
 
 from pipeline.compute import runtime
 
-if __name__ == "__main__":  # Workers must not run this: they inherit the settings, and have imported numpy.
+if __name__ == "__main__":  # Workers inherit the settings, and have imported numpy.
     runtime.configure(1)
 
 import numpy as np  # noqa: E402

@@ -64,7 +64,7 @@ def write_collection(run: Path, images: int, shard_size: int) -> np.ndarray:
     held_out = min(HELD_OUT, images // 10)
     split = np.where(np.arange(images) % 2, "weak", "train").astype(object)
     split[:held_out], split[held_out : 2 * held_out] = "dev", "test"
-    # Four words out of five belong to the topic of the image, by Zipf's law. The other words are drawn from all words.
+    # Four words out of five belong to the topic of the image and follow Zipf's law. All other words are random.
     ranks = np.minimum(rng.zipf(1.3, (images, WORDS)) - 1, VOCABULARY // HIDDEN - 1)
     words = np.where(rng.random((images, WORDS)) < 0.8, topics[:, None] * (VOCABULARY // HIDDEN) + ranks, 0)
     words = np.where(words > 0, words, rng.integers(VOCABULARY, size=(images, WORDS)))

@@ -16,7 +16,7 @@ from functools import partial
 from pathlib import Path
 
 from interleave import compare, parse_options, report
-from one_decode import make_photos  # one_decode chooses the BLAS kernels, so it comes before numpy
+from one_decode import make_photos  # one_decode chooses the BLAS kernels, so its import comes before numpy
 
 import numpy as np  # isort: skip
 import torch  # isort: skip

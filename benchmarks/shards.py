@@ -1,6 +1,6 @@
 """Compares reading a float16 shard, in float32 blocks and in shuffled rows, with a plain program that uses h5py.
 
-python benchmarks/shards.py
+The command is `python benchmarks/shards.py`.
 """
 
 import argparse

@@ -42,14 +42,14 @@ def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
 
 
 def pytest_configure(config: pytest.Config) -> None:
-    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # otherwise each of a hundred processes would compile all modules
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)  # Otherwise a hundred processes would compile all modules.
     sys.dont_write_bytecode = False
     # A fork server imports Dask once for all workers.
     os.environ["DASK_DISTRIBUTED__WORKER__MULTIPROCESSING_METHOD"] = "forkserver"
     if "TMPDIR" not in os.environ and has_room(IN_MEMORY):
         os.environ["TMPDIR"] = tempfile.tempdir = str(IN_MEMORY)
     STATE.append(tempfile.TemporaryDirectory(prefix="jointspace-state-"))
-    # jointspace notes in this folder, and not in the user's folder, which files it has checked.
+    # In this folder, and not in the folder of the user, jointspace remembers which files it has checked.
     os.environ["XDG_STATE_HOME"] = STATE[0].name
     # Otherwise pytest-xdist would start with the modules that have the most tests.
     config.option.loadscopereorder = False

@@ -76,7 +76,7 @@ def _complete(
 
         def run() -> int:
             signal.alarm(LONGEST)
-            gc.freeze()  # otherwise the garbage collectors would cause copies of shared memory
+            gc.freeze()  # Otherwise a garbage collection in a fork would copy shared memory.
             nothing = os.open(os.devnull, os.O_RDONLY)
             become([nothing, output.fileno(), errors.fileno()], folder, environment())
             return program(words)
@@ -112,7 +112,7 @@ def become(files: list[int], folder: str | Path, environment: dict[str, str]) ->
     os.chdir(folder)
     os.environ.clear()
     os.environ.update(environment)
-    tempfile.tempdir = None  # tempfile then looks up TMPDIR in the new environment
+    tempfile.tempdir = None  # With None, tempfile looks up TMPDIR in the new environment.
     sys.stdout = os.fdopen(1, "w", closefd=False)  # pytest has replaced sys.stdout
     sys.stderr = os.fdopen(2, "w", closefd=False)
 
@@ -233,4 +233,4 @@ def preload(commands: bool) -> None:
                 importlib.import_module(module.name)
     if commands:
         importlib.import_module("matplotlib.figure")
-        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # loads the dictionary
+        importlib.import_module("simplemma").lemmatize("dogs", lang="en")  # This call loads the dictionary.

@@ -18,7 +18,7 @@ LOOSE_MODULES = {"errors", "printable"}
 COMMON_MODULES = LOOSE_MODULES | {"compute", "config"}
 """Modules and packages of `pipeline` that are open to all packages."""
 ALL_PACKAGES = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
-# Package -> the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
+# Mapping from a package to the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
     "images": set(),
     "foreign": {"images"},
@@ -35,9 +35,9 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
     "serve": {"index", "generate", "storage"},
     "papers": {"metrics", "models"},
     "demo": set(),
-    "reading": ALL_PACKAGES,  # pipeline.run.reading, which the other modules of `run` may not import
+    "reading": ALL_PACKAGES,  # This is pipeline.run.reading, which the other modules of `run` may not import.
 }
-# Package -> additional packages that it may import for annotations only, under TYPE_CHECKING.
+# Mapping from a package to additional packages that it may import for annotations only, under TYPE_CHECKING.
 ANNOTATION_IMPORTS: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
 SHARED_BY_STAGES = {"catalogue", "commands"}
 """Modules of `stages` that a stage may import. It may not import another stage."""

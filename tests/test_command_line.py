@@ -22,7 +22,7 @@ INDEX = Path(__file__).parent / "index/fixtures/868ca75c/one"
 @pytest.fixture(autouse=True)
 def _work_in_a_new_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call it only once.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
 
 
 def error_of(*words: object) -> JointspaceError:
@@ -142,7 +142,7 @@ def test_commands_that_init_prints_name_the_program_if_the_shell_does_not_find_i
         (programs / name).touch(0o755)
     monkeypatch.setattr("sys.executable", str(programs / "python"))
     monkeypatch.setenv("PATH", str(programs if is_found else tmp_path))
-    monkeypatch.setattr(commands, "_program", commands._program.__wrapped__)  # without its cache
+    monkeypatch.setattr(commands, "_program", commands._program.__wrapped__)  # The function has no cache now.
     Path("photos").mkdir()
     Image.new("RGB", (40, 40)).save("photos/0.jpg")
     program = {name: name if is_found else f"'my clone/bin/{name}'" for name in ("jointspace", "pip")}

@@ -136,7 +136,7 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
             try:
                 after = validate(merge(everything, change))
             except JointspaceError:
-                continue  # this value is not valid
+                continue  # This value is not valid.
             tried += 1
             if not changes_a_job(after):
                 idle.add(".".join(path))

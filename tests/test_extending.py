@@ -127,7 +127,7 @@ def test_a_model_and_encoders_may_be_in_a_users_module(mine: Path) -> None:
 
     assert [Path(found["path"]).name.partition("-")[0] for found in search("a blue picture")] == ["blue"] * 3
     photograph = next((run / "data").glob("red-*.png"))
-    for left_out in places:  # an index imports only code that the user has named
+    for left_out in places:  # An index imports only code that the user has named.
         named = [word for place in places if place != left_out for word in ("--allow", place)]
         query = ["--image", photograph] if left_out == "mine:CellColours" else ["a red picture"]
         refused = forked_programs.jointspace(mine, *named, *asking, *query)

@@ -216,7 +216,7 @@ def test_no_rows_give_an_empty_block_and_a_row_does_not_depend_on_others(name: s
             assert empty.shape == (0, full.shape[1]) and empty.dtype == single.dtype == full.dtype == np.float32
             assert np.isfinite(single).all()
         among = many.between(2, 3).vectors if isinstance(many, MultiVectors) else many[2:3]
-        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # the rounding depends on the size of the product
+        np.testing.assert_allclose(parts(one)[0], among, atol=1e-4)  # Rounding depends on the number of rows.
 
 
 # --- models that `fit` makes
@@ -250,7 +250,7 @@ def test_blocks_without_images_or_sentences_change_no_fit(name: str) -> None:
         (same.embed_images(dev.features), whole.embed_images(dev.features)),
         (same.embed_sentences(dev.sentences), whole.embed_sentences(dev.sentences)),
     ):
-        np.testing.assert_allclose(found, expected, atol=1e-3)  # the sums in single precision have another order
+        np.testing.assert_allclose(found, expected, atol=1e-3)  # The sums in single precision have another order.
 
 
 @pytest.mark.parametrize("name", [*FITTED, *TRANSFERRED])

@@ -49,8 +49,8 @@ def test_errors_and_messages_quote_what_they_were_given(
     run: Path, capsys: pytest.CaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     name = "x\x1b]0;t\x07\r\x9b\u202e"
-    monkeypatch.setattr("gc.disable", lambda: None)  # main() disables it at the end of the process
-    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # a process may call it only once
+    monkeypatch.setattr("gc.disable", lambda: None)  # main() calls `gc.disable` at the end of its process.
+    monkeypatch.setattr(runtime, "configure", lambda threads: None)  # A process may call `configure` only once.
     commands = [("search", "--index", run / name, "dog"), ("explain", run, name), ("verify", run / name)]
     for words in [*commands, (name,)]:
         monkeypatch.setattr("sys.argv", ["jointspace", *map(str, words)])

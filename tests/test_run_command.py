@@ -119,7 +119,7 @@ def test_lines_of_the_takedown_list_that_match_nothing_are_repeated_at_the_end(f
         "red-00.png\ngreen-01.png\ta green picture\nlost.png\nblue-02.png\ta red picture\n"
     )
     target = "results/mine/manifest/manifest.json"
-    for _ in range(2):  # the second run has nothing to do
+    for _ in range(2):  # The second run has nothing to do.
         done = forked_programs.jointspace(folder, "run", "mine.yaml", "--cores", "1", "--", target)
         assert done.returncode == 3
         last = done.stderr.splitlines()[-1]

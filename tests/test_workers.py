@@ -70,7 +70,7 @@ def keep_megabytes(log: Path, megabytes: int) -> int:
         KEPT.append(bytes(megabytes << 20))
         deadline = time.monotonic() + 1
         while log.read_text().count("begin 130 ") == 1 and time.monotonic() < deadline:
-            time.sleep(0.01)  # a second try that did not wait for this item would begin now
+            time.sleep(0.01)  # A wrong second try would begin now.
     finally:
         _note(log, "end", megabytes)
     return megabytes
@@ -139,7 +139,7 @@ def test_item_out_of_memory_is_retried_alone_in_new_process(tmp_path: Path) -> N
     first, second = (number for number, event in enumerate(events) if event[:2] == ["begin", "130"])
     assert events[first][2] != events[second][2]
     last = {pid: event for event, _, pid in events[:second]}
-    begun = {pid for pid, event in last.items() if event == "begin"}  # items that were begun by killed processes
+    begun = {pid for pid, event in last.items() if event == "begin"}  # These processes were killed within an item.
     assert not begun & {pid for *_, pid in events[second + 1 :]}
     with Worker(partial(keep_megabytes, log)) as worker:
         assert [worker(item) for item in (45, 70)] == [45, 70]
@@ -281,6 +281,6 @@ def test_interrupt_ends_running_workers(tmp_path: Path) -> None:
 def _runs(process: int) -> bool:
     try:
         with open(f"/proc/{process}/stat") as file:
-            return file.read().rpartition(")")[2].split()[0] != "Z"  # a zombie process no longer runs
+            return file.read().rpartition(")")[2].split()[0] != "Z"  # A zombie process no longer runs.
     except FileNotFoundError:
         return False

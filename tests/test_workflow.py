@@ -191,7 +191,7 @@ def test_a_run_that_is_killed_again_and_again_ends_with_the_same_bytes(run: Path
     ours, theirs = (result_files(folder) for folder in (tmp_path, run))
     assert len(ours) == count
     different = [name for name, path in ours.items() if path.read_bytes() != theirs[name].read_bytes()]
-    assert different == ["manifest/manifest.json"]  # the manifest names its own folder
+    assert different == ["manifest/manifest.json"]  # The manifest names its own folder.
 
 
 def wait_for_orphans(group: int) -> None:
