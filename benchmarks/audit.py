@@ -269,11 +269,11 @@ def replace_nouns(pairs: Pairs, share: float, seed: int) -> tuple[np.ndarray, np
 
 
 def replace_captions(pairs: Pairs, noise: str, share: float, seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Make a `share` of the captions wrong by the kind of `noise`: `photos`, `captions`, `nearest` or `noun`, which the
-    docstring of this module describes.
+    """Make a `share` of the captions wrong. `noise` is the kind of noise: `photos`, `captions`, `nearest` or `noun`,
+    which the docstring of this module describes. `pairs` is not changed.
 
-    Return the text vectors (m, d). Also return whether each caption (m,) is wrong or, for `photos`, whether the
-    captions of each photo (n,) are wrong.
+    Return the text vectors (m, d) of all captions after the change. Also return whether each caption (m,) is wrong or,
+    for `photos`, whether the captions of each photo (n,) are wrong.
     """
     rows = pairs.rows
     if noise == "noun":

@@ -39,7 +39,7 @@ def spin() -> None:
 
 @contextmanager
 def busy_loops(count: int) -> Iterator[None]:
-    """Run `count` processes, each of which uses a core, until the context ends."""
+    """Run `count` processes, each of which keeps one core busy, until the context ends."""
     loops = [SPAWN.Process(target=spin, daemon=True) for _ in range(count)]
     for loop in loops:
         loop.start()

@@ -46,7 +46,7 @@ from pipeline.storage.stored_index import open_index  # noqa: E402
 
 ANCHORS = 4
 QUERIES = 100
-"""Number of queries whose time is measured for a line."""
+"""Number of queries that are timed for a line of output."""
 
 
 def search_each(searcher: Searcher, queries: np.ndarray, where: str | None) -> None:

@@ -94,8 +94,9 @@ def cpu_seconds(cluster: LocalCluster) -> float:
 
 
 def timed(cluster: LocalCluster, function, shards: int) -> tuple[float, float]:
-    """Call `function` with the number of each of `shards` shards on the workers of the cluster. Return the wall seconds
-    of all calls together, and the CPU seconds of the workers."""
+    """Call `function` on the workers of the cluster with the number of each of `shards` shards, and add up the results.
+    Return the wall seconds of all calls together, and the CPU seconds of the workers.
+    """
     start = time.perf_counter()
     cpu = cpu_seconds(cluster)
     map_reduce(function, range(shards), add, cluster.scheduler_address)

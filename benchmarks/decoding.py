@@ -2,9 +2,9 @@
 
     python benchmarks/decoding.py --weights mobilenet_v2.safetensors
 
-The first comparison decodes large JPEGs at a reduced scale and at full scale. The second sends pixels from worker
-processes through shared memory and through pickles. The last line compares the features of JPEGs that were decoded at
-half scale and at full scale.
+The first comparison decodes large JPEGs at a reduced scale and at full scale. The second comparison sends pixels from
+worker processes through shared memory and through pickles. The last line compares the features of JPEGs that were
+decoded at half scale with the features of the same JPEGs decoded at full scale.
 """
 
 import argparse

@@ -58,7 +58,9 @@ class RegionBlock(NamedTuple):
 
 
 class SyntheticRegions:
-    """Random features of REGIONS regions for each of n images, stored in half precision. The boxes are all 0."""
+    """Random features of REGIONS regions for each of n images, stored in half precision. All coordinates of boxes and
+    all scores are 0.
+    """
 
     def __init__(self, n: int) -> None:
         self.features = make_features(n * REGIONS).reshape(n, REGIONS, DIM_X)
@@ -73,7 +75,7 @@ class SyntheticRegions:
 
 
 class Enough(Exception):
-    """Exception that ends a training after the steps that are timed."""
+    """An exception that ends a training after the steps that are timed."""
 
 
 def make_features(n: int) -> np.ndarray:
@@ -90,7 +92,9 @@ def make_start() -> NormalizedCCA:
 
 
 def make_sentences(form: str) -> Any:
-    """Make SENTENCES random captions for each of IMAGES photos, in the `form` that a model reads."""
+    """Make SENTENCES random captions for each of IMAGES photos, in the `form` that a model reads: `vectors`,
+    `dependency-trees`, `phrase-trees`, or tokens for any other form.
+    """
     rng = np.random.default_rng(0)
     count = SENTENCES * IMAGES
     lengths = np.clip(rng.normal(11, 4, count).astype(int), 3, 35)

@@ -2,9 +2,9 @@
 
 Each line of DIR/gpu.jsonl is one result: the `part`, a `name`, a `variant`, a `value` in a `unit`, the `precision`, the
 `device`, and `peak_gib`, the peak of the GPU's memory. `floor` is the best value in the same unit that the ceilings of
-this machine allow, and `of_floor` is the share of it that was reached. A line without a value has an `error`, or the
-reason why it was `skipped`. Other lines mark when a part has `begun` and `ended`. With `--tiny` everything is small and
-the figures mean nothing.
+this machine allow, and `of_floor` is the share of the floor that was reached. A line without a value has an `error`, or
+the reason why the measurement was `skipped`. Other lines mark when a part has `begun` and `ended`. With `--tiny`, all
+sizes are small, and the figures mean nothing.
 """
 
 import argparse
@@ -38,7 +38,7 @@ from gpu_verdict import PROCESSES, read_lines  # noqa: E402
 
 ROOT = Path(__file__).parents[1]
 USED = ("pydantic", "duckdb", "faiss", "nltk", "timm", "cv2", "xdist", "simplemma")
-"""Modules without which some parts or tests are left out."""
+"""Libraries without which some parts or tests are left out."""
 DEVICE_TESTS = re.compile(r"mark\.gpu|[(,] ?(other_|on_)?device\b[,:)]")
 PYTEST_RAN = (0, 1, 2)
 """Exit codes of pytest after which its counts are valid: 0 if all tests passed, 1 if some failed, and 2 if some were

@@ -42,7 +42,9 @@ SHARD_COUNTS = (2, 4, 8)
 
 
 def make_vectors(rows: int, seed: int) -> np.ndarray:
-    """Draw vectors (rows, DIM) in float32, of unit length, near one of CLUSTERS centres."""
+    """Draw unit vectors (rows, DIM) in float32. Each vector is near one of CLUSTERS centres, which are the same for
+    each seed.
+    """
     centres = np.random.default_rng(0).standard_normal((CLUSTERS, DIM), dtype=np.float32)
     rng = np.random.default_rng(seed)
     vectors = centres[rng.integers(CLUSTERS, size=rows)] + rng.standard_normal((rows, DIM), dtype=np.float32)

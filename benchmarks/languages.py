@@ -40,7 +40,7 @@ from pipeline.text.vocabulary import build_vocabulary  # noqa: E402
 GRID = FitSettings(
     dimensions=(96, 128, 192), eigenvalue_power=(1, 1.5), image_ridge=(1,), text_ridge=(1, 3), search="grid"
 )
-"""The values of the parameters of `ncca` from which dev chooses."""
+"""The values of the parameters of `ncca` among which dev chooses."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -36,13 +36,15 @@ PAIRS = 50
 TESTED = 1000
 """Maximum number of captions with which a draw is tested. If the photos have fewer captions, all are used."""
 KINDS = 5
-"""Number of kinds (clusters of k-means) into which the photos are divided."""
+"""Number of kinds into which the photos are divided. A kind is a cluster of k-means."""
 CHANGED_KINDS = (1, 2, 3)
-"""Numbers of kinds that are added or removed together."""
+"""Numbers of kinds that are added to the index together, or removed from it together."""
 SOFTNESS = 0.8
-"""Temperature of the soft maximum, in standard deviations of a query's scores. It was chosen on dev."""
+"""Temperature of the soft maximum, in standard deviations of the scores of a query. The value was chosen on dev."""
 PROMISED = 0.835
-"""Coverage, the share of captions whose photo is a likely match, that nine out of ten draws should reach."""
+"""The coverage that nine out of ten draws should reach. Coverage is the share of captions whose photo is a likely
+match.
+"""
 
 
 class Photos:
@@ -106,7 +108,9 @@ def read(run: Run, model: str, splits: Sequence[str] = ("dev", "test")) -> Photo
 
 
 def make_synthetic_photos(seed: int = 0) -> Photos:
-    """Make 240 synthetic photos with one caption each, whose vector is the photo's vector with noise."""
+    """Make 240 synthetic photos with one caption each. The vector of a caption is the vector of its photo with added
+    noise.
+    """
     rng = np.random.default_rng(seed)
     images = rng.standard_normal((240, 8)).astype(np.float32)
     sentences = images + rng.standard_normal(images.shape).astype(np.float32)
@@ -114,7 +118,8 @@ def make_synthetic_photos(seed: int = 0) -> Photos:
 
 
 def measure_draws(photos: Photos, draws: int) -> dict[str, float]:
-    """Calibrate with `draws` random draws of photos, and test each calibration with captions of the other photos.
+    """Calibrate `draws` times with captions of random photos, and test each calibration with captions of the other
+    photos.
 
     Return the mean `coverage` over the draws and its `tenth_percentile`, both in percent, the share of draws that reach
     PROMISED (`draws_above_83.5`, from 0 to 1), the mean number of likely matches of a caption (`size`), and the
@@ -185,8 +190,9 @@ def mean_of_best(scores: np.ndarray, count: int) -> np.ndarray:
 
 
 def soft_maximum(scores: np.ndarray) -> np.ndarray:
-    """Return the soft maximum (q,) of each row of `scores` (q, b): the logarithm of the mean exponential at a
-    temperature of SOFTNESS standard deviations of the row."""
+    """Return the soft maximum (q,) of each row s of `scores` (q, b): T log(mean(exp(s / T))), where the temperature T
+    is SOFTNESS times the standard deviation of the row.
+    """
     temperature = SOFTNESS * scores.std(axis=1, keepdims=True)
     best = scores.max(axis=1, keepdims=True)
     means = np.exp((scores - best) / temperature).mean(axis=1)

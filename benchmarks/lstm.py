@@ -3,7 +3,8 @@
     python benchmarks/lstm.py [--dimensions 512] [--pairs 7] [--steps 60]
 
 One measurement is a few training steps (forward, backward, Adam) on batches of 128 pairs. The sentences are as long as
-captions. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps from the same weights.
+captions. `loss` and `reference_loss` are the losses on held-out pairs after `--steps` steps. Both networks start from
+the same weights.
 """
 
 import argparse

@@ -99,7 +99,9 @@ def read_blocks(folder: Path, count: int) -> Iterator[tuple[np.ndarray, sparse.c
 
 
 def measure_floor(block: np.ndarray) -> float:
-    """Return the rows per second of the symmetric rank-k update alone, on one block in memory."""
+    """Return the rows per second of the symmetric rank-k update alone, which is repeated with the same block in
+    memory.
+    """
     total = np.zeros((DIM_X, DIM_X), np.float32, order="F")
     start = time.perf_counter()
     for _ in range(FLOOR_BLOCKS):

@@ -2,8 +2,8 @@
 
     python benchmarks/moments.py [--rows 8192]
 
-The first ratio is the speed of the moments as a share of the speed of a loop that only computes the symmetric rank-k
-update of the dense view, over the same blocks in memory.
+The ratio of the first line is the speed of the moments, divided by the speed of a loop that only computes the symmetric
+rank-k update of the dense view, over the same blocks in memory.
 """
 
 import argparse

@@ -34,7 +34,9 @@ IN_A_TAR = 5000
 HELD_OUT = 1000
 COLOURS = ("red", "green", "blue", "grey", "yellow", "dark", "bright", "pale")
 PASSES = ("ingest", "extract", "encode_sentences", "accumulate", "embed")
-"""Rules whose time is assumed to grow in proportion to the number of images."""
+"""Rules whose time is taken to be proportional to the number of images. The time of all other rules is taken as
+constant.
+"""
 
 
 def draw(side: int, rng: np.random.Generator) -> tuple[bytes, str]:

@@ -22,7 +22,7 @@ from pipeline.metrics.ranks import Ranks, count_ranks  # noqa: E402
 
 DIM = 128
 SHAPES = [(5000, 5000), (2000, 31000)]
-"""Pairs of a number of images and a number of sentences."""
+"""The measured shapes: pairs of a number of images and a number of sentences."""
 
 
 def make_pairs(n: int, m: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -92,7 +92,9 @@ def operations(network: torch.nn.Module, side: int, regions: int = 0) -> int:
 
 
 class RegionDataset(Dataset):
-    """A dataset that reads single regions from HDF5, as a plain program would."""
+    """A dataset that reads each region by itself from an HDF5 file, as a plain program would. An item is the features
+    (DIM,) of a region in float32.
+    """
 
     def __init__(self, path: Path) -> None:
         self.features = h5py.File(path)["features"]

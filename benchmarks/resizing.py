@@ -48,7 +48,9 @@ def resize_by_torch(data: bytes) -> np.ndarray:
 
 
 def decode_by_torchvision(data: bytes) -> np.ndarray:
-    """Decode and resize the JPEG `data` as the processes of `extract` do. Return the pixels (side, side, 3) uint8."""
+    """Decode and resize the JPEG `data` as `extract` does, by torchvision if it can decode the JPEG. Return the pixels
+    (side, side, 3) uint8.
+    """
     (image,) = decode_pixels(data, LIMITS, [PREPROCESSING.resize])
     return prepare(image, PREPROCESSING)
 

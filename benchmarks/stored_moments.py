@@ -52,7 +52,9 @@ def make_shards(folder: Path, images: int, shard_size: int) -> int:
 
 
 def read_blocks(folder: Path, shards: range):
-    """Yield the pairs of the shards with the numbers `shards` in blocks of at most BLOCK_ROWS pairs."""
+    """Yield the pairs of images and sentences of the shards with the numbers `shards`, in blocks of at most BLOCK_ROWS
+    pairs.
+    """
     for number in shards:
         features = Shard(shard_path(folder / "features", number), FEATURES)
         texts = VectorShard(shard_path(folder / "tfidf", number))

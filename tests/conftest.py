@@ -20,9 +20,11 @@ if TYPE_CHECKING:
 runtime.configure(1 if "PYTEST_XDIST_WORKER" in os.environ else None)
 
 IN_MEMORY = Path("/dev/shm")
-"""Folder in which Linux keeps files in memory. The tests write there if it has enough space."""
+"""The folder in which Linux keeps files in memory. The tests write their temporary files there if it has enough
+space.
+"""
 MIN_FREE_BYTES = 4 << 30
-"""Number of bytes that must be free in the folder IN_MEMORY."""
+"""Number of bytes that must be free in the folder IN_MEMORY before the tests write their files there."""
 
 STATE: list[tempfile.TemporaryDirectory] = []
 LONGEST_MODULES = (
@@ -34,7 +36,7 @@ LONGEST_MODULES = (
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_auto_num_workers(config: pytest.Config) -> int:
-    """Return the number of cores, or the number of threads that the user allows.
+    """Return the number of workers for `-n auto`: the number of cores, or the number of threads that the user allows.
 
     More workers would not help, because each worker imports and compiles all tests again.
     """
@@ -83,8 +85,9 @@ def pytest_collection() -> Generator[None, object, object]:
 
 @pytest.fixture(autouse=True)
 def levels() -> Iterator[None]:
-    """Reset the levels of logging of the packages pipeline and stages after each test, because a command that a test
-    calls in this process changes them."""
+    """Reset the levels of logging of the packages pipeline and stages after each test. A command that a test calls in
+    this process may have changed the levels.
+    """
     yield
     for package in ("pipeline", "stages"):
         logging.getLogger(package).setLevel(logging.NOTSET)

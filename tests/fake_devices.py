@@ -1,9 +1,9 @@
-"""A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and a GPU whose memory is
-full.
+"""A simulated device that computes on the CPU but refuses operations that a GPU would refuse, and simulated GPUs whose
+memory is full.
 
 Within `fake_device()`, tensors on `DEVICE` do not mix with CPU tensors, have no `numpy()`, and are copied between
-devices only by explicit calls. The name of the device is `meta`, because torch knows this name and its tensors have no
-values otherwise.
+devices only by explicit calls. The name of the device is `meta`. torch knows this name, and its tensors have no values
+outside of this simulation.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -101,7 +101,9 @@ def leaves(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def inner_of(value: Any) -> Any:
-    """Return `value` with CPU tensors in place of tensors of the simulated device, also in lists and tuples."""
+    """Return `value`, in which each tensor of the simulated device is replaced by its CPU tensor. Lists and tuples are
+    replaced by copies with CPU tensors.
+    """
     if isinstance(value, FakeDeviceTensor):
         return value.inner
     return type(value)(map(inner_of, value)) if isinstance(value, list | tuple) else value

@@ -36,7 +36,7 @@ IMPORTED = (
 
 
 PROGRAM = Path(sys.executable).with_name("jointspace")
-"""The program that the shell of a job starts."""
+"""The path of `jointspace`, the program that the shell of a job starts."""
 
 
 def environment() -> dict[str, str]:
@@ -88,8 +88,9 @@ def _complete(
 
 
 def fork(run: Callable[[], int]) -> int:
-    """Start a child process that calls `run` and exits with its result, or with 70 after an error. Return the id of the
-    child process."""
+    """Start a child process, and return its id. The child calls `run` and exits with its result, or with 70 after an
+    error.
+    """
     if child := os.fork():
         return child
     code = 70
@@ -129,7 +130,9 @@ def code_of(program: Callable[[], object]) -> int:
 
 
 def run_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code."""
+    """Run Snakemake in a child of this process, run its jobs in further children, and return its exit code. `arguments`
+    are the words after `snakemake`.
+    """
     with socket.socket(socket.AF_UNIX) as listener:
         listener.bind(f"\0forks-{os.getpid()}")
         listener.listen()
@@ -139,7 +142,9 @@ def run_snakemake(arguments: list[str]) -> int:
 
 
 def call_snakemake(arguments: list[str]) -> int:
-    """Run Snakemake in this process and return its exit code. The parent of this process runs the jobs."""
+    """Run Snakemake in this process, and return its exit code. Snakemake asks the parent of this process to run its
+    jobs.
+    """
     from snakemake import cli
     from snakemake.shell import shell
 
@@ -205,7 +210,9 @@ def limit_threads(count: int | None = 1) -> None:
 
 
 def call_script(arguments: list[str]) -> int:
-    """Run a Python script in this process and return its exit code."""
+    """Run a Python script in this process, and return its exit code. `arguments` has the path of the script and its
+    arguments.
+    """
     from pipeline.compute import runtime
 
     limit_threads()
@@ -216,7 +223,8 @@ def call_script(arguments: list[str]) -> int:
 
 @cache
 def preload(commands: bool) -> None:
-    """Import the modules of Snakemake and the rules, and with `commands` the modules of all commands.
+    """Import the modules of Snakemake and of the rules and, if `commands` is true, the modules of all commands. Forks
+    of this process then have these modules.
 
     A run of a whole workflow uses most commands. In other runs, each command imports its modules faster by itself.
     """

@@ -1,4 +1,4 @@
-"""Images whose files are small and whose decoding takes long."""
+"""Functions that make images whose files are small and whose decoding takes long."""
 
 import io
 
@@ -18,5 +18,5 @@ def many_scans(count: int, side: int = 2000) -> bytes:
 
 
 def slow_image() -> bytes:
-    """Make an image that is within all limits and takes two CPU seconds to decode."""
+    """Make a JPEG that is within all limits of jointspace and takes about two CPU seconds to decode."""
     return many_scans(100, 7900)

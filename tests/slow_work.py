@@ -1,6 +1,6 @@
 """Functions that take long, in a module that other processes can import by itself.
 
-Each call, or each shard of a call, leaves a file that names the process that began the work.
+Each piece of their work leaves a file that names the process that began the piece.
 """
 
 import os

@@ -1,5 +1,5 @@
-"""A synthetic run of images that show one red or blue block each, with functions that extract regions from the
-images.
+"""Functions that make a synthetic run of images that show one red or blue block each, and that extract regions from
+these images.
 """
 
 import json
@@ -88,11 +88,11 @@ def arguments(run: Path, part: int = 0, encoder: str = "plain") -> list[str]:
 def extract(
     run: Path, part: int = 0, encoder: str = "plain", section: str = "regions", again: bool = False, **changes: object
 ) -> RegionShard:
-    """Extract the regions of part `part` of the run with an encoder. Return the region shard, because a part has one
-    shard.
+    """Extract the regions of part `part` of the run with an encoder. Return the region shard of the part, which has
+    only one shard.
 
-    The keys `changes` of the section `section` are first changed in the configuration of the run, in which all other
-    keys have the values of SETTINGS. With `again`, the stage repeats finished work.
+    The configuration is first written anew: it has SETTINGS, in whose section `section` the keys `changes` have new
+    values. With `again`, the stage repeats finished work.
     """
     configure(run, section, **changes)
     run_command("extract_regions", *arguments(run, part, encoder), *["--force"] * again)

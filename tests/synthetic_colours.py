@@ -1,4 +1,6 @@
-"""A run that has learned the names of four colours from real images, and further images to which it can be applied."""
+"""Functions that make a run whose model has learned the names of four colours from real images, and that draw further
+images of these colours.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""A synthetic run with features and tokens, and the generators that are trained on it."""
+"""Functions that make a synthetic run with features and tokens, train generators on it, and generate captions."""
 
 import json
 from pathlib import Path
@@ -22,7 +22,7 @@ CONLLU = "\n".join(
     for sentence in TAGGED
 )
 GENERATORS = ["nearest", "mrnn", "lbl", "mnlm", "sc-nlm", "gated"]
-"""Generators of the run. `gated` is a variant of mrnn."""
+"""The generators that the run can train. `gated` is a variant of `mrnn`."""
 FAST = {
     **CONFIG,
     "tokens": {"min_count": 1},

@@ -1,5 +1,5 @@
-"""Embeddings of a multi-vector model for the synthetic run: every image has three regions, and every word has one
-vector.
+"""Functions that write the embeddings and regions of a multi-vector model into the synthetic run. Every image has three
+regions, and every word has one vector.
 """
 
 import json

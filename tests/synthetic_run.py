@@ -1,5 +1,6 @@
-"""A tiny synthetic run whose results are known: eight things, each with a word, a colour and a direction in the joint
-space.
+"""Functions that make a tiny synthetic run whose results are known, and that run commands and stages on it.
+
+The images show eight things. Each thing has a word, a colour and a direction in the joint space.
 """
 
 import base64
@@ -237,7 +238,9 @@ def run_command(name: str, *arguments: object) -> str:
 
 
 def make_stage(name: str, run: Path, *arguments: object) -> str:
-    """Run the command of the declared stage `name` on the run, and return its output."""
+    """Run the command of the stage `name` with `arguments` and the option `--run`, and return its output. Errors of the
+    command are raised.
+    """
     return run_command(name, *arguments, "--run", run)
 
 
@@ -271,8 +274,8 @@ def with_columns(bundle: Path, folder: Path, **columns: list) -> Path:
 
 
 def open_run(run: Path, *settings: dict) -> Run:
-    """Open the run with its configuration, into which `settings` are merged. Keys that are then missing have their
-    defaults, also all keys if the run has no configuration.
+    """Open the run. Its configuration, or an empty configuration if it has none, is merged with `settings`, and all
+    missing keys get their default values.
     """
     path = Layout(run).config
     values = reduce(merge, settings, read_mapping(path) if path.exists() else {})

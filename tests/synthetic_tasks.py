@@ -1,4 +1,6 @@
-"""Small collections whose sentences describe their images, as training tasks for every registered model."""
+"""Functions that make small synthetic collections, whose sentences describe their images, as training tasks for every
+registered model.
+"""
 
 from collections.abc import Callable
 from dataclasses import replace
@@ -57,7 +59,7 @@ OWN = {
     "fragments": SETS,
     "projector": {"layers": 2, "hidden": 24, "structure": 1.0},
 }  # fmt: skip
-"""Registered model -> the settings that only this model has."""
+"""Mapping from a registered model to the settings that only this model has."""
 
 
 # --- models that `fit` makes

@@ -1,4 +1,4 @@
-"""The layering of the packages, read from their imports."""
+"""Tests of the layering of the packages: each package may import only certain other packages."""
 
 import ast
 import re
@@ -14,9 +14,9 @@ import jointspace
 
 ROOT = Path(__file__).parents[1]
 LOOSE_MODULES = {"errors", "printable"}
-"""The only modules of `pipeline` outside of its packages."""
+"""The modules of `pipeline` that are in none of its packages."""
 COMMON_MODULES = LOOSE_MODULES | {"compute", "config"}
-"""Modules and packages of `pipeline` that are open to all packages."""
+"""Modules and packages of `pipeline` that all of its packages may import."""
 ALL_PACKAGES = {path.name for path in (ROOT / "pipeline").iterdir() if path.is_dir()}
 # Mapping from a package to the packages of `pipeline` that it may import, in addition to COMMON_MODULES.
 ALLOWED_IMPORTS: dict[str, set[str]] = {
@@ -40,7 +40,7 @@ ALLOWED_IMPORTS: dict[str, set[str]] = {
 # Mapping from a package to additional packages that it may import for annotations only, under TYPE_CHECKING.
 ANNOTATION_IMPORTS: dict[str, set[str]] = {"collections": {"images"}, "run": {"models"}}
 SHARED_BY_STAGES = {"catalogue", "commands"}
-"""Modules of `stages` that a stage may import. It may not import another stage."""
+"""Modules of `stages` that a stage may import. A stage may not import another stage."""
 ABOVE = {"stages", "benchmarks", "examples", "jointspace"}
 KNOWN_CYCLES: set[frozenset[str]] = set()
 """Groups of modules that import each other although they should not. Each group is a task to separate its modules."""
@@ -55,7 +55,7 @@ class Source(NamedTuple):
     taken: list[tuple[str, str]]
     """Pairs (MODULE, NAME) of `from MODULE import NAME`, as the file has them."""
     names: set[str | None]
-    """All names that the file defines, imports or uses."""
+    """All names that the file defines, imports or uses, also inside functions and classes."""
     imports: set[str]
     """Every module that the file imports. `from a import b` adds both `a` and `a.b`, because `b` may be a module."""
     executed: set[str]
@@ -177,7 +177,9 @@ def test_modules_import_each_other_only_in_the_known_cycles() -> None:
 
 
 def test_every_imported_name_of_the_project_exists() -> None:
-    """The test checks imports inside functions too, because possibly no other test runs them."""
+    """Every name that a file imports from the project is defined there. Imports inside functions are checked too,
+    because possibly no other test runs them.
+    """
     ours = [
         path
         for folder in ("pipeline", "stages", "jointspace", "benchmarks", "examples")

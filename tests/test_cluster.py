@@ -1,4 +1,4 @@
-"""Jobs on other machines: through a submit script, and as jobs of Kubernetes."""
+"""Tests of jobs on other machines: through a submit script, and as jobs of Kubernetes."""
 
 import json
 import os

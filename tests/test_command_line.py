@@ -1,4 +1,4 @@
-"""Messages of the command line about wrong arguments and options."""
+"""Tests of the messages of the command line about wrong arguments and options."""
 
 import shutil
 from itertools import chain

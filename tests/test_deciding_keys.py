@@ -115,10 +115,11 @@ def test_a_changed_key_reruns_a_job_unless_it_decides_no_result(tmp_path: Path) 
     before = {stage.name: deciding_settings(stage, config) for stage in stages}
 
     def changes_a_job(after: Config) -> bool:
-        """Return whether any stage has other deciding settings in the configuration `after` than in the first
-        configuration.
+        """Return whether any stage has other settings on which its jobs depend in the configuration `after` than in the
+        first configuration.
 
-        The stage that depended on the previous key is checked first, because keys of one section follow each other.
+        The stage that the previous key has changed is moved to the front of `stages` and checked first, because the
+        next key is often a key of this stage too.
         """
         changed = next((stage for stage in stages if deciding_settings(stage, after) != before[stage.name]), None)
         if changed:

@@ -38,7 +38,7 @@ ROOT = Path(__file__).parents[1]
 PAGES = (ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")))
 PROGRAMS_IN_PROSE = ("snakemake", "jointspace", "python", "python3", "pip", "pytest", "dask", "cp")
 PLACEHOLDER = re.compile(r"\b[A-Z]{3,}\b")
-"""Placeholder in a command, such as MODEL or COMMAND."""
+"""The pattern of a placeholder in a command, such as MODEL or COMMAND."""
 BLOCK = r"^```(?P<language>\w*)\n(?P<block>.*?)^```$"
 SPAN = r"(?<!`)`(?P<span>[^`\n]+(?:\n[^`\n]+)*)`(?!`)"
 CODE = re.compile(f"{BLOCK}|{SPAN}", re.M | re.S)

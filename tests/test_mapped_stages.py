@@ -1,5 +1,5 @@
-"""Shards, sums and manifests are the same whether one process, several processes, GPUs or Dask workers make them, even
-if a worker is killed.
+"""These tests show that shards, sums and manifests are the same whether one process, several processes, GPUs or Dask
+workers make them, even if a worker is killed.
 """
 
 import os

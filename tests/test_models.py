@@ -30,7 +30,7 @@ TRAINED = [spec.name for spec in made_by("train")]
 LEARNED = [*FITTED, *TRANSFERRED, *TRAINED]
 CORRECTED = [f"{spec.name}-csls" for spec in MODELS if spec.made_by != "combine"]
 SETS = {"loss": "ranking", "margin": 1.0, "epochs": 6}
-"""Settings of all multi-vector models except `fragments`."""
+"""Settings of the trainings of all multi-vector models except `fragments`."""
 
 
 @dataclass(frozen=True)

@@ -112,7 +112,7 @@ def test_pascal1k_has_the_settings_of_socher_for_other_photos() -> None:
 
 
 def test_the_pages_show_the_stored_results() -> None:
-    """`python -m pipeline.papers.tables` writes the results into the pages. It would change no page."""
+    """The pages have exactly the results that `python -m pipeline.papers.tables` would write into them."""
     pages = refreshed(DOCS)
     assert len(pages) == 6
     for path, text in pages.items():

@@ -112,7 +112,9 @@ def test_one_job_of_extract_uses_all_gpus_and_cores_of_a_machine(
 
 
 def test_a_queue_gives_one_gpu_to_each_job(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The submit command writes the resources of the job of `extract`, and refuses it."""
+    """The machine seems to have four GPUs, and the job of `extract` gets one GPU. The queue is a command that writes
+    the threads and GPUs of the job into a file, and then fails.
+    """
     monkeypatch.setattr(device, "may_have_gpu", lambda: True)
     monkeypatch.setenv(device.VISIBLE_DEVICES, "0,1,2,3")
     (tmp_path / "tiny.yaml").write_text(yaml.safe_dump(TINY))

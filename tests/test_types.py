@@ -44,7 +44,7 @@ def contains_any(annotation: ast.expr) -> bool:
 
 
 def parameters(function: ast.FunctionDef | ast.AsyncFunctionDef) -> Iterator[ast.arg]:
-    """Yield all parameters of a function."""
+    """Yield all parameters of a function, also `*args` and `**kwargs`."""
     arguments = function.args
     yield from (*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs)
     yield from (argument for argument in (arguments.vararg, arguments.kwarg) if argument)

@@ -48,8 +48,9 @@ def distributions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def installed(distributions: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Install the wheel into a new environment, and return the folder of its programs.
 
-    The environment finds the dependencies in the environment of these tests. It does not find an editable installation
-    there, because Python reads no .pth file of a folder that a .pth file names.
+    A .pth file lets the environment find the libraries of the environment of these tests. An editable installation of
+    jointspace there is not found, because Python does not read the .pth files of a folder that was added by a .pth
+    file.
     """
     folder = tmp_path_factory.mktemp("environment")
     venv.create(folder, with_pip=True)

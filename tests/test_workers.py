@@ -50,7 +50,7 @@ def misbehave(item: int) -> object:
 
 
 KEPT: list[bytes] = []
-"""Memory that a worker process never frees."""
+"""Memory that a worker process keeps until its end."""
 
 
 def keep_megabytes(log: Path, megabytes: int) -> int:

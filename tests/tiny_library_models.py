@@ -1,4 +1,6 @@
-"""Tiny networks of other libraries with random weights, stored as users of these libraries store them."""
+"""Functions that make tiny networks of other libraries with random weights, stored as users of these libraries store
+networks.
+"""
 
 import json
 from pathlib import Path

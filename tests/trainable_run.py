@@ -1,5 +1,5 @@
-"""A small run that is ready for `fit` and `train`: features, tf-idf vectors and tokens of all shards, with a dev
-split.
+"""Functions that make a small run that is ready for `fit` and `train`, and that fit and train models in it. The run has
+features, tf-idf vectors and tokens of all shards, and a dev split.
 """
 
 from pathlib import Path

@@ -14,7 +14,7 @@ from pipeline.storage.manifest import Manifest
 from pipeline.storage.shards import MOMENTS, Shard
 
 CAPTIONED = 40
-"""Number of photos with captions."""
+"""Number of photos with captions. These photos come first."""
 UNLABELLED = 20
 """Number of photos without captions."""
 

@@ -29,9 +29,9 @@ from pipeline.text.tokens import TermSettings
 from pipeline.text.wordvectors import WordVectors
 
 COUNT = 24
-"""Number of images."""
+"""Number of images in the run."""
 TEXTS = 48
-"""Number of sentences, two per image."""
+"""Number of sentences in the run, two per image."""
 IMPORTED = {"name": "precomputed", "kind": "imported", "path": "f.npy"}
 
 

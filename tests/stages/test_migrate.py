@@ -31,7 +31,9 @@ def configure(run: Path, encoder: dict, **extract: object) -> None:
 
 
 def build_index(run: Path) -> StoredIndex:
-    """Fit the model `ncca`, embed the images with it, build its index, and return the index."""
+    """Fit the model `ncca` with the features of the configured encoder, embed the images, build the index of the model,
+    and return the index.
+    """
     for stage, *names in (("accumulate", "target"), ("fit", "ncca"), ("embed", "ncca")):
         make_stage(stage, run, *names)
     return open_index(build_bundle(run))
