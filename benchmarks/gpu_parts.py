@@ -189,8 +189,8 @@ def start_tests(bench: Bench) -> None:
 
 
 def tests(bench: Bench) -> None:
-    """Wait until the GPU tests have ended, and write a line with the number of tests that passed and the names of
-    others. If no tests are running, start them first.
+    """Wait until the GPU tests have ended. Write a line with the number of tests that passed, and with up to ten names
+    each of tests that failed and of tests that could not run. If no tests are running, start them first.
 
     The GPU tests compare results on the GPU with results on the CPU.
     """

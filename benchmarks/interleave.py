@@ -21,8 +21,9 @@ MIN_CPU_SECONDS = 1e-6
 def parse_options(parser: argparse.ArgumentParser, module: dict[str, Any], **tiny: Any) -> argparse.Namespace:
     """Add the option `--tiny` to `parser`, parse the command line, and return the options of a benchmark.
 
-    `--tiny` shows within seconds that the benchmark runs, but gives no valid figures. It gives the options, and the
-    constants of the `module` (its globals), the values in `tiny`, and lets each comparison take one pair.
+    With `--tiny`, the options and the constants of `module` (the globals of the benchmark) have the values in `tiny`,
+    and each comparison takes one pair. The benchmark then only shows within seconds that it runs. Its figures are not
+    valid.
     """
     global _tiny
     parser.add_argument(

@@ -2,11 +2,13 @@
 
     python benchmarks/serve.py [--vectors 1000000] [--dim 128] [--factory IVF1024,SQ8] [--clients 8] [--requests 10000]
 
-The benchmark starts the server as a separate process. The clients are threads of this process. They keep their
-connections, and send the next query as soon as the previous query is answered. Latency is measured by the clients. The
-vectors are drawn by `make_pairs` of index.py. Without `--factory`, the type of the index is chosen by measurement. The
-text model is a random projection of words. The first line is the additional time for judging which results are likely
-matches, which is measured in this process by searches with and without judging in turn.
+The benchmark starts the server as a separate process. The clients are threads of the process of the benchmark. They
+keep their connections, and send the next query as soon as the previous query is answered. Latency is measured by the
+clients. The vectors are drawn by `make_pairs` of index.py. Without `--factory`, the type of the index is chosen by
+measurement. The text model is a random projection of words.
+
+The first line of output compares the time of searches that judge which results are likely matches (`ours`) with the
+time of searches without judging (`reference`), without a server.
 """
 
 import argparse

@@ -283,8 +283,9 @@ def open_run(run: Path, *settings: dict) -> Run:
 
 
 def ingest(run: Path, data: Path, *settings: dict, processes: int = 0) -> None:
-    """Write the manifest of the collection in the folder `data`, with the configuration of the run, if it has one, into
-    which `settings` are merged. `processes` is the number of decoding processes, and 0 reads in this process.
+    """Write the manifest of the run from the collection in the folder `data`. The configuration of the run, or an empty
+    configuration if it has none, is merged with `settings`. `processes` is the number of decoding processes, and 0
+    decodes in this process.
     """
     collection = {"data_root": str(data), "demo": {"generate": False}}
     run_stage(open_run(run, collection, *settings), ingest_stage, processes=processes)

@@ -220,8 +220,8 @@ def test_search_pools_the_same_regions(run: Path) -> None:
 
 
 def test_regions_of_another_configuration_are_not_pooled(run: Path) -> None:
-    """The regions were proposed with other settings than the encoder for queries would use, so features of queries
-    would not agree with the pooled ones.
+    """The regions were proposed with other settings than the encoder for queries would use, so the features of queries
+    would not agree with the pooled features.
     """
     extract(run, proposals="grid")
     configure(run, "regions", proposals="boxes")
